@@ -61,7 +61,7 @@ def slowness(schedule: Schedule, machine: Topology) -> Fraction:
 
 def test_the_sign_of_factors_forbids_what_only_row_swaps_would_try() -> None:
     """Two factors of three ranks, one a cycle, one all loops: 1 + 3 cycles, of 2. The links hold no two rings."""
-    assert joined_flips([[1, 2, 0], [0, 1, 2]], most=2000) == []
+    assert joined_flips([[1, 2, 0], [0, 1, 2]], max_swaps=2000) == []
     assert joined_flips([[1, 2, 0], [2, 0, 1]]) == [[1, 2, 0], [2, 0, 1]]
 
 

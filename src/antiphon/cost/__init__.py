@@ -54,35 +54,35 @@ def prepare(
     options: Mapping[str, Any] | None = None,
     cuts: Cuts | None = None,
 ) -> Predictor:
-    """Prepare a model of the table, by name, for one schedule on one machine; `cuts`: as a runtime sends it."""
-    entry, told = model_of(model)
-    given = {"profile": as_profile(profile), **told, **(options or {})}
+    """Prepare a model, by name, for one schedule on one topology; `cuts`: how a runtime splits messages."""
+    entry, named_options = model_of(model)
+    arguments = {"profile": as_profile(profile), **named_options, **(options or {})}
 
     def make(sent: Schedule) -> Predictor:
-        made: Predictor = call("model", model.partition(":")[0], entry.load(), given, sent, topology)
-        return made
+        predictor: Predictor = call("model", model.partition(":")[0], entry.load(), arguments, sent, topology)
+        return predictor
 
     return as_cut(make, schedule, cuts)
 
 
 def model_of(model: str) -> tuple[Registered, dict[str, Any]]:
-    """A model's entry and the options behind its name: "loggp:fidelity=packet,device_radix=8"."""
+    """Return a model's entry and the options in its name: "loggp:fidelity=packet,device_radix=8"."""
     name, _, behind = model.partition(":")
-    told = parse_options(behind.split(",") if behind else (), f"model {quote(model)}", "name:key=value,key=value")
-    return find("model", name), {key: plain_value(value) for key, value in told.items()}
+    parsed = parse_options(behind.split(",") if behind else (), f"model {quote(model)}", "name:key=value,key=value")
+    return find("model", name), {key: plain_value(value) for key, value in parsed.items()}
 
 
-def row_of(schedule: Schedule, nbytes: int, found: Prediction) -> dict[str, Any]:
-    """A prediction as scripts read it; algbw and busbw in bytes per second, as nccl-tests defines them."""
-    algbw = nbytes / found.seconds if found.seconds else 0.0
+def row_of(schedule: Schedule, nbytes: int, prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as a JSON-like row; algbw and busbw in bytes per second, as nccl-tests defines them."""
+    algbw = nbytes / prediction.seconds if prediction.seconds else 0.0
     return {
         "nbytes": nbytes,
-        "seconds": found.seconds,
+        "seconds": prediction.seconds,
         "algbw": algbw,
         "busbw": algbw * busbw_factor(schedule.collective),
-        "terms": dict(found.terms),
-        "bottleneck": found.bottleneck,
-        "note": found.note,
+        "terms": dict(prediction.terms),
+        "bottleneck": prediction.bottleneck,
+        "note": prediction.note,
     }
 
 
@@ -93,59 +93,65 @@ def predict(
     model: str = "",
     profile: ProfileLike = None,
 ) -> list[dict[str, Any]]:
-    """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size. `model`: left out, the
-    usual one of the plan's machine and ranks.
+    """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size. `model`: by default the
+    usual one of the plan's topology and ranks.
 
     Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note, model,
     rests_on (the measurements that the figure is calibrated by, a profile, or: not calibrated).
     """
-    given = as_profile(profile)
-    model = model or usual_model(plan.topology, given, wanted=(plan.collective,))
+    loaded_profile = as_profile(profile)
+    model = model or usual_model(plan.topology, loaded_profile, wanted=(plan.collective,))
     ready: dict[int, Predictor] = {}
     rows = []
     for size in parse_sizes(nbytes):
         entry = plan.at(size)
         if id(entry) not in ready:
-            ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
-        found = ready[id(entry)](size)
-        rows.append({**row_of(entry.schedule, size, found), "model": model, "rests_on": basis_of(found, given)})
+            ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
+        prediction = ready[id(entry)](size)
+        rows.append(
+            {
+                **row_of(entry.schedule, size, prediction),
+                "model": model,
+                "rests_on": basis_of(prediction, loaded_profile),
+            }
+        )
     return rows
 
 
 def simulate(
     plan: Plan, nbytes: int | str, *, model: str = "", profile: ProfileLike = None, trace: bool = False
 ) -> tuple[dict[str, Any], bytes | None]:
-    """One size, with the path that held it up (its first LONGEST_PATH hops), and where asked a Chrome trace. `model`:
-    left out, what follows messages, with launch and protocols where those are known of the plan's machine; where that
-    gives no trace, the trace alone is by FOLLOWS, as the row's note says.
+    """Predict one size, with its critical path (the first LONGEST_PATH hops) and, if requested, a Chrome trace.
+    `model`: by default one that follows messages, with launch and protocols where those are known for the plan's
+    topology; where that gives no trace, the trace alone is by FOLLOWS, as the row's note says.
 
     Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
     size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)
-    given, asked = as_profile(profile), model
-    model = model or usual_model(plan.topology, given, FOLLOWS, wanted=(plan.collective,))
-    ready = prepare(model, entry.schedule, plan.topology, profile=given)
+    loaded_profile, requested_model = as_profile(profile), model
+    model = model or usual_model(plan.topology, loaded_profile, FOLLOWS, wanted=(plan.collective,))
+    ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
     traced, by = ready, model
-    if trace and not asked and not hasattr(ready, "events"):  # switches that reduce, as they were measured
-        traced, by = prepare(FOLLOWS, entry.schedule, plan.topology, profile=given), FOLLOWS
+    if trace and not requested_model and not hasattr(ready, "events"):  # switches that reduce, as they were measured
+        traced, by = prepare(FOLLOWS, entry.schedule, plan.topology, profile=loaded_profile), FOLLOWS
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.get("trace")]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
-    found = ready(size)
-    path = found.critical_path
+    prediction = ready(size)
+    path = prediction.critical_path
     row = {
-        **row_of(entry.schedule, size, found),
+        **row_of(entry.schedule, size, prediction),
         "model": model,
-        "rests_on": basis_of(found, given),
+        "rests_on": basis_of(prediction, loaded_profile),
         "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
         "critical_path_length": len(path),
     }
     if not trace:
         return row, None
     if by != model:
-        told = f"the trace is by model {by}, {basis_of(traced(size), given)}, and takes times of its own"
-        row["note"] = "; ".join(filter(None, (found.note, told)))
+        remark = f"the trace is by model {by}, {basis_of(traced(size), loaded_profile)}, and takes times of its own"
+        row["note"] = "; ".join(filter(None, (prediction.note, remark)))
         path = traced(size).critical_path
     title = f"{plan.collective.kind} on {plan.topology.name}, model {by}"
     return row, chrome_trace(traced.events(size), plan.topology, size, title, path)  # type: ignore[attr-defined]

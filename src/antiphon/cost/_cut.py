@@ -1,4 +1,4 @@
-"""A model of a schedule whose messages a runtime cuts: prepared anew for each way in which they come to be cut."""
+"""Models of schedules whose messages a runtime splits: the model is prepared again for each way of splitting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from antiphon.cost.prediction import Prediction, Predictor
 
 
 def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts | None) -> Predictor:
-    """`make` prepares the model; without `cuts`, or where they never cut this schedule, once and for all sizes."""
+    """Return a predictor that prepares the model with `make` per split; without `cuts`, or where nothing is split, once
+    for all sizes."""
     cutting = None if cuts is None else Cutting(schedule, cuts)
     if cutting is None or cutting.idle:
         return make(schedule)

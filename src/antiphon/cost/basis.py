@@ -1,4 +1,4 @@
-"""What a predicted figure rests on, in a few words: measurements that were published, a profile, or nothing."""
+"""The basis of a predicted figure in a few words: published measurements, a profile, or none."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ TAKEN = "taken for"  # figures of what the machine does not tell that it is
 def usual_model(
     topology: Topology, profile: Profile | None = None, plain: str = PLAIN, *, wanted: Sequence[Collective]
 ) -> str:
-    """The model where none is asked for: that with launch and protocols where their figures are known of this machine
-    and no profile has others, else `plain`; of what follows messages rather than steps by the same model. `wanted`: for
-    collectives that NCCL has not, and groups of which nothing is known, `plain`, as there is nothing with such figures
-    to compare with."""
+    """Return the default model: the one with launch and protocols where their figures are known for this topology and
+    no profile overrides them, else `plain`. `wanted`: for collectives that NCCL lacks, and for groups without figures,
+    `plain`, as there is nothing comparable."""
     from antiphon.cost.nccl.library import library_among
 
     if profile is not None and profile != Profile():
         return plain
     try:
-        known = library_among(topology, wanted)
+        library = library_among(topology, wanted)
     except (Invalid, Unsupported):
         return plain
-    if known is None:
+    if library is None:
         return plain
     return CALLS if plain == PLAIN else f"{CALLS}:by={plain}"
 
 
 def profile_basis(profile: Profile | None) -> str:
-    """Of models that take a profile; one that says nothing is none."""
+    """The basis of models that take a profile; an empty profile counts as none."""
     return NOT_CALIBRATED if profile is None or profile == Profile() else f"profile {profile.name or '(unnamed)'}"
 
 
-def basis_of(found: Prediction, profile: Profile | None) -> str:
-    """What a figure rests on: as its model says, or the profile that it was given."""
-    return found.rests_on or profile_basis(profile)
+def basis_of(prediction: Prediction, profile: Profile | None) -> str:
+    """The basis of a prediction: as its model states it, or the profile."""
+    return prediction.rests_on or profile_basis(profile)
 
 
-def together(told: Sequence[str]) -> str:
-    """What several figures rest on, each thing once, in their order."""
-    return "; ".join(dict.fromkeys(part for one in told for part in one.split("; ") if part))
+def together(bases: Sequence[str]) -> str:
+    """Join the bases of several figures, each once, in their order."""
+    return "; ".join(dict.fromkeys(basis for text in bases for basis in text.split("; ") if basis))
 
 
 def in_short(rests_on: str) -> str:
-    """Whether all figures of a line are calibrated, where there is no room for what they rest on."""
-    parts = [NOT_CALIBRATED in part for part in rests_on.split("; ")]
-    if all(parts):
+    """Summarise whether all figures of a line are calibrated, for narrow tables."""
+    uncalibrated = [NOT_CALIBRATED in basis for basis in rests_on.split("; ")]
+    if all(uncalibrated):
         return "no"
-    if any(parts) or TAKEN in rests_on or BORROWED in rests_on:
+    if any(uncalibrated) or TAKEN in rests_on or BORROWED in rests_on:
         return "partly"
     return "profile" if rests_on.startswith("profile") else "yes"

@@ -30,9 +30,9 @@ class Utilisation:
         return len(self.resource)
 
     def bytes(self) -> Floats:
-        """What crosses every link and every limit in all."""
-        many = self.topology.links + len(self.topology.limits)
-        return np.asarray(np.bincount(self.resource, self.load * (self.end - self.begin), many), np.float64)
+        """Total bytes over every link and every limit."""
+        count = self.topology.links + len(self.topology.limits)
+        return np.asarray(np.bincount(self.resource, self.load * (self.end - self.begin), count), np.float64)
 
     def mean(self) -> Floats:
         """The part of nominal capacity that every link and limit uses, on average from 0 to the last end."""
@@ -44,7 +44,7 @@ class Utilisation:
 
 
 class Log:
-    """Collects loads as they change, and makes runs of them."""
+    """Collects changes of load and turns them into runs."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -57,7 +57,7 @@ class Log:
         self.loads.append(loads)
 
     def runs(self, topology: Topology) -> Utilisation:
-        """Of changes (time, link or limit, load from then on) the stretches between them. O(changes), and one sort.
+        """Turn changes (time, link or limit, new load) into runs of constant load. O(changes), and one sort.
 
         Link 0 is half busy at first, then wholly; link 2 all the time:
 
@@ -72,11 +72,11 @@ class Log:
         >>> runs.mean().tolist()
         [0.8333333333333334, 0.0, 1.0, 0.0]
         """
-        many = topology.links + len(topology.limits)
+        count = topology.links + len(topology.limits)
         resource = np.concatenate([np.zeros(0, np.int64), *self.resources])
         load = np.concatenate([np.zeros(0), *self.loads])
-        time = np.repeat(np.array(self.times), [len(some) for some in self.resources])
-        order = order_of(resource, max(many, 1))  # stable: in the order of time within each
+        time = np.repeat(np.array(self.times), [len(changed) for changed in self.resources])
+        order = order_of(resource, max(count, 1))  # stable: in the order of time within each
         resource, load, time = resource[order], load[order], time[order]
         fresh = starts(resource)
         fresh[1:] |= load[1:] != load[:-1]

@@ -1,4 +1,4 @@
-"""What Perfetto and browsers open (Chrome's trace format): slices on lines of processes, arrows between, counters."""
+"""Writer of Chrome's trace format, which Perfetto and browsers open: processes, lines, slices, arrows and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Slice = tuple[float, float]  # microseconds at which it begins and ends
 
 @dataclass
 class Page:
-    """A trace as it is written. `title` says what it is of."""
+    """A trace under construction, titled `title`."""
 
     title: str
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Page:
         self._sorted("process_sort_index", pid, 0, pid)
 
     def line(self, pid: int, name: str, number: int | None = None) -> int:
-        """The number of a new line of a process; they stand in the order in which they were made."""
+        """Add a line to a process and return its number; lines are shown in the order in which they were added."""
         place = self.lines[pid] = self.lines.get(pid, 0) + 1
         tid = place if number is None else number
         self._named("thread_name", pid, tid, name)
@@ -42,15 +42,15 @@ class Page:
         begin, end = (
             round(moment * 1000) for moment in when
         )  # what ends where another begins does so to those who round
-        more = MARK if marked else {}
+        mark = MARK if marked else {}
         self.events.append(
             {"name": name, "cat": kind, "ph": "X", "pid": place[0], "tid": place[1], "ts": begin / 1000,
-             "dur": (end - begin) / 1000, "args": args, **more}
+             "dur": (end - begin) / 1000, "args": args, **mark}
         )  # fmt: skip
 
     def arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
-        """From the slice of one line to that of another: each is the one that is open at that moment, and the arrow
-        must be told after both."""
+        """Add an arrow between the slices that are open on two lines at the two moments. Call it after adding both
+        slices."""
         same = {"name": "message", "cat": "message", "id": number}
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
             bound = {"bp": "e"} if phase == "f" else {}
@@ -60,20 +60,24 @@ class Page:
         self.events.append({"name": name, "ph": "C", "pid": place[0], "tid": place[1], "ts": ts, "args": values})
 
     def encode(self) -> bytes:
-        whole = {"displayTimeUnit": "ns", "otherData": {"title": self.title, **self.about}, "traceEvents": self.events}
-        return msgspec.json.encode(whole) + b"\n"
+        document = {
+            "displayTimeUnit": "ns",
+            "otherData": {"title": self.title, **self.about},
+            "traceEvents": self.events,
+        }
+        return msgspec.json.encode(document) + b"\n"
 
-    def _named(self, what: str, pid: int, tid: int, name: str) -> None:
-        self.events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
+    def _named(self, event: str, pid: int, tid: int, name: str) -> None:
+        self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
 
-    def _sorted(self, what: str, pid: int, tid: int, place: int) -> None:
-        self.events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": place}})
+    def _sorted(self, event: str, pid: int, tid: int, place: int) -> None:
+        self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": place}})
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A message under way. `sent`: at its sender; `taken`: at its receiver, from when it could come until it was there.
-    `facts` tell step, src, dst and bytes. Within a rank only `sent` counts."""
+    """A message in transit. `sent`: its slice at the sender; `taken`: its slice at the receiver, from the earliest
+    possible arrival until it has arrived. `facts`: step, src, dst and bytes. Within a rank only `sent` is used."""
 
     sent: Slice
     taken: Slice
@@ -87,7 +91,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What a rank does alone. `kind`: fold, or call."""
+    """Local work of a rank. `kind`: fold, or call."""
 
     rank: int
     kind: str
@@ -97,20 +101,20 @@ class RankWork:
 
 
 def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
-    """The process `ranks`: each message as a slice at its sender and one at its receiver, and an arrow from where it
-    starts to where it could come. Slices of one rank and side that overlap stand on several lines."""
-    wanted: dict[tuple[int, str], list[tuple[Slice, int]]] = {}
-    for number, one in enumerate(passages):
-        src, dst = one.facts["src"], one.facts["dst"]
-        wanted.setdefault((src, "send" if src != dst else "within"), []).append((one.sent, number))
+    """Write the process `ranks`: each message as a slice at its sender and one at its receiver, with an arrow between.
+    Overlapping slices of one rank and side are put on separate lines."""
+    slices_of: dict[tuple[int, str], list[tuple[Slice, int]]] = {}
+    for number, passage in enumerate(passages):
+        src, dst = passage.facts["src"], passage.facts["dst"]
+        slices_of.setdefault((src, "send" if src != dst else "within"), []).append((passage.sent, number))
         if src != dst:
-            wanted.setdefault((dst, "receive"), []).append((one.taken, number))
+            slices_of.setdefault((dst, "receive"), []).append((passage.taken, number))
     for number, work in enumerate(works):
-        wanted.setdefault((work.rank, work.kind), []).append((work.when, number))
+        slices_of.setdefault((work.rank, work.kind), []).append((work.when, number))
     order = list(SIDES)
     place: dict[tuple[str, int], tuple[int, int]] = {}
-    for rank, side in sorted(wanted, key=lambda key: (key[0], order.index(key[1]))):
-        slices = wanted[rank, side]
+    for rank, side in sorted(slices_of, key=lambda key: (key[0], order.index(key[1]))):
+        slices = slices_of[rank, side]
         lanes = _lanes([when for when, _ in slices])
         tids = [
             page.line(RANKS, f"rank {rank} {SIDES[side]}" + (f" ({lane + 1})" if lane else ""))
@@ -121,26 +125,27 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
             if side in ("call", "fold"):
                 page.slice(side, works[number].title, place[side, number], when, works[number].facts)
             else:
-                one = passages[number]
-                page.slice(side, one.title, place[side, number], when, one.facts, one.marked)
-    for number, one in enumerate(passages):
+                passage = passages[number]
+                page.slice(side, passage.title, place[side, number], when, passage.facts, passage.marked)
+    for number, passage in enumerate(passages):
         if ("receive", number) in place:
-            page.arrow(number, (*place["send", number], one.sent[0]), (*place["receive", number], one.taken[0]))
+            page.arrow(number, (*place["send", number], passage.sent[0]), (*place["receive", number], passage.taken[0]))
 
 
 def _lanes(slices: Sequence[Slice]) -> list[int]:
-    """The line of each, so that those of one line do not overlap: as few as there are slices at one moment.
+    """Assign slices to lines so that slices on one line do not overlap, with as few lines as slices overlap at a
+    moment.
 
     >>> _lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
-    found = [0] * len(slices)
+    lanes = [0] * len(slices)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
-    for number in sorted(range(len(slices)), key=lambda one: slices[one]):
+    for number in sorted(range(len(slices)), key=lambda index: slices[index]):
         begin, end = slices[number]
         while busy and busy[0][0] <= begin:
             heappush(free, heappop(busy)[1])
-        found[number] = heappop(free) if free else len(busy)
-        heappush(busy, (end, found[number]))
-    return found
+        lanes[number] = heappop(free) if free else len(busy)
+        heappush(busy, (end, lanes[number]))
+    return lanes

@@ -1,4 +1,4 @@
-"""What a profile says in the terms of LogGP: latency, overheads, gaps and time per byte, by level and by size."""
+"""LogGP figures of a profile: latency, overheads, gaps and time per byte, by level and by size."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Level:
 
 @dataclass(frozen=True)
 class LogGP:
-    """Levels from the inmost to the outmost, and what limits how much goes on at once.
+    """Levels from the innermost to the outermost, and the limits on simultaneous messages.
 
     `device_radix`: messages that a rank sends at once, and as many that it receives; `node_radix`: packets that a node
     sends to others at once, and as many that it receives; None: no limit. `node`: the name of the place that has one
@@ -103,11 +103,11 @@ class LogGP:
                 raise Invalid(f"{name}: at most {MOST_RADIX}, got {value}; null stands for no limit")
 
     def groups(self, topology: Topology) -> tuple[Longs, ...]:
-        """For every level the number of the place that each rank is in, -1 where it is in none of this name."""
+        """For every level the number of each rank's place, -1 where it is in none of that name."""
         return tuple(places_named(topology, level.within) for level in self.levels)
 
     def nodes(self, topology: Topology) -> Longs:
-        """The node of every rank, -1 where it is in none (then no NIC is shared)."""
+        """The node of every rank, -1 where it is in none (its NIC is not shared)."""
         return places_named(topology, self.node)
 
     def as_json(self) -> dict[str, Any]:
@@ -118,19 +118,19 @@ class LogGP:
 
 
 def places_named(topology: Topology, name: str) -> Longs:
-    """The number of the place of this name that every rank is in ("" : one that all share), -1 for none. O(ranks)."""
-    known: dict[str, int] = {}
-    found = []
+    """Return the number of each rank's place of this name ("": one that all share), -1 for none. O(ranks)."""
+    number_of: dict[str, int] = {}
+    place_numbers = []
     for place in topology.places[: topology.ranks]:
-        parts = place.split("/")[:-1]
-        at = next((i for i, part in enumerate(parts) if part.rstrip("0123456789") == name), None)
-        key = "" if not name else None if at is None else "/".join(parts[: at + 1])
-        found.append(-1 if key is None else known.setdefault(key, len(known)))
-    return np.array(found, np.int64)
+        components = place.split("/")[:-1]
+        at = next((i for i, component in enumerate(components) if component.rstrip("0123456789") == name), None)
+        key = "" if not name else None if at is None else "/".join(components[: at + 1])
+        place_numbers.append(-1 if key is None else number_of.setdefault(key, len(number_of)))
+    return np.array(place_numbers, np.int64)
 
 
 class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A level as in the file of a profile."""
+    """A level in a profile's file."""
 
     within: str = ""
     sizes: list[float] | float = 1
@@ -143,7 +143,7 @@ class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """ "loggp" in the file of a profile."""
+    """ "loggp" in a profile's file."""
 
     levels: list[LevelRow]
     device_radix: int | None = 1
@@ -154,23 +154,23 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def read(self) -> LogGP:
         levels = []
         for number, row in enumerate(self.levels):
-            given: Mapping[str, Any] = {name: getattr(row, name) for name in ("sizes", *FIGURES)}
+            fields: Mapping[str, Any] = {name: getattr(row, name) for name in ("sizes", *FIGURES)}
             try:
-                levels.append(Level(row.within, **given))
+                levels.append(Level(row.within, **fields))
             except Invalid as error:
                 raise Invalid(f"loggp.levels[{number}].{error}") from None
         return LogGP(tuple(levels), self.device_radix, self.node_radix, self.node, self.packet)
 
 
-def _numbers(values: object, what: str, most: float) -> tuple[float, ...]:
+def _numbers(values: object, label: str, maximum: float) -> tuple[float, ...]:
     several = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
     if isinstance(values, np.ndarray):
         several = values.tolist()
     out = []
     for value in several:
-        number = exact(value, what)
-        if not 0 <= number <= most:
-            raise Invalid(f"{what}: expected figures from 0 on" + ("" if most == float("inf") else f" to {most:g}")
-                          + f", got {quote(value)}")  # fmt: skip
+        number = exact(value, label)
+        if not 0 <= number <= maximum:
+            limit = "" if maximum == float("inf") else f" to {maximum:g}"
+            raise Invalid(f"{label}: expected figures from 0 on{limit}, got {quote(value)}")
         out.append(float(number))
     return tuple(out)

@@ -10,7 +10,8 @@ from antiphon.errors import Invalid
 
 @dataclass
 class Miad:
-    """Says which chunk size to use next, told how fast the last one was; settles on one. No clock, no chance in it.
+    """Controller that proposes the next chunk size from the speed of the last one, and settles on one. No clock, no
+    randomness.
 
         controller = Miad(smallest=1 << 20)
         while True:
@@ -49,7 +50,7 @@ class Miad:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all, begin with the smallest size: for other data or another machine."""
+        """Forget everything and begin with the smallest size: for other data or another machine."""
         self.settled, self.medians = False, {}
         self._size, self._runs, self._unit = self.smallest, dict[int, list[float]](), ""
         self._finals: list[int] | None = None
@@ -61,7 +62,7 @@ class Miad:
 
     @property
     def best(self) -> int:
-        """The size of the best median so far; the first of those that are as good."""
+        """The size of the best median so far; the first of equal ones."""
         best = self.smallest
         for size, speed in self.medians.items():
             if speed > self.medians[best] * (1 + self.tolerance):
@@ -69,10 +70,11 @@ class Miad:
         return best
 
     def measured(self, bytes_per_second: float | None = None, *, seconds: float | None = None) -> None:
-        """How fast a run with the size of `next` was: its throughput, or its time. One kind throughout."""
-        given = seconds if bytes_per_second is None else bytes_per_second
+        """Report the speed of a run with the size of `next`: its throughput, or its time. Use one of the two
+        throughout."""
+        measurement = seconds if bytes_per_second is None else bytes_per_second
         unit = "seconds" if bytes_per_second is None else "bytes_per_second"
-        if given is None or (seconds is not None and bytes_per_second is not None) or not given > 0:
+        if measurement is None or (seconds is not None and bytes_per_second is not None) or not measurement > 0:
             raise Invalid("measured: give bytes_per_second or seconds, one of them, greater than 0")
         if self._unit not in ("", unit):
             raise Invalid(f"measured: earlier runs were told in {self._unit}; keep to that, or restart")
@@ -80,7 +82,7 @@ class Miad:
         if self.settled:
             return
         runs = self._runs.setdefault(self._size, [])
-        runs.append(given if seconds is None else 1 / given)
+        runs.append(measurement if seconds is None else 1 / measurement)
         if len(runs) % self.repeats:
             return
         before = self.medians.get(self.best) if self.medians else None
@@ -94,7 +96,7 @@ class Miad:
         self._move(far)
 
     def _move(self, far: bool) -> None:
-        """The next size, once the present one is judged."""
+        """Choose the next size after the present one has been measured."""
         at = self._size
         if self._rising:
             if not far and self._worse < self.patience and at < self.largest:
@@ -116,11 +118,11 @@ class Miad:
         self._final()
 
     def _aligned(self, size: float, above: int) -> int:
-        """A whole multiple of align, above the one given."""
+        """Round up to a multiple of align."""
         return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
 
     def _final(self) -> None:
-        """The next size to be run again, or the end."""
+        """Choose the next size to be run again, or finish."""
         if self._finals is None:
             self._finals = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
         again = [size for size in self._finals if len(self._runs[size]) < 3 * self.repeats]

@@ -1,4 +1,4 @@
-"""Pieces written out for simulators that follow every message: no more than can be followed."""
+"""Limit the pieces that simulators of single messages expand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PIECED = 2**17  # rows up to which pieces are written out
 
 
 def within_pieces(schedule: Schedule) -> tuple[Schedule, str]:
-    """The schedule with no more pieces than can be simulated one by one, and what to say of it."""
+    """Return the schedule with no more pieces than can be simulated one by one, and a note if it was reduced."""
     rows = expanded_rows(schedule)
     if rows <= max(MOST_PIECED, schedule.transfers):
         return schedule, ""

@@ -1,4 +1,4 @@
-"""What a model answers."""
+"""The result of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Predictor = Callable[[int], Prediction]
 
 
 class LazyPath(Sequence[Hop]):
-    """A path that is looked for only when somebody reads it: most who ask for a time do not."""
+    """A critical path that is computed only when it is read, as most callers need just the time."""
 
     def __init__(self, find: Callable[[], Sequence[Hop]]) -> None:
         self._find = find

@@ -45,7 +45,7 @@ SHIPPED = Path(__file__).parent / "profiles"
 
 @dataclass(frozen=True)
 class Incast:
-    """Per byte over a link `epsilon` seconds more for every sender beyond `w_t` that sends to one receiver at once."""
+    """Each sender beyond `w_t` that sends to one receiver at once adds `epsilon` seconds per byte over a link."""
 
     epsilon: float = 0.0
     w_t: int = 0
@@ -56,10 +56,10 @@ class Incast:
             raise Invalid(f"w_t: expected a whole number of senders from 0 on, got {quote(self.w_t)}")
 
 
-def _per_byte(value: object, what: str) -> float:
-    seconds = exact(value, what)
+def _per_byte(value: object, label: str) -> float:
+    seconds = exact(value, label)
     if not 0 <= seconds <= MOST_PER_BYTE:
-        raise Invalid(f"{what}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
+        raise Invalid(f"{label}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
     return float(seconds)
 
 
@@ -85,10 +85,10 @@ class Profile:
 
     def __post_init__(self) -> None:
         figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
-        for what, given in figures:
-            if not isinstance(given, Mapping):
+        for key, by_kind in figures:
+            if not isinstance(by_kind, Mapping):
                 raise Invalid(
-                    f'{what}: expected figures by kind of link, such as {{"nvlink": ...}}, got {quote(given)}'
+                    f'{key}: expected figures by kind of link, such as {{"nvlink": ...}}, got {quote(by_kind)}'
                 )
         alpha = {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in self.alpha.items()}
         factor = {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in self.bandwidth_factor.items()}
@@ -99,9 +99,9 @@ class Profile:
         object.__setattr__(self, "bandwidth_factor", factor)
         memory = parse_bandwidth(self.memory_bandwidth, "memory_bandwidth")
         object.__setattr__(self, "memory_bandwidth", memory)
-        for kind, seen in self.incast.items():
-            if not isinstance(seen, Incast):
-                raise Invalid(f"incast.{kind}: expected Incast(epsilon, w_t), got {quote(seen)}")
+        for kind, incast in self.incast.items():
+            if not isinstance(incast, Incast):
+                raise Invalid(f"incast.{kind}: expected Incast(epsilon, w_t), got {quote(incast)}")
         object.__setattr__(self, "incast", dict(self.incast))
         object.__setattr__(self, "gamma", _per_byte(self.gamma, "gamma"))
         object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
@@ -109,7 +109,8 @@ class Profile:
             raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
 
     def on(self, topology: Topology) -> Topology:
-        """The machine as this profile sees it; Invalid where it speaks of no kind of link that there is. O(links)."""
+        """Return the topology with this profile's figures; Invalid where the profile names a kind of link that it
+        lacks. O(links)."""
         kinds = {t.kind for t in topology.types}
         spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
         if spoken and not spoken & kinds:
@@ -134,12 +135,12 @@ class Profile:
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
     def as_json(self) -> dict[str, Any]:
-        """The file of this profile, as an object; what is as by default is left out."""
+        """Return the JSON object of this profile; defaults are left out."""
         rows: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-        seen = {kind: {"epsilon": incast.epsilon, "w_t": incast.w_t} for kind, incast in self.incast.items()}
+        incasts = {kind: {"epsilon": incast.epsilon, "w_t": incast.w_t} for kind, incast in self.incast.items()}
         factor = {kind: plain(value) for kind, value in self.bandwidth_factor.items()}
-        told = {"name": self.name, "alpha": dict(self.alpha), "bandwidth_factor": factor, "incast": seen}
-        rows |= {key: value for key, value in told.items() if value}
+        fields = {"name": self.name, "alpha": dict(self.alpha), "bandwidth_factor": factor, "incast": incasts}
+        rows |= {key: value for key, value in fields.items() if value}
         if self.memory_bandwidth != MEMORY_BANDWIDTH:
             rows["memory_bandwidth"] = plain(self.memory_bandwidth)
         if self.loggp is not None:
@@ -166,7 +167,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Read a profile; every fault is one line that names the file and the place in it."""
+    """Read a profile; every error is one line with the file and the place in it."""
     with reading(name_of(path)):
         data = read_bytes(path)
         if data.count(b":") > MOST_FIELDS:
@@ -184,7 +185,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
             {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
             stored_bandwidth(memory, "memory_bandwidth"),
-            {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
+            {kind: _incast(kind, incast) for kind, incast in row.incast.items()},
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),
             row.loggp.read() if row.loggp is not None else None,

@@ -50,12 +50,12 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
     >>> [column.tolist() for column in (late.begin, late.length, late.seconds)]
     [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
     """
-    found = loads(schedule, topology)
-    return _under_way(found.begins, found.lasts, found.slowest)
+    step_loads = loads(schedule, topology)
+    return _under_way(step_loads.begins, step_loads.lasts, step_loads.slowest)
 
 
 def _under_way(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
-    """Of latencies that each last so many steps the greatest, step by step."""
+    """Return the greatest latency of each step, for latencies that each last a number of steps."""
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
     marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
@@ -71,7 +71,7 @@ def latency_name(steps: int, greatest: float) -> str:
 def priced(
     alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
 ) -> Callable[[int], Prediction]:
-    """What is linear in nbytes: the terms, their sum, and the name of the greatest."""
+    """Price what is linear in nbytes: the terms, their sum, and the name of the greatest."""
 
     def predict(nbytes: int) -> Prediction:
         terms = {"latency": alpha, "bandwidth": beta * nbytes}
@@ -103,7 +103,7 @@ class Barriers:
 
     @cached_property
     def busiest(self) -> str:
-        """The link or limit that steps wait for the longest, all together."""
+        """The link or limit that steps wait for the longest in total."""
         line = self.line
         at = np.flatnonzero(line.resource >= 0)
         if not len(at):
@@ -156,13 +156,13 @@ class Barriers:
         return list(zip(*(c.tolist() for c in columns), strict=True))
 
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
-        """Ask it for as many sizes as you like: each is a few additions."""
+        """Return a predictor; each size costs a few additions."""
         names = {term: self.names(term) for term in ("latency", "bandwidth")}
         return priced(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
 
 
 def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
-    """What runs of steps, each step so many seconds, take until these steps. O((steps + runs) log runs).
+    """Return the time until these steps, for runs of steps of given seconds each. O((steps + runs) log runs).
 
     Two steps of 1 s, a step of nothing, one step of 5 s:
 
@@ -185,6 +185,6 @@ def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Lon
     (array([0, 1, 2]), array([0.e+00, 2.e-06, 4.e-06]))
     """
     barriers = Barriers(schedule, topology)
-    runs = [(one.begin, one.length) for one in (barriers.line, barriers.latencies)]
-    marks = distinct(np.concatenate([np.zeros(1, np.int64), *(part for b, n in runs for part in (b, b + n))]))
+    runs = [(series.begin, series.length) for series in (barriers.line, barriers.latencies)]
+    marks = distinct(np.concatenate([np.zeros(1, np.int64), *(bounds for b, n in runs for bounds in (b, b + n))]))
     return marks, barriers.until(marks, nbytes)

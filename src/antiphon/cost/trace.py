@@ -1,4 +1,4 @@
-"""When every message is under way, and that as a Chrome trace."""
+"""Times at which every message is in transit, and their export as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Events:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A model of barriers that can also say when every message is under way."""
+    """A barrier model that also returns when every message is in transit."""
 
     predict: Predictor
     barriers: Barriers
@@ -67,18 +67,18 @@ class Traced:
 
 
 def expandable(schedule: Schedule) -> Schedule:
-    """The schedule with its pieces written out; Unsupported where they are too many."""
-    rows, most = expanded_rows(schedule), most_rows(schedule)
-    if rows > most:
+    """Expand the schedule's pieces; Unsupported where they are too many."""
+    rows, max_rows = expanded_rows(schedule), most_rows(schedule)
+    if rows > max_rows:
         raise Unsupported(
-            f"a trace of {rows} transfers (all pieces of {schedule.transfers}) is too long; at most {most}: "
+            f"a trace of {rows} transfers (all pieces of {schedule.transfers}) is too long; at most {max_rows}: "
             "plan with fewer pieces"
         )
     return expand(schedule)
 
 
 def barrier_events(barriers: Barriers, nbytes: int) -> Events:
-    """Steps begin when the model of barriers says; O(uses).
+    """Times of all messages when steps begin as in the barrier model; O(uses).
 
     Both messages of a step of `core.example.star` have 1000 bytes, which take a microsecond, and a latency as long:
 
@@ -121,8 +121,8 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
             *(c.tolist() for c in (table.step, table.src, table.dst, table.share)), strict=True
         )
     ]
-    for number, more in enumerate(getattr(events, "about", ())):
-        facts[number] |= more
+    for number, details in enumerate(getattr(events, "about", ())):
+        facts[number] |= details
     chain = _numbers(events, path)
     for number in chain:
         facts[number]["critical"] = True
@@ -144,46 +144,47 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
 
 
 def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
-    """Per link and limit the turns of messages. None begins before the one ahead has ended, to the last bit."""
+    """Write per link and limit the turns of messages. Turns never overlap, to the last bit."""
     routing, reached = events.paths, dict[int, float]()
     columns = (routing.use_message, routing.use_resource, events.use_start * 1e6, events.use_end * 1e6)
     order = np.lexsort((events.use_end, events.use_start, routing.use_resource))
     for number, resource, start, end in zip(*(c[order].tolist() for c in columns), strict=True):
         begin = max(start, reached.get(resource, start))
         reached[resource] = max(begin, end)
-        one, when = passages[number], (begin, reached[resource])
-        page.slice("turn", one.title, _line(resource, topology), when, one.facts, one.marked)
+        passage, when = passages[number], (begin, reached[resource])
+        page.slice("turn", passage.title, _line(resource, topology), when, passage.facts, passage.marked)
 
 
 def _numbers(events: Events, path: Sequence[Hop]) -> list[int]:
-    """The messages of a path. Of those alike (step, src, dst: they take several routes) the one that lands last."""
-    table, wanted = events.paths.messages, set(path)
-    found: dict[Hop, int] = {}
+    """Return the messages of a path. Of several with the same (step, src, dst), on different routes, the one that lands
+    last."""
+    table, hops = events.paths.messages, set(path)
+    latest: dict[Hop, int] = {}
     columns = zip(*(c.tolist() for c in (table.step, table.src, table.dst)), strict=True)
-    for number, hop in enumerate(columns if wanted else ()):
-        if hop in wanted and not (hop in found and events.landed[found[hop]] > events.landed[number]):
-            found[hop] = number
-    return [found[hop] for hop in path if hop in found]
+    for number, hop in enumerate(columns if hops else ()):
+        if hop in hops and not (hop in latest and events.landed[latest[hop]] > events.landed[number]):
+            latest[hop] = number
+    return [latest[hop] for hop in path if hop in latest]
 
 
 def _write_path(page: Page, passages: Sequence[Passage]) -> None:
-    """One line with the messages of the path, each from where the one before has landed."""
+    """Write one line with the messages of the path, each starting where the previous one has landed."""
     tid, reached = page.line(PATH, "critical path"), 0.0
-    for one in passages:
-        begin = max(reached, one.sent[0])
-        reached = max(begin, one.taken[1])
-        page.slice("critical", one.title, (PATH, tid), (begin, reached), one.facts, True)
+    for passage in passages:
+        begin = max(reached, passage.sent[0])
+        reached = max(begin, passage.taken[1])
+        page.slice("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
 
 
 def _counters(page: Page, busy: Utilisation, topology: Topology) -> None:
-    """Per link and limit a counter ("C") of the part of its capacity that is in use."""
+    """Write per link and limit a counter ("C") of the share of its capacity that is in use."""
     columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
     for resource, begin, end, share in columns:
         name, place = resource_name(topology, resource), _line(resource, topology)
-        for at, part in ((begin, share), (end, 0.0)):
-            page.counter(name, place, at * 1e6, {"share": round(part, 6)})
+        for at, value in ((begin, share), (end, 0.0)):
+            page.counter(name, place, at * 1e6, {"share": round(value, 6)})
 
 
 def _line(resource: int, topology: Topology) -> tuple[int, int]:
-    """Process and line of a link or limit."""
+    """Return process and line of a link or limit."""
     return (LINKS, resource + 1) if resource < topology.links else (LIMITS, resource - topology.links + 1)

@@ -50,7 +50,8 @@ class PathTime:
 
 @dataclass(eq=False)
 class Flow:
-    """A schedule, sorted, prepared for any size; answers are kept, as two sizes on one line settle all between them."""
+    """A sorted schedule prepared for any size; answers are cached, since two sizes on one line settle all sizes between
+    them."""
 
     schedule: Schedule
     topology: Topology
@@ -73,7 +74,7 @@ class Flow:
         return Prediction(sum(terms.values()), terms, self._bottleneck(line, terms), line.hops)
 
     def events(self, nbytes: int) -> Events:
-        """When every message is under way."""
+        """Return when every message is in transit."""
         times = self.run(nbytes)
         landed = times.sent + self.paths.alpha
         np.maximum.at(landed, self.messages.of_row, times.written)
@@ -90,7 +91,8 @@ class Flow:
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
     def _line(self, nbytes: int) -> PathTime:
-        """A convex function lies below its chord, and above every line that touches it: often that settles it."""
+        """Return the path time at this size. The time is convex in nbytes: it lies below its chords and above its
+        tangents, and where the two meet no simulation is needed."""
         if nbytes in self.known:
             return self.known[nbytes]
         at = bisect_left(self.asked, nbytes)
@@ -98,19 +100,19 @@ class Flow:
             below, above = self.asked[at - 1], self.asked[at]
             first, last = self.known[below].at(below), self.known[above].at(above)
             chord = first + (last - first) * ((nbytes - below) / (above - below))
-            line = max(self.known[below], self.known[above], key=lambda one: one.at(nbytes))
+            line = max(self.known[below], self.known[above], key=lambda line_at: line_at.at(nbytes))
             if chord - line.at(nbytes) <= ROUNDING * chord:
                 return line
-        found = self._trace_back(self.run(nbytes))
-        self.known[nbytes] = found
+        traced = self._trace_back(self.run(nbytes))
+        self.known[nbytes] = traced
         self.asked.insert(at, nbytes)
-        return found
+        return traced
 
     # ---- forward ----
 
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-        """Rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
+        """Return rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
         every use's place among those of its link in its step.
 
         >>> from antiphon.core.example import machine, star
@@ -118,12 +120,12 @@ class Flow:
         >>> rows.tolist(), row_ptr.tolist(), steps.tolist(), place.tolist()  # four messages of a row each
         ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
         """
-        found, used = self.messages, self.paths
-        rows = order_of(found.of_row, max(len(found), 1))
-        row_ptr = pointers(found.of_row[rows], len(found))
-        steps = np.append(np.flatnonzero(np.diff(found.step, prepend=-1)), len(found))
-        uses = np.searchsorted(used.use_message[self._by_message], steps)
-        place = places(found.step[used.use_message].astype(np.int64) * used.resources + used.use_resource)
+        table, routing = self.messages, self.paths
+        rows = order_of(table.of_row, max(len(table), 1))
+        row_ptr = pointers(table.of_row[rows], len(table))
+        steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
+        uses = np.searchsorted(routing.use_message[self._by_message], steps)
+        place = places(table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource)
         return rows, row_ptr, steps, row_ptr[steps], uses, place
 
     @cached_property
@@ -131,39 +133,39 @@ class Flow:
         return order_of(self.paths.use_message, max(len(self.messages), 1))
 
     def run(self, nbytes: int) -> Times:
-        """All times, step by step: what a step reads was written in earlier ones."""
-        found, used, known = self.messages, self.paths, self.versions
+        """Compute all times, step by step: what a step reads was written in earlier steps."""
+        table, routing, version_table = self.messages, self.paths, self.versions
         rows, row_ptr, steps, row_steps, use_steps, place = self._order
-        read, write, of_row = known.read[rows], known.write[rows], found.of_row[rows]
-        there, last_read = np.zeros(len(known)), np.zeros(len(known))
-        ready, sent, cost = np.zeros(len(found)), np.zeros(len(found)), self.cost * nbytes
+        read, write, of_row = version_table.read[rows], version_table.write[rows], table.of_row[rows]
+        written_at, last_read = np.zeros(len(version_table)), np.zeros(len(version_table))
+        ready, sent, cost = np.zeros(len(table)), np.zeros(len(table)), self.cost * nbytes
         use_start, use_end, written = np.zeros(len(cost)), np.zeros(len(cost)), np.zeros(len(rows))
-        free = np.zeros(used.resources)
+        free = np.zeros(routing.resources)
         bounds = zip(*(np.stack([c[:-1], c[1:]]).T.tolist() for c in (steps, row_steps, use_steps)), strict=True)
         for (m0, m1), (r0, r1), (u0, u1) in bounds:
-            reads, writes, here = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
-            ready[m0:m1] = np.maximum.reduceat(there[reads], row_ptr[m0:m1] - r0)
-            user, resource = used.use_message[u0:u1] - m0, used.use_resource[u0:u1]
+            reads, writes, message_of_row = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
+            ready[m0:m1] = np.maximum.reduceat(written_at[reads], row_ptr[m0:m1] - r0)
+            user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
             begin, end = _turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             free[resource] = end  # a link's last turn stands last
             out = ready[m0:m1].copy()
             np.maximum.at(out, user, end)
             sent[m0:m1] = out
-            np.maximum.at(last_read, reads, out[here])
-            landed = (out + used.alpha[m0:m1])[here]
-            landed = np.maximum(landed, np.maximum(there[writes - 1], last_read[writes - 1]))
+            np.maximum.at(last_read, reads, out[message_of_row])
+            landed = (out + routing.alpha[m0:m1])[message_of_row]
+            landed = np.maximum(landed, np.maximum(written_at[writes - 1], last_read[writes - 1]))
             written[r0:r1] = landed
-            np.maximum.at(there, writes, landed)
+            np.maximum.at(written_at, writes, landed)
         by_row = np.empty(len(rows))
         by_row[rows] = written
-        return Times(ready, sent, use_start, use_end, by_row, there, last_read)
+        return Times(ready, sent, use_start, use_end, by_row, written_at, last_read)
 
     # ---- back ----
 
     @cached_property
     def turn_before(self) -> Longs:
-        """The use of the same link that comes before each."""
+        """For each use, the previous use of the same link."""
         order = order_of(self.paths.use_resource, self.paths.resources)
         out = np.empty(len(order), np.int64)
         out[order[1:]] = order[:-1]
@@ -181,19 +183,21 @@ class Flow:
         return rows[row_ptr[message] : row_ptr[message + 1]]
 
     def _trace_back(self, times: Times) -> PathTime:
-        """From what lands last to the beginning: at each point what it waited for. O(length of the path)."""
-        found, alpha, known = self.messages, self.paths.alpha, self.versions
+        """Trace the critical path back from the row that lands last. O(length of the path)."""
+        table, alpha, version_table = self.messages, self.paths.alpha, self.versions
         walk = _Walk(self)
         row = int(times.written.argmax()) if len(times.written) else -1
         while row >= 0:
-            message, before = int(found.of_row[row]), int(known.write[row]) - 1
+            message, before = int(table.of_row[row]), int(version_table.write[row]) - 1
             latest = times.sent[message] + alpha[message]
             if max(times.there[before], times.read[before]) > latest:  # its cell was not free yet
                 if times.there[before] >= times.read[before]:
                     row = walk.writer(before, times)
                     continue
-                readers = known.readers[1][known.readers[0][before] : known.readers[0][before + 1]]
-                message = int(found.of_row[readers[times.sent[found.of_row[readers]].argmax()]])
+                readers = version_table.readers[1][
+                    version_table.readers[0][before] : version_table.readers[0][before + 1]
+                ]
+                message = int(table.of_row[readers[times.sent[table.of_row[readers]].argmax()]])
             else:
                 walk.alpha.append(float(alpha[message]))
             message = walk.turns(message, times)
@@ -203,7 +207,7 @@ class Flow:
 
 @dataclass(eq=False)
 class _Walk:
-    """The way back through links and cells, and what it adds up to."""
+    """The critical path traced backwards through links and cells, with its accumulated costs."""
 
     flow: Flow
     alpha: list[float] = field(default_factory=list)
@@ -211,7 +215,7 @@ class _Walk:
     passed: list[int] = field(default_factory=list)
 
     def turns(self, message: int, times: Times) -> int:
-        """Back through the turns that delayed this message; the message at whose first turn a link was idle before."""
+        """Go back through the turns that delayed this message; return the message whose turn found the link idle."""
         self.passed.append(message)
         own = self.flow.uses_by_message(message)
         if not len(own) or times.sent[message] <= times.ready[message]:
@@ -227,7 +231,7 @@ class _Walk:
         return message
 
     def source(self, message: int, times: Times) -> int:
-        """The row that wrote last of what this message reads; -1 where all was there from the beginning."""
+        """Return the row that was last to write what this message reads; -1 where all of it is initial data."""
         rows = self.flow.rows_of_message(message)
         read = self.flow.versions.read[rows]
         return self.writer(int(read[times.there[read].argmax()]), times)
@@ -236,23 +240,24 @@ class _Walk:
         if self.flow.versions.initial[version]:
             return -1
         ptr, rows = self.flow.versions.writers
-        mine = rows[ptr[version] : ptr[version + 1]]
-        return int(mine[times.written[mine].argmax()])
+        writers = rows[ptr[version] : ptr[version + 1]]
+        return int(writers[times.written[writers].argmax()])
 
     def line(self) -> PathTime:
-        found = self.flow.messages
+        table = self.flow.messages
         cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
         weight: dict[int, float] = {}
         for link, seconds in zip(resource.tolist(), cost.tolist(), strict=True):
             weight[link] = weight.get(link, 0.0) + seconds
         passed = self.passed[::-1]
-        hops = zip(*(c[passed].tolist() for c in (found.step, found.src, found.dst)), strict=True)
+        hops = zip(*(c[passed].tolist() for c in (table.step, table.src, table.dst)), strict=True)
         greatest = max(self.alpha, default=0.0)
         return PathTime(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
 
 
 def _turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
-    """Start and end of every turn, one after the other on each link; `place` is 0 where a link's queue begins.
+    """Return start and end of every turn, queued one after the other on each link; `place` is 0 where a link's queue
+    begins.
 
     The end of turn i is the greatest, over turns j up to i, of ready_j and all costs from j to i: a running
     maximum, found in log2 of the longest queue passes.

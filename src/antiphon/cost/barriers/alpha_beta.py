@@ -23,6 +23,6 @@ def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
     """
-    seen = as_profile(profile).on(topology)
-    barriers = Barriers(schedule, seen)
+    profiled_topology = as_profile(profile).on(topology)
+    barriers = Barriers(schedule, profiled_topology)
     return Traced(barriers.predictor(), barriers)

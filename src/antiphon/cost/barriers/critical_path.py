@@ -15,7 +15,7 @@ from antiphon.cost.trace import Traced, expanded_rows, most_rows
 
 
 def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """A message starts when all that it reads is there, and takes its turn on each of its links and limits.
+    """A message starts when all data that it reads has arrived, and queues for each of its links and limits.
 
     What waits for what is derived from versions (docs/schedule.md), never from steps: data lands when it has
     arrived, all that was in its cell before has been written, and all who read that have sent it off; until then
@@ -29,10 +29,10 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     least 2^18, at most 2^22 in all); beyond that the answer is that of alpha-beta, which is proved to be no less, and
     `note` says so.
     """
-    seen = as_profile(profile).on(topology)
-    rows, most = expanded_rows(schedule), most_rows(schedule)
-    if rows > most:
-        note = f"an upper bound: {rows} transfers with all pieces, more than {most}, so steps count as barriers"
-        barriers = Barriers(schedule, seen)
+    profiled_topology = as_profile(profile).on(topology)
+    rows, max_rows = expanded_rows(schedule), most_rows(schedule)
+    if rows > max_rows:
+        note = f"an upper bound: {rows} transfers with all pieces, more than {max_rows}, so steps count as barriers"
+        barriers = Barriers(schedule, profiled_topology)
         return Traced(barriers.predictor(note), barriers)
-    return Flow(expand(schedule).sorted(), seen)
+    return Flow(expand(schedule).sorted(), profiled_topology)

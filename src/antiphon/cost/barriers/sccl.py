@@ -24,8 +24,8 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     unit link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` takes 1.5. Unsupported
     where messages differ in latency: the formula has one alpha. Prepared in O(E log E), then O(1) per size.
     """
-    seen = as_profile(profile).on(topology)
-    barriers = Barriers(schedule, seen)
+    profiled_topology = as_profile(profile).on(topology)
+    barriers = Barriers(schedule, profiled_topology)
     alphas = np.unique(barriers.paths.alpha[barriers.paths.route >= 0])
     if len(alphas) > 1:
         raise Unsupported(
@@ -35,8 +35,8 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     alpha = float(alphas[0]) if len(alphas) else 0.0
     steps = pipelined_steps(schedule)
     collective = schedule.collective
-    part = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
-    turns = rounds(schedule, seen, barriers.line)
-    beta = turns * part / (max(schedule.chunks_per_rank, 1) * seen.unit)
+    input_share = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
+    turns = rounds(schedule, profiled_topology, barriers.line)
+    beta = turns * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
     return Traced(priced(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

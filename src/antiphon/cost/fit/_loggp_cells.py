@@ -1,4 +1,4 @@
-"""Repeated round trips as one figure per size, and how sure each is."""
+"""Reduce repeated round trips to one figure per size, with its standard error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Medians by size, ascending. `excess`: of PRTT(n,d,s) what is left without the delays.
+    """Medians by size, ascending. `excess`: PRTT(n,d,s) minus its delays.
 
     In the terms of the notes: one = PRTT(1,0,s), many = PRTT(n,0,s), server = seconds per message without delay.
     """
@@ -55,12 +55,12 @@ class Cells:
 
     @cached_property
     def flat(self) -> Floats:
-        """What every estimate is a linear function of."""
+        """All medians, of which every estimate is a linear function."""
         return np.concatenate([self.one, self.many, self.excess, self.server])
 
     @cached_property
     def maps(self) -> dict[str, Floats]:
-        """By name the matrix that makes a figure for every size of `flat`.
+        """By signal name, the matrix that turns `flat` into one figure per size.
 
         half: PRTT(1,0,s) / 2. gap: [PRTT(n,0,s) - PRTT(1,0,s)] / (n-1) = g + (s-1) G. o_s: the same of PRTT(n,d,s),
         less d. o_r.
@@ -80,35 +80,35 @@ class Cells:
 
     @cached_property
     def errors(self) -> Floats:
-        """The standard error of each entry of `flat`: a part of what the clock showed, the same for a whole kind."""
-        parts = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
+        """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind."""
+        relative = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
         if len(self.sizes) >= MANY or not all(self.scatter.values()):
             shown, bare = self._by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
-            parts["one"] = max(parts["one"], self._about_lines("half", shown, bare))
+            relative["one"] = max(relative["one"], self._about_lines("half", shown, bare))
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
                 bare = {other: float(other == kind) for other in KINDS}
-                parts[kind] = max(parts[kind], self._about_lines(name, shown, bare))
-        told = zip(parts.items(), self._by_kind, strict=True)
+                relative[kind] = max(relative[kind], self._about_lines(name, shown, bare))
+        entries = zip(relative.items(), self._by_kind, strict=True)
         return np.concatenate(
-            [np.where(self.own[kind] > FAR * part, self.own[kind], part) * shown for (kind, part), shown in told]
+            [np.where(self.own[kind] > FAR * error, self.own[kind], error) * shown for (kind, error), shown in entries]
         )
 
     @cached_property
     def shown(self) -> Floats:
-        """What the clock showed for each entry of `flat`: the scale of its rounding errors."""
+        """The measured time behind each entry of `flat`: the scale of its rounding errors."""
         return np.concatenate(self._by_kind)
 
     @property
     def _by_kind(self) -> list[Floats]:
-        """What the clock showed for each entry of `flat`; for the server per message."""
+        """The measured time behind each entry of `flat`; for the server per message."""
         delays = (self.n_delayed - 1) * self.delay
         return [self.one, self.many, self.excess + delays, self.server + self.server_delay]
 
-    def _about_lines(self, name: str, shown: Sequence[Floats], parts: dict[str, float]) -> float:
-        """The relative error that the distances from lines through the neighbours on both sides speak of."""
+    def _about_lines(self, name: str, shown: Sequence[Floats], factors: dict[str, float]) -> float:
+        """Estimate the relative error from the distances to lines through both neighbours."""
         if len(self.sizes) < 3:
             return 0.0
-        flat = np.concatenate([part * one for part, one in zip(parts.values(), shown, strict=True)])
+        flat = np.concatenate([factor * values for factor, values in zip(factors.values(), shown, strict=True)])
         y, sd = self.signal(name), np.sqrt(dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
         t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
@@ -122,7 +122,7 @@ class Cells:
         return {name: np.sqrt(dot(matrix**2, self.errors**2)) for name, matrix in self.maps.items()}
 
     def looked_at(self, name: str, error: Floats) -> Floats:
-        """The errors of a signal, infinite where it is no part of a line."""
+        """The errors of a signal, infinite where the signal must not be used in a line."""
         if name == "gap" and (self.shared is not None or not self.turns.all()):
             return np.full_like(error, np.inf)
         if name == "o_r":
@@ -145,25 +145,27 @@ class Cells:
 
 def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells:
     """Medians by kind and size. Invalid where a size lacks a kind, or has two of one. O(rows log rows)."""
-    found: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
+    rows_by_kind: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
     for row in rows:
         if row.kind not in AT_ONCE:
-            found[_kind(row)].setdefault(row.nbytes, []).append(row)
+            rows_by_kind[_kind(row)].setdefault(row.nbytes, []).append(row)
     for kind, name in KINDS.items():
-        if not found[kind]:
+        if not rows_by_kind[kind]:
             raise Invalid(f"no row of {name}: the fit needs all of {', '.join(KINDS.values())}")
-    sizes = sorted(set().union(*found.values()))
+    sizes = sorted(set().union(*rows_by_kind.values()))
     for size in sizes:
         for kind, name in KINDS.items():
-            _check(found[kind].get(size, []), f"{format_size(size)}: {name}")
+            _check(rows_by_kind[kind].get(size, []), f"{format_size(size)}: {name}")
     if not LEAST_SIZES <= len(sizes) <= MOST_SIZES:
         raise Invalid(f"{len(sizes)} sizes: expected {LEAST_SIZES} to {MOST_SIZES}; better 12 or more, 1 B to 1 MB")
 
-    def medians(kind: str, what: str) -> Floats:
-        return np.array([np.median([_figure(row, what) for row in found[kind][size]]) for size in sizes])
+    def medians(kind: str, quantity: str) -> Floats:
+        return np.array([np.median([_figure(row, quantity) for row in rows_by_kind[kind][size]]) for size in sizes])
 
     n_many = medians("many", "n")
-    bursts = [one for one in at_once if one.kind == BURST and one.state != OPEN]  # by size
+    bursts = [
+        measurement for measurement in at_once if measurement.kind == BURST and measurement.state != OPEN
+    ]  # by size
     small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
     shared = None if large is None else _over_one(large, n_many)
     if small is None or large is None or shared is None or _alike(small, large, n_many, shared):
@@ -181,20 +183,20 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
         n_many - 1 if small is None else small.more(n_many),
         float(small.count or 1) if small else 1.0,
         shared,
-        {kind: _scatter(found[kind].values(), kind) for kind in KINDS},
-        {kind: np.array([_own(found[kind][size], kind) for size in sizes]) for kind in KINDS},
+        {kind: _scatter(rows_by_kind[kind].values(), kind) for kind in KINDS},
+        {kind: np.array([_own(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS},
     )
 
 
 def _over_one(burst: AtOnce, n: Floats) -> Floats:
-    """What n large messages take more than one, over half a round trip; one comes back in each."""
-    known = np.array(sorted(burst.measured)), np.array([burst.measured[number] for number in sorted(burst.measured)])
-    made: Floats = 2 * (np.interp(n, *known) / known[1][0] - 1)
-    return made
+    """Return by how many half round trips n large messages exceed one; one message comes back in each round trip."""
+    samples = np.array(sorted(burst.measured)), np.array([burst.measured[number] for number in sorted(burst.measured)])
+    excess: Floats = 2 * (np.interp(n, *samples) / samples[1][0] - 1)
+    return excess
 
 
 def _alike(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
-    """Whether large messages go by the same ports, and nothing else limits them."""
+    """Whether large messages use the same ports as small ones, with no other limit."""
     same = (small.count, small.form) == (large.count, large.form)
     return same and bool((over <= ALIKE * large.more(n) + NEGLIGIBLE).all())
 
@@ -205,28 +207,28 @@ def _kind(row: RoundTrip) -> str:
     return "one" if row.n == 1 else "delayed" if row.delay else "many"
 
 
-def _figure(row: RoundTrip, what: str) -> float:
-    if what == "excess":
+def _figure(row: RoundTrip, quantity: str) -> float:
+    if quantity == "excess":
         return row.seconds - (row.n - 1) * row.delay
-    return row.seconds / row.n - row.delay if what == "each" else float(getattr(row, what))
+    return row.seconds / row.n - row.delay if quantity == "each" else float(getattr(row, quantity))
 
 
-def _check(rows: Sequence[RoundTrip], what: str) -> None:
+def _check(rows: Sequence[RoundTrip], label: str) -> None:
     if not rows:
-        raise Invalid(f"{what} is missing; every size needs all of them")
+        raise Invalid(f"{label} is missing; every size needs all of them")
     if len({row.n for row in rows}) > 1:
-        raise Invalid(f"{what} has several n ({', '.join(sorted({str(row.n) for row in rows}))}); keep one of them")
+        raise Invalid(f"{label} has several n ({', '.join(sorted({str(row.n) for row in rows}))}); keep one of them")
     for row in rows:
-        least = (row.n - 1 if row.kind == RTT else row.n) * row.delay
-        if row.seconds < least * (1 - NEGLIGIBLE):
+        delays = (row.n - 1 if row.kind == RTT else row.n) * row.delay
+        if row.seconds < delays * (1 - NEGLIGIBLE):
             where = f"line {row.line}: " if row.line else ""
-            raise Invalid(f"{where}{what} took {row.seconds:g} s, less than its delays alone ({least:g} s)")
+            raise Invalid(f"{where}{label} took {row.seconds:g} s, less than its delays alone ({delays:g} s)")
 
 
 def _scatter(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
     """The relative error of a median, typical of a kind."""
-    told = [_own(rows, kind) for rows in cells if len(rows) >= FEW]
-    return float(np.median(told)) if told else 0.0
+    errors = [_own(rows, kind) for rows in cells if len(rows) >= FEW]
+    return float(np.median(errors)) if errors else 0.0
 
 
 def _own(rows: Sequence[RoundTrip], kind: str) -> float:

@@ -21,14 +21,14 @@ Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of
 
 
 def huber(off: Floats) -> Floats:
-    """What so many deviations off count for: as squares up to TUNED, then as straight lines."""
+    """Huber's cost of deviations: quadratic up to TUNED, then linear."""
     size = np.abs(off)
     cost: Floats = np.where(size <= TUNED, size**2, TUNED * (2 * size - TUNED))
     return cost
 
 
 def weights_of(x: Floats, signal: Signal) -> Floats:
-    """The weights of the line that fits robustly (Huber): 1 / error^2, less where it is far off."""
+    """Return the weights of the robust line (Huber): 1 / error^2, less for outliers."""
     mask = np.ones((1, len(x)), bool)
     weights, _ = _lines(x, signal, mask)
     own: Floats = weights[0]
@@ -36,7 +36,7 @@ def weights_of(x: Floats, signal: Signal) -> Floats:
 
 
 def _lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """For every row of the mask the weights of its line, and what it costs. O(rows * sizes) in few passes."""
+    """Return for every row of the mask the weights of its line, and its cost. O(rows * sizes) in few passes."""
     y, sd = signal
     base = np.where(mask, 1.0 / sd**2, 0.0)
     weights, off = base, np.zeros_like(base)
@@ -54,7 +54,7 @@ def _lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, 
 
 
 def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Where regimes begin (the first at 0), and for each later one from where to where it might begin as well.
+    """Return where regimes begin (the first at 0), and for each later one the range in which it might begin as well.
 
     Every signal is a line within a regime; breaks are common to all. Least sum of Huber's cost and, for each regime,
     its parameters times the logarithm of the number of figures (the Bayesian information criterion); at least LEAST
@@ -68,28 +68,28 @@ def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tupl
     price = np.full((m + 1, m + 1), np.inf)
     price[low, high] = sum(_lines(x, signal, mask)[1] for signal in signals)
     penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
-    best, came = np.full(m + 1, np.inf), np.zeros(m + 1, int)
+    best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty
     for end in range(LEAST, m + 1):
         costs = best[:end] + price[:end, end] + penalty
-        came[end] = first_least(costs)
-        best[end] = costs[came[end]]
+        last_start[end] = first_least(costs)
+        best[end] = costs[last_start[end]]
     starts = [m]
     while starts[0]:
-        starts.insert(0, int(came[starts[0]]))
+        starts.insert(0, int(last_start[starts[0]]))
     moved = [_movable(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
     return starts[:-1], moved
 
 
 def first_least(costs: Floats) -> int:
-    """The place of the least cost; of costs that are equal but for rounding the first."""
+    """Return the place of the lowest cost; of costs that differ only by rounding, the first."""
     return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
 
 
 def _movable(price: Floats, low: int, at: int, high: int) -> tuple[int, int]:
-    """From where to where this break costs little more, the others staying."""
-    here = price[low, at] + price[at, high]
-    able = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= here + PLAUSIBLE]
+    """Return the range to which this break can move at little more cost, the others fixed."""
+    current = price[low, at] + price[at, high]
+    able = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= current + PLAUSIBLE]
     return min(able), max(able)
 
 

@@ -13,7 +13,7 @@ from antiphon.cost.fit.linear import NEGLIGIBLE, Estimate, Floats
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """Sizes that behave alike: [low, high] bytes.
+    """A range of sizes with one set of parameters: [low, high] bytes.
 
     `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, where they
     do. `start`, `slope`: the same as numbers, 0 where there is nothing: L may be below 0 here, the others not.
@@ -35,26 +35,26 @@ class Regime:
         return np.where(np.abs(line) <= NEGLIGIBLE * (abs(start) + np.abs(growth)), 0.0, line)
 
     def half(self, sizes: Floats) -> Floats:
-        """Half a round trip, as fitted."""
-        made: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
-        return made
+        """Return half a round trip by the fit."""
+        seconds: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
+        return seconds
 
     def model(self, sizes: Floats) -> dict[str, Floats]:
         """Every figure, none below 0: where overheads and transfer are more than half a round trip, some of the
         overheads was under way at the same time, and just that much of them is left out."""
-        made = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
-        both = made["o_s"] + made["o_r"]
-        kept = 1 - np.clip(-made["L"], 0, both) / np.where(both > 0, both, 1.0)
+        figures = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
+        overheads = figures["o_s"] + figures["o_r"]
+        factor = 1 - np.clip(-figures["L"], 0, overheads) / np.where(overheads > 0, overheads, 1.0)
         ones = np.ones_like(sizes)
         return {
-            "L": np.maximum(made["L"], 0.0), "o_s": made["o_s"] * kept, "o_r": made["o_r"] * kept,
+            "L": np.maximum(figures["L"], 0.0), "o_s": figures["o_s"] * factor, "o_r": figures["o_r"] * factor,
             "g": ones * self.start["g"], "G": ones * self.start["G"],
         }  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        told = {"parameters": self.figures, "growth": self.growth}
+        groups = {"parameters": self.figures, "growth": self.growth}
         return {"from": self.low, "to": self.high} | {
-            key: {name: found.as_json() for name, found in figures.items()} for key, figures in told.items()
+            key: {name: estimate.as_json() for name, estimate in figures.items()} for key, figures in groups.items()
         }
 
 

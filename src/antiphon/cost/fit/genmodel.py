@@ -49,7 +49,7 @@ NEAR = 1  # a threshold that may be off by more is not known
 
 @dataclass(frozen=True, eq=False)
 class GenmodelFit:
-    """What the measurements say of GenModel's parameters, and how well it describes them."""
+    """The fitted parameters of GenModel, and how well the model describes the measurements."""
 
     measured: Sequence[Measured]
     models: Models
@@ -59,16 +59,16 @@ class GenmodelFit:
 
     @cached_property
     def parameters(self) -> dict[str, Estimate]:
-        found = {name: self._parameter(name) for name in PARAMETERS}
+        estimates = {name: self._parameter(name) for name in PARAMETERS}
         if {"beta", "gamma"} <= self.known.keys():
-            del found["G"]
-        return found
+            del estimates["G"]
+        return estimates
 
     def _parameter(self, name: str) -> Estimate:
-        found = self.models.estimate(name, always(PARAMETERS[name]))
-        if name != INCAST or self.models.best is not None or found.state == OPEN:
-            return found
-        return replace(found, state=UNSEEN) if self.threshold else Estimate(name, OPEN)
+        estimate = self.models.estimate(name, always(PARAMETERS[name]))
+        if name != INCAST or self.models.best is not None or estimate.state == OPEN:
+            return estimate
+        return replace(estimate, state=UNSEEN) if self.threshold else Estimate(name, OPEN)
 
     @cached_property
     def w_t(self) -> Estimate:
@@ -84,39 +84,42 @@ class GenmodelFit:
 
     @cached_property
     def combinations(self) -> list[Estimate]:
-        """Of what is not determined alone: the combinations that are, and that no others imply."""
+        """For parameters that are not determined alone: the combinations that are, without redundant ones."""
         models = self.models
         vectors: list[Floats] = []
         for name, parameter in self.parameters.items():
             vector = models.vector(PARAMETERS[name], models.best)
-            told = parameter.state not in (OPEN, UNSEEN) and vector.any()
-            if told and independent([*vectors, vector], models.solution.scale):
+            determined = parameter.state not in (OPEN, UNSEEN) and vector.any()
+            if determined and independent([*vectors, vector], models.solution.scale):
                 vectors.append(vector)
-        found: list[Estimate] = []
+        estimates: list[Estimate] = []
         for name, weights in self._candidates():
             vector = models.vector(weights(models.best), models.best)
             if not vector.any() or not models.solution.tells(vector):
                 continue
             estimate = models.estimate(name, weights, listed=True)
             if estimate.state != OPEN and independent([*vectors, vector], models.solution.scale):
-                found.append(estimate)
+                estimates.append(estimate)
                 vectors.append(vector)
-        return found
+        return estimates
 
     def _candidates(self) -> Iterator[tuple[str, Weights]]:
-        """Combinations worth a name, then any that are left."""
+        """Yield combinations worth naming, then all remaining ones."""
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied) > 1:
             senders = [pair[0] for row in self.measured for pair in counts(row.plan, row.ranks).received]
-            few, many = min(senders), max(senders)
-            yield f"epsilon ({many} - w_t)", lambda w: {"epsilon": float(many - (w or 0))}
-            yield f"beta + epsilon ({few} - w_t)", lambda w: {"beta": 1.0, "epsilon": float(few - (w or 0))}
-            yield f"G + 2 epsilon ({few} - w_t)", lambda w: {**g, "epsilon": 2.0 * (few - (w or 0))}
+            min_senders, max_senders = min(senders), max(senders)
+            yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
+            yield (
+                f"beta + epsilon ({min_senders} - w_t)",
+                lambda w: {"beta": 1.0, "epsilon": float(min_senders - (w or 0))},
+            )
+            yield f"G + 2 epsilon ({min_senders} - w_t)", lambda w: {**g, "epsilon": 2.0 * (min_senders - (w or 0))}
         if len(sizes) == 1:
             (size,) = sizes
-            whole = {"alpha": 2.0, "beta": 2.0 * size, "gamma": 1.0 * size, "delta": 1.0 * size}
-            yield f"2 alpha + {size} (G + delta)", always(whole)
+            allreduce = {"alpha": 2.0, "beta": 2.0 * size, "gamma": 1.0 * size, "delta": 1.0 * size}
+            yield f"2 alpha + {size} (G + delta)", always(allreduce)
         yield "delta - G", always({"beta": -2.0, "gamma": -1.0, "delta": 1.0})
         yield "G + delta", always({**g, "delta": 1.0})
         yield "G + 3 delta", always({**g, "delta": 3.0})
@@ -128,7 +131,7 @@ class GenmodelFit:
                 yield _words(weights), always(weights)
 
     def _with_incast(self) -> Iterator[tuple[str, Weights]]:
-        """Where incast may hide in other terms: those combinations together with what hides in them."""
+        """Yield the combinations of other terms and incast that the data cannot separate."""
         models = self.models
         hiding = [key for key in models.tied if key is not None]
         place = models.names.index(INCAST)
@@ -149,12 +152,12 @@ class GenmodelFit:
 
     @property
     def misses(self) -> tuple[float, float]:
-        """By what part the fit misses the measurements: root mean square, and at most."""
+        """Relative error of the fit: root mean square, and largest."""
         return self.models.solution.misses
 
     @property
     def plain_misses(self) -> tuple[float, float]:
-        """The same of the best fit without incast and memory access."""
+        """Relative errors of the best fit without incast and memory access."""
         return self.plain.misses
 
     @cached_property
@@ -170,8 +173,11 @@ class GenmodelFit:
         elif mixed and not len(self.models.tied) > 1:
             yield f"{', '.join(mixed)} not told: measure plan cps with several numbers of ranks"
         if sizes < SIZES:
-            few = "one size" if sizes == 1 else f"{sizes} sizes"
-            yield f"{few}: nothing here checks that time grows with size as the model says; measure {SIZES} at least"
+            sizes_text = "one size" if sizes == 1 else f"{sizes} sizes"
+            yield (
+                f"{sizes_text}: nothing here checks that time grows with size as the model says; measure {SIZES} at "
+                "least"
+            )
         if parameters["beta"].state == OPEN and parameters["gamma"].state == OPEN:
             yield (
                 "times of allreduces never tell beta and gamma apart, only G = 2 beta + gamma: give --beta, --gamma "
@@ -180,8 +186,8 @@ class GenmodelFit:
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
             yield "delta is not told well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
-            most = max(pair[0] for row in self.measured for pair in counts(row.plan, row.ranks).received)
-            yield f"no incast was seen with up to {most} senders to one receiver"
+            max_senders = max(pair[0] for row in self.measured for pair in counts(row.plan, row.ranks).received)
+            yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not told well enough to be used: measure plan cps with more numbers of ranks, more often"
         elif self.w_t.state == OPEN and self.threshold and self.models.best is None:
@@ -200,11 +206,11 @@ class GenmodelFit:
         """Keys: parameters, w_t, combinations, error, error_without, rank, unknowns, condition, measurements, rows,
         notes."""
         w_t = self.w_t.as_json()
-        whole = {key: None if w_t[key] is None else int(w_t[key]) for key in ("value", "low", "high")}
+        threshold = {key: None if w_t[key] is None else int(w_t[key]) for key in ("value", "low", "high")}
         return {
-            "parameters": {name: found.as_json() for name, found in self.parameters.items()},
-            "w_t": {"state": w_t["state"], **whole},
-            "combinations": [{"name": found.name, **found.as_json()} for found in self.combinations],
+            "parameters": {name: estimate.as_json() for name, estimate in self.parameters.items()},
+            "w_t": {"state": w_t["state"], **threshold},
+            "combinations": [{"name": estimate.name, **estimate.as_json()} for estimate in self.combinations],
             "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "error_without": dict(zip(("rms", "largest"), map(rounded_error, self.plain_misses), strict=True)),
             "rank": self.models.solution.rank,
@@ -223,24 +229,24 @@ class GenmodelFit:
 
 
 def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None = None) -> GenmodelFit:
-    """alpha, beta, gamma, delta and epsilon that fit best, for every whole threshold w_t; of these the best.
+    """Fit alpha, beta, gamma, delta and epsilon for every integer threshold w_t and keep the best.
 
     `known`: beta, gamma or delta, in seconds per byte, as measured otherwise. Incast that does not improve the fit
     beyond chance is left out. O(rows * thresholds), thresholds being at most the greatest number of ranks.
     """
-    given = dict(known or {})
+    fixed = dict(known or {})
     table = _counted(measured)
-    free = tuple(name for name in UNKNOWNS[:4] if name not in given)
+    free = tuple(name for name in UNKNOWNS[:4] if name not in fixed)
     seconds = np.array([row.seconds for row in measured])
-    spent = sum((table[name] * value for name, value in given.items()), np.zeros(len(measured)))
+    spent = sum((table[name] * value for name, value in fixed.items()), np.zeros(len(measured)))
     target = (seconds - spent) / seconds
-    _check(measured, spent, given)
+    _check(measured, spent, fixed)
     columns = np.array([table[name] / seconds for name in free]).T
     received = [counts(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
-    most = max(senders for c in received for senders, _ in c.received)
+    max_senders = max(senders for c in received for senders, _ in c.received)
     solutions: dict[int | None, Solution] = {}
-    for w_t in (None, *range(1, most)):
+    for w_t in (None, *range(1, max_senders)):
         slower = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in received]) * sizes / seconds
         solutions[w_t] = Solution(np.column_stack([columns, slower]), target)
     without = solutions[None]
@@ -255,35 +261,35 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
         best, freedom = None, len(measured) - without.rank
     names = (*free, INCAST)
     plain = Solution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
-    return GenmodelFit(measured, Models(names, given, solutions, best, freedom), plain, most > 1, given)
+    return GenmodelFit(measured, Models(names, fixed, solutions, best, freedom), plain, max_senders > 1, fixed)
 
 
 def _counted(measured: Sequence[Measured]) -> dict[str, Floats]:
-    """What multiplies each parameter in every measurement."""
-    found = [(counts(row.plan, row.ranks), float(row.nbytes)) for row in measured]
+    """Return the factor of each parameter in every measurement."""
+    factors = [(counts(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
-        "alpha": np.array([c.alpha for c, _ in found]),
-        "beta": np.array([c.beta * size for c, size in found]),
-        "gamma": np.array([c.gamma * size for c, size in found]),
-        "delta": np.array([c.delta * size for c, size in found]),
+        "alpha": np.array([c.alpha for c, _ in factors]),
+        "beta": np.array([c.beta * size for c, size in factors]),
+        "gamma": np.array([c.gamma * size for c, size in factors]),
+        "delta": np.array([c.delta * size for c, size in factors]),
     }
 
 
-def _check(measured: Sequence[Measured], spent: Floats, given: Mapping[str, float]) -> None:
-    for row, part in zip(measured, spent.tolist(), strict=True):
-        if part >= row.seconds:
+def _check(measured: Sequence[Measured], spent: Floats, fixed: Mapping[str, float]) -> None:
+    for row, seconds in zip(measured, spent.tolist(), strict=True):
+        if seconds >= row.seconds:
             where = f"line {row.line}: " if row.line else ""
             raise Invalid(
-                f"{where}{', '.join(sorted(given))} as given alone take {part:.4g} s, more than the "
+                f"{where}{', '.join(sorted(fixed))} as given alone take {seconds:.4g} s, more than the "
                 f"{row.seconds:.4g} s measured; give smaller ones (seconds per byte)"
             )
 
 
 def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
-    """The threshold that fits best; of those that fit equally well the least, whichever rounding favours."""
+    """Return the threshold that fits best; of thresholds that fit equally well, up to rounding, the smallest."""
     thresholds = [key for key in solutions if key is not None]
-    least = min((solutions[key].squares for key in thresholds), default=0.0)
-    limit = least * (1 + EQUAL) + EXACT * len(solutions[None].target)
+    min_squares = min((solutions[key].squares for key in thresholds), default=0.0)
+    limit = min_squares * (1 + EQUAL) + EXACT * len(solutions[None].target)
     return next((key for key in thresholds if solutions[key].squares <= limit), None)
 
 
@@ -297,7 +303,7 @@ def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
 
 
 def _besides(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
-    """These weights, and that of incast by threshold."""
+    """Return these weights with that of incast added, by threshold."""
     return lambda w_t: {**plain, INCAST: 0.0 if w_t is None else extra.get(w_t, 0.0)}
 
 

@@ -29,12 +29,12 @@ def decompose(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     O(rows * columns^2) per sweep.
     """
     left, right = matrix.T.copy(), np.eye(matrix.shape[1])
-    least = float(dot(left, left).max(initial=0.0)) * ZERO**2
+    min_norm = float(dot(left, left).max(initial=0.0)) * ZERO**2
     for _ in range(MAX_SWEEPS):
         rotated = False
         for p, q in combinations(range(len(left)), 2):
             a, b, c = (float(dot(left[i], left[j])) for i, j in ((p, p), (q, q), (p, q)))
-            if min(a, b) <= least or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
+            if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue
             rotated = True
             ratio = (b - a) / (2 * c)

@@ -37,7 +37,7 @@ GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen",
 
 @dataclass(frozen=True)
 class Estimate:
-    """A parameter or a combination of parameters: its value, and between what it is in 95 of 100 cases.
+    """A parameter or a combination of parameters: its value and its 95 % interval.
 
     `state`: given; determined; weak (half the interval is more than the value: it may as well be zero, do not use it);
     unseen (nothing of it in these measurements); undetermined (they do not tell: there is no value).
@@ -60,12 +60,12 @@ class Estimate:
 
 
 def rounded(value: float) -> float:
-    """With as many digits as do not depend on the machine."""
+    """Round to the digits that do not depend on the processor."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def rounded_error(error: float) -> float:
-    """A relative error without what is rounding."""
+    """Round a relative error; one that is only rounding becomes zero."""
     return round(error, DIGITS)
 
 
@@ -76,7 +76,8 @@ def always(weights: Mapping[str, float]) -> Weights:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Of matrix @ values = target: the values without negative ones that fit best, and what is known about them."""
+    """The non-negative least-squares solution of matrix @ values = target, and which combinations of values it
+    determines."""
 
     matrix: Floats
     target: Floats
@@ -98,7 +99,7 @@ class Solution:
 
     @property
     def misses(self) -> tuple[float, float]:
-        """By what part it misses the measurements: root mean square, and at most."""
+        """Relative error: root mean square, and largest."""
         return float(np.sqrt((self.residuals**2).mean())), float(np.abs(self.residuals).max())
 
     @property
@@ -127,7 +128,7 @@ class Solution:
         return rows
 
     def tells(self, weights: Floats) -> bool:
-        """Whether the combination has one value only, however the measurements are explained."""
+        """Whether the combination is determined: it has the same value in every solution that fits as well."""
         scaled, right = weights / self.scale, self._parts[2]
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
@@ -161,7 +162,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models tried, by threshold (None: the one without), of the unknowns `names`; `known` are given.
+    """The models tried, by threshold (None: without incast), with the unknowns `names`; the values `known` are fixed.
 
     All have a column for each unknown; that of INCAST is zero where there is no threshold.
     """
@@ -178,44 +179,45 @@ class Models:
 
     @cached_property
     def tied(self) -> list[int | None]:
-        """The models that fit as well as the best: no measurement of these could tell them apart."""
+        """The models that fit as well as the best: these measurements cannot distinguish them."""
         return self._within(EQUAL, self.solution.squares)
 
     @cached_property
     def plausible(self) -> list[int | None]:
-        """The models that fit nearly as well as any, not worse than chance would have it (F-test), and the best."""
+        """The models that fit nearly as well as the best one, within chance (F-test), and the best."""
         from scipy.special import fdtri
 
-        part = float(fdtri(1, self.freedom, CONFIDENCE)) / self.freedom
-        near = self._within(part, min(solution.squares for solution in self.solutions.values()))
+        tolerance = float(fdtri(1, self.freedom, CONFIDENCE)) / self.freedom
+        near = self._within(tolerance, min(solution.squares for solution in self.solutions.values()))
         return list(dict.fromkeys([self.best, *self.tied, *near]))
 
-    def _within(self, part: float, squares: float) -> list[int | None]:
-        """Where a threshold was passed for sure, the model without is not among them."""
-        limit = squares * (1 + part) + EXACT * len(self.solution.target)
-        least = squares * (1 - part) - EXACT * len(self.solution.target)
+    def _within(self, tolerance: float, squares: float) -> list[int | None]:
+        """Return models whose squares are within the tolerance. Where incast was certainly seen, the model without it
+        is left out."""
+        upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
+        lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
         keys = [key for key in self.solutions if key is not None or self.best is None]
-        return [key for key in keys if least <= self.solutions[key].squares <= limit]
+        return [key for key in keys if lower_limit <= self.solutions[key].squares <= upper_limit]
 
     def estimate(self, name: str, weights: Weights, *, listed: bool = False) -> Estimate:
-        """A combination: its value if it is determined, from the interval of every plausible model."""
-        told = dict(weights(self.best)) if listed and len(self.tied) == 1 else None
+        """Estimate a combination: its value if determined, with an interval over all plausible models."""
+        shown_weights = dict(weights(self.best)) if listed and len(self.tied) == 1 else None
         if not any(value for key, value in weights(self.best).items() if key in self.names):
             value = self._given(weights(self.best))
-            return Estimate(name, GIVEN, value, value, value, told)
+            return Estimate(name, GIVEN, value, value, value, shown_weights)
         values = []
         for key in self.tied:
             if not self.solutions[key].tells(self.vector(weights(key), key)):
-                return Estimate(name, OPEN, weights=told)
+                return Estimate(name, OPEN, weights=shown_weights)
             values.append(self._value(key, weights(key)))
         value, vector = self._value(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
         if max(values) - min(values) > 1e-4 * max(map(abs, values)) + self.solution.resolution(vector):
-            return Estimate(name, OPEN, weights=told)
+            return Estimate(name, OPEN, weights=shown_weights)
         spans = [span for key in self.plausible if (span := self._span(key, weights(key))) is not None]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         sure = (high - low) / 2 <= max(WIDEST * abs(value), IMMATERIAL * self.solution.share(vector))
         state = DETERMINED if sure else WEAK
-        return Estimate(name, state, rounded(value), rounded(low), rounded(high), told)
+        return Estimate(name, state, rounded(value), rounded(low), rounded(high), shown_weights)
 
     def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
         """The weights in the order of the unknowns; without a threshold there is no incast, whatever its weight."""
@@ -232,18 +234,18 @@ class Models:
     def _span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
         from scipy.special import stdtrit
 
-        solution, vector, given = self.solutions[key], self.vector(weights, key), self._given(weights)
+        solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._given(weights)
         if not solution.tells(vector):
             return None
         sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
         half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
-        middle, value = given + solution.unbounded(vector), self._value(key, weights)
-        least = 0.0 if min(weights.values()) >= 0 else -math.inf
-        return max(least, min(middle - half, value)), max(middle + half, value)
+        middle, value = fixed_part + solution.unbounded(vector), self._value(key, weights)
+        minimum = 0.0 if min(weights.values()) >= 0 else -math.inf
+        return max(minimum, min(middle - half, value)), max(middle + half, value)
 
 
 def echelon(solution: Solution) -> list[Floats]:
-    """Combinations that span all that are determined, each beginning with a 1 where the others have 0. O(k^3)."""
+    """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
     top = 0
     for column in range(rows.shape[1]):
@@ -254,8 +256,8 @@ def echelon(solution: Solution) -> list[Floats]:
             continue
         rows[[top, pivot]] = rows[[pivot, top]]
         rows[top] /= rows[top, column]
-        others = np.arange(len(rows)) != top
-        rows[others] -= np.outer(rows[others, column], rows[top])
+        other_rows = np.arange(len(rows)) != top
+        rows[other_rows] -= np.outer(rows[other_rows, column], rows[top])
         top += 1
     rows[np.abs(rows) < 1e-7] = 0.0
     natural = rows * solution.scale

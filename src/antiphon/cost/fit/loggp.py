@@ -50,7 +50,7 @@ Row = Floats  # what multiplies each median of the cells
 
 @dataclass(frozen=True, eq=False)
 class LogGPFit:
-    """What the measurements say; regimes by ascending size."""
+    """The fitted LogGP parameters; regimes by ascending size."""
 
     measured: Sequence[RoundTrip]
     cells: Cells
@@ -68,41 +68,41 @@ class LogGPFit:
 
     @cached_property
     def fitted(self) -> Floats:
-        """For every measured row the seconds that the fit says."""
+        """Predict the seconds of every measured row by the fit."""
         out = []
-        told = {(one.kind, one.nbytes): one.fitted for one in self.at_once}
+        at_once_seconds = {(result.kind, result.nbytes): result.fitted for result in self.at_once}
         for row in self.measured:
             if row.kind in AT_ONCE:
-                out.append(told[row.kind, row.nbytes][row.n])
+                out.append(at_once_seconds[row.kind, row.nbytes][row.n])
                 continue
             regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
             o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
                 continue
-            more = float(self.more[int(np.searchsorted(self.cells.sizes, row.nbytes))])
+            extra = float(self.more[int(np.searchsorted(self.cells.sizes, row.nbytes))])
             if row.delay:
-                more = max((row.n - 1) * (o_s + row.delay), more)
-            out.append(2 * float(regime.half(s)[0]) + (row.n > 1) * more)
+                extra = max((row.n - 1) * (o_s + row.delay), extra)
+            out.append(2 * float(regime.half(s)[0]) + (row.n > 1) * extra)
         return np.array(out)
 
     @cached_property
     def more(self) -> Floats:
-        """By size, what several messages without delay take more than one."""
+        """By size, how much longer several messages without delay take than one."""
         cells = self.cells
         start = [self.regime_of(size).start for size in cells.sizes]
-        bytes_ = np.array([one["G"] for one in start]) * (cells.sizes - 1)
-        gaps: Floats = (np.array([one["g"] for one in start]) + bytes_) * cells.turns
+        bytes_ = np.array([figures["G"] for figures in start]) * (cells.sizes - 1)
+        gaps: Floats = (np.array([figures["g"] for figures in start]) + bytes_) * cells.turns
         return gaps if cells.shared is None else np.maximum(gaps, bytes_ * cells.shared)
 
     @cached_property
     def misses(self) -> tuple[float, float]:
-        """By what part the fit is off the medians of round trips without delay: root mean square, and at most."""
+        """Relative error of the fit for the median round trips without delay: root mean square, and largest."""
         cells = self.cells
         regimes = [self.regime_of(size) for size in cells.sizes]
-        one = 2 * np.array([float(r.half(np.array([s]))[0]) for r, s in zip(regimes, cells.sizes, strict=True)])
-        many = one + self.more
-        off = np.concatenate([one / cells.one, many / cells.many]) - 1
+        one_message = 2 * np.array([float(r.half(np.array([s]))[0]) for r, s in zip(regimes, cells.sizes, strict=True)])
+        many_messages = one_message + self.more
+        off = np.concatenate([one_message / cells.one, many_messages / cells.many]) - 1
         return float(np.sqrt((off**2).mean())), float(np.abs(off).max())
 
     @cached_property
@@ -124,11 +124,11 @@ class LogGPFit:
                 f"the delay is too short to tell o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}: it "
                 "must cover the gap, o_s + d >= g + (s-1) G"
             )
-        for found in self.breaks:
-            if found.earliest != found.before or found.latest != found.before:
+        for regime_break in self.breaks:
+            if regime_break.earliest != regime_break.before or regime_break.latest != regime_break.before:
                 yield (
-                    f"the regime from {format_size(found.before)} on may as well begin anywhere from "
-                    f"{format_size(found.earliest)} to {format_size(found.latest)}"
+                    f"the regime from {format_size(regime_break.before)} on may as well begin anywhere from "
+                    f"{format_size(regime_break.earliest)} to {format_size(regime_break.latest)}"
                 )
         for regime in self.regimes:
             yield from _remarks(regime)
@@ -143,9 +143,9 @@ class LogGPFit:
         """Keys: regimes, breaks, radices, at_once, error, measurements, sizes, rows, notes."""
         return {
             "regimes": [regime.as_json() for regime in self.regimes],
-            "breaks": [found.as_json() for found in self.breaks],
-            "radices": {name: found.as_json() for name, found in self.radices.items()},
-            "at_once": [found.as_json() for found in self.at_once],
+            "breaks": [entry.as_json() for entry in self.breaks],
+            "radices": {name: entry.as_json() for name, entry in self.radices.items()},
+            "at_once": [entry.as_json() for entry in self.at_once],
             "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "measurements": len(self.measured),
             "sizes": [int(size) for size in self.cells.sizes],
@@ -184,24 +184,24 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
 
 
 class _Fitter:
-    """One regime. Every estimate is a row that multiplies the medians, so that its error is known."""
+    """Fit one regime. Every estimate is a row of factors for the medians, so its error follows from theirs."""
 
-    def __init__(self, cells: Cells, part: slice) -> None:
-        self.cells, self.part = cells, part
-        self.sizes = cells.sizes[part]
+    def __init__(self, cells: Cells, span: slice) -> None:
+        self.cells, self.span = cells, span
+        self.sizes = cells.sizes[span]
         self.freedom = 1
         wide = []
         self.weights: dict[str, Floats] = {}
         freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
-            y, sd = cells.signal(name)[part], cells.looked_at(name, cells.error_of[name])[part]
+            y, sd = cells.signal(name)[span], cells.looked_at(name, cells.error_of[name])[span]
             self.weights[name] = weights_of(self.sizes, (y, sd))
-            left = int(np.isfinite(sd).sum()) - 2
+            spare = int(np.isfinite(sd).sum()) - 2
             missed = 0.0
-            if left > 0:
+            if spare > 0:
                 line = dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
-                missed = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / left
-                freedom += left
+                missed = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / spare
+                freedom += spare
             wide.append(math.sqrt(max(missed, 1.0)))
         self.freedom = max(freedom, 1)
         self.errors = cells.errors * np.repeat(wide, len(cells.sizes))
@@ -212,50 +212,50 @@ class _Fitter:
         start: dict[str, float] = {}
         slope: dict[str, float] = {}
         transfer = self._gap(figures, start)
-        rest = self.cells.maps["half"][self.part] - transfer
+        rest = self.cells.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
-            matrix = self.cells.maps[name][self.part]
-            rest = rest - self._overhead(name, matrix, (figures, growth), (start, slope), least=0.0)
-        self._overhead("L", rest, (figures, growth), (start, slope), least=-math.inf)
+            matrix = self.cells.maps[name][self.span]
+            rest = rest - self._overhead(name, matrix, (figures, growth), (start, slope), minimum=0.0)
+        self._overhead("L", rest, (figures, growth), (start, slope), minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
         return Regime(low, high, {name: figures[name] for name in NAMES}, growth, start, slope)
 
     def _gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
-        """g and G; what comes out below 0 is left out and the other fitted alone. Returns rows of (s-1) G."""
+        """Fit g and G; if one is negative, drop it and fit the other alone. Return rows of (s-1) G."""
         x = self.sizes - 1
-        found: list[Row] = []
+        fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
         lines = self._lines if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
         while columns:
-            found = list(lines(columns))
-            below = [c for c in columns if self._value(found[c]) < 0]
+            fitted_rows = list(lines(columns))
+            below = [c for c in columns if self._value(fitted_rows[c]) < 0]
             if not below:
                 break
-            worst = min(below, key=lambda c: self._value(found[c]) / (self._deviation(found[c]) or 1e-300))
-            negative[worst] = found[worst]
+            worst = min(below, key=lambda c: self._value(fitted_rows[c]) / (self._deviation(fitted_rows[c]) or 1e-300))
+            negative[worst] = fitted_rows[worst]
             columns.remove(worst)
         for column, name in enumerate(("g", "G")):
-            row = found[column] if column in columns else np.zeros_like(self.cells.flat)
+            row = fitted_rows[column] if column in columns else np.zeros_like(self.cells.flat)
             start[name] = self._value(row)
             figures[name] = self._estimate(name, negative.get(column, row))
-        rows: Floats = x[:, None] * (found[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
+        rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
         return rows
 
     def _lines(self, columns: Sequence[int]) -> Floats:
         """Rows of g and G."""
-        return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.part])
+        return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.span])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
-        """The same where ports limit small messages, and what ranks share the large ones, or nothing does: sizes that
-        ports certainly limit tell g, while half round trips tell G."""
+        """Rows of g and G where ports limit small messages and a shared resource, or nothing, limits large ones: g is
+        fitted to the sizes that ports certainly limit, G to half round trips."""
         cells, x = self.cells, self.sizes - 1
-        half = cells.maps["half"][self.part]
-        gap = cells.maps["gap"][self.part]
-        turns = cells.turns[self.part]
+        half = cells.maps["half"][self.span]
+        gap = cells.maps["gap"][self.span]
+        turns = cells.turns[self.span]
         slope = max(self._value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
-        shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.part] * x * slope
+        shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.span] * x * slope
         limited = dot(gap, cells.flat) * turns
-        sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.part])
+        sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.span])
         design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
@@ -264,9 +264,9 @@ class _Fitter:
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
-            kept = [one for one in (*columns, 2, 3) if one or sure.any()]
+            chosen = [column for column in (*columns, 2, 3) if column or sure.any()]
             out = np.zeros((4, len(cells.flat)))
-            out[kept] = matmul(pseudo_inverse(design[:, kept] * root[:, None]) * root, matrix)
+            out[chosen] = matmul(pseudo_inverse(design[:, chosen] * root[:, None]) * root, matrix)
             out[1] /= x.max()
             return out[:2]
 
@@ -276,12 +276,12 @@ class _Fitter:
         self,
         name: str,
         matrix: Floats,
-        told: tuple[dict[str, Estimate], dict[str, Estimate]],
+        estimates: tuple[dict[str, Estimate], dict[str, Estimate]],
         numbers: tuple[dict[str, float], dict[str, float]],
-        least: float,
+        minimum: float,
     ) -> Floats:
-        """A constant, or a line where it certainly is one. Returns rows: what it is at each size."""
-        figures, growth = told
+        """Fit a constant, or a line where a slope is certain. Return rows: its value at each size."""
+        figures, growth = estimates
         start, slope = numbers
         x = self.sizes - self.sizes[0]
         weights = self.weights["half" if name == "L" else name]
@@ -294,11 +294,11 @@ class _Fitter:
         certain = (weights > 0).sum() >= LEAST and abs(self._value(sloped[1])) > self._half(sloped[1], SURE)
         rows = sloped if certain else _product(line_map(x, weights, (0,)), matrix)
         at = [self._value(rows[0]), self._value(rows[0] + rows[1] * x[-1])]
-        if certain and min(at) < least:  # a line that leaves what is possible: its mean says more
+        if certain and min(at) < minimum:  # a line that leaves what is possible: its mean says more
             rows, certain = _product(line_map(x, weights, (0,)), matrix), False
             at = [self._value(rows[0])]
         figures[name] = self._estimate(name, rows[0])
-        if at[0] < least:
+        if at[0] < minimum:
             return zero
         start[name] = at[0]
         if certain:
@@ -308,7 +308,8 @@ class _Fitter:
         return out
 
     def _value(self, row: Row) -> float:
-        """Zero where it is negligible beside the times that it is calculated from: its sign would be rounding."""
+        """Return the value of an estimate; zero where it is negligible beside the times it is computed from, as its
+        sign would be rounding."""
         value = float(dot(row, self.cells.flat))
         return 0.0 if abs(value) <= NEGLIGIBLE * self._scale(row) else value
 
@@ -337,8 +338,8 @@ class _Fitter:
 
 
 def _product(lines: Floats, matrix: Floats) -> Floats:
-    """The rows of lines through the figures that the matrix makes. What cancels is zero, not its rounding: where the
-    transfer was found from half round trips, say, no slope is left in them."""
+    """Return the rows of the lines, applied to the figures of the matrix. What cancels becomes exactly zero, not
+    rounding: a transfer fitted to half round trips, say, leaves no slope in them."""
     product = matmul(lines, matrix)
     return np.where(np.abs(product) <= NEGLIGIBLE * matmul(np.abs(lines), np.abs(matrix)), 0.0, product)
 
@@ -351,12 +352,12 @@ def _remarks(regime: Regime) -> Iterator[str]:
     ends = np.array([regime.low, regime.high], float)
     below = regime.line("L", ends)
     if (below < 0).any():
-        both = regime.line("o_s", ends) + regime.line("o_r", ends)
+        overheads = regime.line("o_s", ends) + regime.line("o_r", ends)
         yield (
             f"{where}: overheads and transfer together are more than half a round trip, by up to "
             f"{-below.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
         )
-        if (below + both < NEGLIGIBLE * below).any():
+        if (below + overheads < NEGLIGIBLE * below).any():
             yield f"{where}: a message alone is faster than one of many by so much that a profile cannot say both"
 
 

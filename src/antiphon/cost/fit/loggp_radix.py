@@ -1,4 +1,4 @@
-"""How many messages go at once, from what 1, 2, 3, ... of them took: the radices of LogGP.
+"""How many messages proceed at once (the radices of LogGP), fitted to the times of 1, 2, 3, ... of them.
 
 In turn: a port is busy until its message has left, so n messages by R ports take ceil(n / R) turns. Shared: packets
 take turns, so n messages take max(1, n / R) times what one takes. A turn takes D, and a message more than the last,
@@ -31,7 +31,7 @@ BUSY = 0.9  # of a turn: the same for the messages of a turn, where gaps do
 
 @dataclass(frozen=True)
 class AtOnce:
-    """Of one kind and size: `count` messages go at once, `low` to `high` in 95 of 100 cases.
+    """The fit for one kind and size: `count` messages proceed at once, `low` to `high` with 95 % confidence.
 
     `state`: determined; weak (several counts fit as well); unseen (no limit up to `most`); undetermined. `form`: in
     turn or shared. `turn`: seconds that every further turn takes. `measured`, `fitted`: by number of messages, seconds.
@@ -50,11 +50,11 @@ class AtOnce:
     turn: float = 0.0
 
     def more(self, n: Floats) -> Floats:
-        """How many turns n messages take more than one message does."""
+        """Return how many more turns n messages take than one."""
         if self.count is None:
             return np.zeros_like(n)
-        made: Floats = _turns(n, self.count, self.form)
-        return made
+        turns: Floats = _turns(n, self.count, self.form)
+        return turns
 
     @property
     def usable(self) -> bool:
@@ -68,41 +68,43 @@ class AtOnce:
 
 
 def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
-    """Of every kind and size; fewer than 3 numbers of messages tell nothing. O(numbers) small solutions each."""
-    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    """Fit every kind and size; needs at least 3 numbers of messages. O(numbers) small least-squares problems each."""
+    measured: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
-            found.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
-    made: dict[tuple[str, int], AtOnce] = {}
+            measured.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
+    fits: dict[tuple[str, int], AtOnce] = {}
     ports: dict[str, int] = {}  # of large messages, which go in turn: small ones have as many
-    for (kind, size), points in sorted(found.items(), reverse=True):
-        one = _fitted(kind, size, points, kind not in ports, ports.get(kind, 0))
-        ports.setdefault(kind, (one.count or 0) if one.usable and one.form == IN_TURN else 0)
-        made[kind, size] = one
-    return [made[key] for key in sorted(made)]
+    for (kind, size), points in sorted(measured.items(), reverse=True):
+        fit = _fitted(kind, size, points, kind not in ports, ports.get(kind, 0))
+        ports.setdefault(kind, (fit.count or 0) if fit.usable and fit.form == IN_TURN else 0)
+        fits[kind, size] = fit
+    return [fits[key] for key in sorted(fits)]
 
 
 def _fitted(kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int) -> AtOnce:
-    """`bytes_count`: what a message takes is mostly its bytes, so that a turn more takes about as long again.
-    `expected`: the count that is taken where it fits as well as any."""
+    """Fit one kind and size. `bytes_count`: the time of a message is mostly its bytes, so another turn takes about as
+    long again. `expected`: the count preferred where it fits as well as any."""
     n = np.array(sorted(points), float)
-    seconds = np.array([float(np.median(points[int(one)])) for one in n])
-    most = int(n[-1])
-    took = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
+    seconds = np.array([float(np.median(points[int(number)])) for number in n])
+    max_n = int(n[-1])
+    measured = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
     if len(n) < LEAST_POINTS:
-        return AtOnce(kind, nbytes, OPEN, None, 1, None, most, took, took)
+        return AtOnce(kind, nbytes, OPEN, None, 1, None, max_n, measured, measured)
     tried = list(_candidates(n, seconds, bytes_count))
-    best = tried[first_least(np.array([one.score for one in tried]))]
-    near = [one for one in tried if one.score <= best.score + PLAUSIBLE]
-    agreed = [one for one in near if one.count == expected and one.form == IN_TURN]
+    best = tried[first_least(np.array([candidate.score for candidate in tried]))]
+    near = [candidate for candidate in tried if candidate.score <= best.score + PLAUSIBLE]
+    agreed = [candidate for candidate in near if candidate.count == expected and candidate.form == IN_TURN]
     if agreed:
         near, best = agreed, agreed[0]
-    said = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
+    predicted = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
     if not best.count:
-        return AtOnce(kind, nbytes, UNSEEN, None, most, None, most, took, said)
-    counts = [one.count or most for one in near]
+        return AtOnce(kind, nbytes, UNSEEN, None, max_n, None, max_n, measured, predicted)
+    counts = [candidate.count or max_n for candidate in near]
     state = DETERMINED if len(set(counts)) == 1 else WEAK
-    return AtOnce(kind, nbytes, state, best.count, min(counts), max(counts), most, took, said, best.form, best.turn)
+    return AtOnce(
+        kind, nbytes, state, best.count, min(counts), max(counts), max_n, measured, predicted, best.form, best.turn
+    )
 
 
 @dataclass(frozen=True)
@@ -115,26 +117,27 @@ class _Candidate:
 
 
 def _candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Candidate]:
-    """Non-negative least squares of relative errors for each count and form, with their Bayesian information."""
-    most = int(n[-1])
+    """Yield non-negative least-squares fits of relative errors for each count and form, with their Bayesian information
+    criterion."""
+    max_n = int(n[-1])
     alone = float(seconds[0])
     first = n - n[0]
     if bytes_count:
-        slow = np.minimum(first * SLOW / most, SLOW)  # of what one message takes
+        slow = np.minimum(first * SLOW / max_n, SLOW)  # of what one message takes
         yield _solved(0, "", [np.ones_like(n), 1 + slow], n, seconds)
     else:
         yield _solved(0, "", [np.ones_like(n)], n, seconds)
-    for count in range(1, most):
+    for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
             turns = _turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
-            room = most / SLOW if bytes_count else count / BUSY
+            room = max_n / SLOW if bytes_count else count / BUSY
             columns = [np.ones_like(n), turns]
             if count > 1:
                 columns.append(within + room * turns)
-            found = _solved(count, form, columns, n, seconds)
-            if not bytes_count or found.turn >= (CLEAR - NEGLIGIBLE) * alone:
-                yield found
+            candidate = _solved(count, form, columns, n, seconds)
+            if not bytes_count or candidate.turn >= (CLEAR - NEGLIGIBLE) * alone:
+                yield candidate
 
 
 def _solved(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
@@ -150,13 +153,14 @@ def _solved(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds
 
 
 def _turns(n: Floats, count: int, form: str) -> Floats:
-    made: Floats = np.ceil(n / count) - 1 if form == IN_TURN else np.maximum(n / count, 1) - 1
-    return made
+    turns: Floats = np.ceil(n / count) - 1 if form == IN_TURN else np.maximum(n / count, 1) - 1
+    return turns
 
 
 @dataclass(frozen=True)
 class Radix:
-    """`count`: None where no limit was seen, or nothing tells (`state`). `up_to`: as far as was looked."""
+    """`count`: None where no limit was seen or the data do not determine it (`state`). `up_to`: the most that was
+    measured."""
 
     state: str
     count: int | None = None
@@ -169,50 +173,58 @@ class Radix:
 NOTHING = Radix(OPEN)
 
 
-def radices(found: Sequence[AtOnce]) -> dict[str, Radix]:
-    """`send` and `receive`: messages that a rank sends, and takes in, at once; `device`: the less of both; `node`:
-    what a node sends to another at once.
+def radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
+    """Return `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both;
+    `node`: what a node sends to another at once.
 
     Where the ranks are on two nodes (`pairs`), what one rank sends and takes in may be limited by its node: then gaps
     between small messages tell how many ports it has.
     """
-    large = {one.kind: one for one in found if one.kind != BURST}
-    bursts = [one for one in found if one.kind == BURST]
+    large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
+    bursts = [entry for entry in measurements if entry.kind == BURST]
     node = _radix(large.get(PAIRS))
     ports = _radix(bursts[0]) if bursts else NOTHING
     send, receive = _radix(large.get(FAN_OUT)), _radix(large.get(FAN_IN))
     if node.state != OPEN:
-        send, receive = (_of_ports(one, node, ports) for one in (send, receive))
+        send, receive = (_of_ports(radix, node, ports) for radix in (send, receive))
     elif send.state == OPEN and receive.state == OPEN:
         send = receive = ports
-    known = [one for one in (send, receive) if one.state == DETERMINED and one.count is not None]
-    device = min(known, key=lambda one: one.count or 0) if known else send if send.state == receive.state else NOTHING
+    determined = [radix for radix in (send, receive) if radix.state == DETERMINED and radix.count is not None]
+    device = (
+        min(determined, key=lambda radix: radix.count or 0)
+        if determined
+        else send
+        if send.state == receive.state
+        else NOTHING
+    )
     return {"send": send, "receive": receive, "device": device, "node": node}
 
 
-def _of_ports(one: Radix, node: Radix, ports: Radix) -> Radix:
-    """A rank's own, where its node lets fewer through, or as many."""
-    if one.state == DETERMINED and (node.state == UNSEEN or (one.count or 0) < (node.count or 0)):
-        return one
+def _of_ports(radix: Radix, node: Radix, ports: Radix) -> Radix:
+    """Use the rank's own radix only where its node does not limit it first; otherwise the one of ports."""
+    if radix.state == DETERMINED and (node.state == UNSEEN or (radix.count or 0) < (node.count or 0)):
+        return radix
     return ports
 
 
-def _radix(one: AtOnce | None) -> Radix:
-    return NOTHING if one is None else Radix(one.state, one.count, one.most)
+def _radix(measurement: AtOnce | None) -> Radix:
+    return NOTHING if measurement is None else Radix(measurement.state, measurement.count, measurement.most)
 
 
-def remarks(found: Sequence[AtOnce]) -> Iterator[str]:
-    """What must be said of these measurements."""
-    for one in found:
-        what = f"{one.kind} at {format_size(one.nbytes)}"
-        if one.state == OPEN:
-            yield f"{what}: {one.most} at most tell nothing of how many go at once; measure {LEAST_POINTS} or more"
-        if one.state == UNSEEN:
-            yield f"{what}: no limit up to {one.most} at once"
-        if one.state == WEAK:
-            yield f"{what}: {one.low} to {one.high} at once, not told well enough: measure more ranks, or more often"
-    told = radices(found)
-    send, receive = told["send"], told["receive"]
+def remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
+    """Yield notes about measurements that leave a radix open or ambiguous."""
+    for limit in measurements:
+        label = f"{limit.kind} at {format_size(limit.nbytes)}"
+        if limit.state == OPEN:
+            yield f"{label}: {limit.most} at most tell nothing of how many go at once; measure {LEAST_POINTS} or more"
+        if limit.state == UNSEEN:
+            yield f"{label}: no limit up to {limit.most} at once"
+        if limit.state == WEAK:
+            yield (
+                f"{label}: {limit.low} to {limit.high} at once, not told well enough: measure more ranks, or more often"
+            )
+    counts = radices(measurements)
+    send, receive = counts["send"], counts["receive"]
     if send.state == receive.state == DETERMINED and send.count != receive.count:
         yield (
             f"a rank sends {send.count} at once and takes in {receive.count}: a profile has one number for both, the "

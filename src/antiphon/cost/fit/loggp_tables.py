@@ -81,7 +81,7 @@ def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
 
 def _prototype(text: str) -> list[RoundTrip]:
     """Four measurements per line; PRTT_server is of n - 1 messages, d before each."""
-    found: list[RoundTrip] = []
+    rows: list[RoundTrip] = []
     head: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         cells = line.split()
@@ -103,11 +103,11 @@ def _prototype(text: str) -> list[RoundTrip]:
             if not delay:
                 raise Invalid("d: without a delay between messages nothing tells o_s; expected more than 0")
             spent = [parse_spent(row[name]) for name in _PROTOTYPE[3:]]
-            what = ((RTT, 1, 0.0), (RTT, n, 0.0), (RTT, n, delay), (SERVER, n - 1, delay))
-            found += [
+            series = ((RTT, 1, 0.0), (RTT, n, 0.0), (RTT, n, delay), (SERVER, n - 1, delay))
+            rows += [
                 RoundTrip(kind, count, wait, nbytes, seconds, number)
-                for (kind, count, wait), seconds in zip(what, spent, strict=True)
+                for (kind, count, wait), seconds in zip(series, spent, strict=True)
             ]
-    if not found:
+    if not rows:
         raise Invalid(f"holds no measurements; expected lines of {' '.join(_PROTOTYPE)}")
-    return found
+    return rows

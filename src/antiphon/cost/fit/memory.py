@@ -19,7 +19,7 @@ POOR = 0.1
 
 @dataclass(frozen=True, eq=False)
 class MemoryFit:
-    """What the measurements say of gamma and delta."""
+    """The fitted gamma and delta."""
 
     measured: Sequence[Added]
     models: Models
@@ -30,8 +30,8 @@ class MemoryFit:
 
     @cached_property
     def combinations(self) -> list[Estimate]:
-        """Of one number of vectors: what alone it tells."""
-        if all(found.state != OPEN for found in self.parameters.values()):
+        """The combination that measurements with only one number of vectors determine."""
+        if all(estimate.state != OPEN for estimate in self.parameters.values()):
             return []
         (vector,) = echelon(self.models.solution)
         name = f"gamma + {vector[1]:.6g} delta"
@@ -55,8 +55,8 @@ class MemoryFit:
     def _notes(self) -> Iterator[str]:
         if self.combinations:
             yield "one number of vectors does not tell gamma and delta apart: measure several (2 to 15, say)"
-        for name, found in self.parameters.items():
-            if found.state == "weak":
+        for name, estimate in self.parameters.items():
+            if estimate.state == "weak":
                 yield f"{name} is not told well enough to be used: measure longer vectors, more of them, more often"
         if self.misses[0] > POOR:
             yield (
@@ -67,8 +67,8 @@ class MemoryFit:
     def as_json(self) -> dict[str, Any]:
         """Keys: parameters, combinations, error, rank, condition, measurements, rows, notes."""
         return {
-            "parameters": {name: found.as_json() for name, found in self.parameters.items()},
-            "combinations": [{"name": found.name, **found.as_json()} for found in self.combinations],
+            "parameters": {name: estimate.as_json() for name, estimate in self.parameters.items()},
+            "combinations": [{"name": estimate.name, **estimate.as_json()} for estimate in self.combinations],
             "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "rank": self.models.solution.rank,
             "condition": rounded(self.models.solution.condition),

@@ -1,4 +1,4 @@
-"""What a plan that has a name costs, as whole numbers of each parameter: Table 2 of the GenModel paper, from its steps.
+"""Costs of named plans as integer factors of each parameter: Table 2 of the GenModel paper, derived from the steps.
 
 A plan is a list of steps; in each the busiest rank receives `part` of nbytes from `senders` ranks at once and then
 combines `fanin` values of each byte (0: none). The closed forms of `cost.genmodel_forms` say the same in seconds, and
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What multiplies alpha; per byte of nbytes: beta, gamma and delta; and (senders, part) for epsilon."""
+    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) for epsilon."""
 
     alpha: float
     beta: float
@@ -52,11 +52,11 @@ class Counts(NamedTuple):
     received: tuple[tuple[int, float], ...]
 
     def epsilon(self, w_t: int) -> float:
-        return math.fsum(part * max(senders - w_t, 0) for senders, part in self.received)
+        return math.fsum(share * max(senders - w_t, 0) for senders, share in self.received)
 
 
 def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
-    """A plan as CSV names it; Invalid or Unsupported where there is none for so many ranks."""
+    """Return a plan by its CSV name; Invalid or Unsupported where it does not exist for that many ranks."""
     plan = Plan(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one plan took: `nbytes` as everywhere (of `incast`: what each rank receives)."""
+    """The measured time of a plan: `nbytes` as everywhere (of `incast`: what each rank receives)."""
 
     plan: Plan
     ranks: int
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What it took to add so many vectors of nbytes each into one."""
+    """The measured time of adding that many vectors of nbytes each into one."""
 
     vectors: int
     nbytes: int
@@ -91,15 +91,15 @@ def _added(row: Mapping[str, str], line: int) -> Added:
     )
 
 
-def parse_whole(text: str, what: str, least: int) -> int:
+def parse_whole(text: str, label: str, minimum: int) -> int:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-    if not least <= number <= MOST_RANKS:
-        raise Invalid(f"{what}: expected a whole number from {least} to {MOST_RANKS}, got {quote(text)}")
+    if not minimum <= number <= MOST_RANKS:
+        raise Invalid(f"{label}: expected a whole number from {minimum} to {MOST_RANKS}, got {quote(text)}")
     return number
 
 
 def parse_bytes(text: str) -> int:
-    """A size above 0."""
+    """Parse a positive size."""
     size = parse_size(text, "nbytes")
     if size == 0:
         raise Invalid("nbytes: a measurement of 0 bytes tells nothing here; leave the line out")
@@ -107,7 +107,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_spent(text: str) -> float:
-    """A time above 0."""
+    """Parse a positive time."""
     seconds = parse_seconds(text, "seconds", bare=True)
     if seconds == 0:
         raise Invalid("seconds: nothing takes no time; leave the line out")
@@ -125,7 +125,7 @@ def _read(
 
 
 def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
-    """A file of text; Invalid where it is none."""
+    """Read a text file; Invalid where it is not text."""
     try:
         return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -135,10 +135,10 @@ def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
 def read_rows(
     text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
 ) -> list[T]:
-    """What `make` makes of every line and its number. Linear."""
+    """Apply `make` to every line and its number. Linear."""
     lines = csv.reader(io.StringIO(text))
     head: list[str] = []
-    found: list[T] = []
+    rows: list[T] = []
     try:
         for cells in lines:
             cleaned = [cell.strip() for cell in cells]
@@ -150,14 +150,14 @@ def read_rows(
             with within(f"line {lines.line_num}"):
                 if len(cleaned) != len(head):
                     raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
-                if len(found) == MOST_ROWS:
+                if len(rows) == MOST_ROWS:
                     raise Invalid(f"has more than {MOST_ROWS} measurements; keep fewer, such as their medians")
-                found.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
+                rows.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: {error}") from None
-    if not found:
+    if not rows:
         raise Invalid(f"holds no measurements; expected CSV: {','.join(needed)}")
-    return found
+    return rows
 
 
 def _head(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:

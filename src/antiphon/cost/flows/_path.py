@@ -1,4 +1,4 @@
-"""What the last thing to happen waited for, all the way back: terms that sum to the time, and the path."""
+"""Trace the critical path back from the last event: terms that sum to the time, and the messages passed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 
 @dataclass
 class Walk:
-    """Seconds per term, of the messages passed how often and how long each link or limit held them, latest first."""
+    """Seconds per term, the messages passed, and how long each link or limit delayed them, latest first."""
 
     parts: Parts
     moments: Moments
@@ -27,9 +27,9 @@ class Walk:
     latencies: int = 0
 
     def back(self) -> Walk:
-        """From the end to the beginning: O(1) per message and version passed, and their readers and writers."""
-        there = self.moments.there
-        version = int(there.argmax()) if len(there) else -1
+        """Trace from the end to the beginning: O(1) per message and version passed, and their readers and writers."""
+        written_at = self.moments.there
+        version = int(written_at.argmax()) if len(written_at) else -1
         while version >= 0:
             message, version = self._version(version)
             while message >= 0:
@@ -42,8 +42,8 @@ class Walk:
         return list(zip(*(column[at].tolist() for column in (sent.step, sent.src, sent.dst)), strict=True))
 
     def _version(self, version: int) -> tuple[int, int]:
-        """What kept this version from being written: a message, or else an earlier version; -1 for none."""
-        moments, known, work = self.moments, self.parts.versions, self.parts.work
+        """Return what delayed writing this version: a message, or an earlier version; -1 for none."""
+        moments, version_table, work = self.moments, self.parts.versions, self.parts.work
         spent = float(moments.there[version] - moments.combine[version])
         if spent > 0 and work is not None:
             adding = spent * float(work.adding[version] / work.seconds[version])
@@ -54,26 +54,28 @@ class Walk:
         if moments.combine[version] > moments.possible[version]:
             return -1, int(moments.before[version])
         of_row = self.parts.messages.of_row
-        rows = [known.writers[1][known.writers[0][version] : known.writers[0][version + 1]]]
-        if not known.initial[version]:
-            rows.append(known.readers[1][known.readers[0][version - 1] : known.readers[0][version]])
+        rows = [version_table.writers[1][version_table.writers[0][version] : version_table.writers[0][version + 1]]]
+        if not version_table.initial[version]:
+            rows.append(
+                version_table.readers[1][version_table.readers[0][version - 1] : version_table.readers[0][version]]
+            )
         waited = of_row[np.concatenate(rows)]
         if not len(waited):
             return -1, -1
         last = int(waited[moments.sent[waited].argmax()])
-        if not known.initial[version - 1] and moments.there[version - 1] > moments.sent[last]:
+        if not version_table.initial[version - 1] and moments.there[version - 1] > moments.sent[last]:
             return -1, version - 1
         return last, -1
 
     def _message(self, message: int) -> tuple[int, int]:
-        """What kept this message from being sent earlier: one before it on its connection, or what it reads."""
+        """Return what delayed this message: an earlier one on its connection, or a version that it reads."""
         moments, parts = self.moments, self.parts
         self.passed.append(message)
         moving, lost = float(moments.sent[message] - moments.begin[message]), float(moments.lost[message])
         self.terms["beta"] += moving - lost
         self.terms["epsilon"] += lost
-        held = int(moments.held[message])
-        self.holding[held] = self.holding.get(held, 0.0) + moving
+        bottleneck = int(moments.held[message])
+        self.holding[bottleneck] = self.holding.get(bottleneck, 0.0) + moving
         before = int(parts.preceding[message])
         alpha = float(parts.paths.alpha[message])
         if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:

@@ -42,11 +42,11 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     work for each moment at which flows begin or end. Pieces are written out, up to 2^17 rows in all; beyond that
     fewer, larger ones are simulated, and `note` says so.
     """
-    given = as_profile(profile)
-    seen = given.on(topology)
-    fewer, note = within_pieces(schedule)
-    fine, steps = apart(fewer)
-    return Flows(fine.sorted(), steps, seen, given, note)
+    loaded_profile = as_profile(profile)
+    profiled_topology = loaded_profile.on(topology)
+    reduced, note = within_pieces(schedule)
+    fine, steps = apart(reduced)
+    return Flows(fine.sorted(), steps, profiled_topology, loaded_profile, note)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A schedule made ready for flow-level simulation: who waits for whom, as counters; which links each message uses."""
+"""Prepare a schedule for flow-level simulation: dependencies as counters, and the links that each message uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEVER = np.int32(2**30)  # the counter of what nobody waits for
 
 @dataclass(frozen=True, eq=False)
 class Crowds:
-    """Where too many may send to one receiver at once: the (link or limit, receiver) pairs that may suffer."""
+    """Possible incast: the (link or limit, receiver) pairs over which too many may send to one receiver at once."""
 
     epsilon: Floats  # per resource, and one for "none": seconds per byte and sender beyond w_t
     w_t: Longs
@@ -50,7 +50,7 @@ class Crowds:
 
 @dataclass(frozen=True, eq=False)
 class Combining:
-    """Per version, in seconds per byte of nbytes, what its rank takes to make it: by adding, and by memory access."""
+    """Per version, in seconds per byte of nbytes, the work of its rank to combine it: additions, and memory access."""
 
     adding: Floats
     access: Floats
@@ -62,7 +62,7 @@ class Combining:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Everything that does not depend on the size.
+    """Everything about a simulated schedule that does not depend on the size.
 
     `uses` has a line per message, padded with the number of resources; `after` is the next message of the same
     connection (src, dst, route), or the number of messages. Counters: `reads` of a message, the rows of it that wait
@@ -95,7 +95,7 @@ class Parts:
 
     @cached_property
     def preceding(self) -> Longs:
-        """The message before on the same connection, or -1."""
+        """The previous message on the same connection, or -1."""
         out = np.full(len(self.messages) + 1, -1, np.int64)
         out[self.after[:-1]] = np.arange(len(self.messages))
         return out[:-1]
@@ -105,7 +105,7 @@ class Parts:
         return len(self.cost) - 1
 
     def rows_of(self, message: int) -> Longs:
-        """The rows of the schedule that are this message."""
+        """The rows of the schedule that form this message."""
         return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
 
     def rows(self, chosen: Longs) -> Longs:
@@ -121,7 +121,7 @@ class Parts:
 
 
 def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> Parts:
-    """Counters and who counts them down. O(n log n) in rows times hops; pieces written out, rows sorted.
+    """Build the counters and their dependents. O(n log n) in rows times hops; pieces expanded, rows sorted.
 
     `steps`: what the steps are called, where they are not called by their number.
 
@@ -135,37 +135,37 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, step
     >>> parts.writes.tolist(), parts.frees.tolist(), parts.readers_of(np.array([1])).tolist()
     ([1, 1, 3, 5], [5, 3, 6, 6], [2, 3])
     """
-    table, known = messages(schedule), versions(schedule)
+    table, version_table = messages(schedule), versions(schedule)
     routing, of_row = paths(table, topology), table.of_row.astype(np.int64)
-    count, many = len(known), len(table)
-    by_message = order_of(table.of_row, max(many, 1))
-    row_ptr = pointers(table.of_row[by_message], many)
-    read, write = known.read[by_message], known.write[by_message]
-    follows = np.where(known.final, count, np.arange(1, count + 1)).astype(np.int32)
-    waiting = ~known.initial[read]
+    count, message_count = len(version_table), len(table)
+    by_message = order_of(table.of_row, max(message_count, 1))
+    row_ptr = pointers(table.of_row[by_message], message_count)
+    read, write = version_table.read[by_message], version_table.write[by_message]
+    follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
+    waiting = ~version_table.initial[read]
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
-    reads = np.bincount(table.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
+    reads = np.bincount(table.of_row[by_message[waiting]], minlength=message_count + 1).astype(np.int32)
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
-    later = follows[~known.initial & ~known.final] if count else follows
+    later = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[later] += 1
-    gates[count], reads[many] = NEVER, NEVER
+    gates[count], reads[message_count] = NEVER, NEVER
     after, first, several = _connections(routing)
     uses = _uses(routing)
     if steps is not None:
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return Parts(
-        routing, known, uses, np.append(seconds_per_byte(topology), 0.0),
+        routing, version_table, uses, np.append(seconds_per_byte(topology), 0.0),
         crowds(table, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
         pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
-        known.rank, combining(schedule, known, profile),
+        version_table.rank, combining(schedule, version_table, profile),
     )  # fmt: skip
 
 
 def _uses(routing: Paths) -> Ints:
-    """Per message the links and limits it loads, a line each; what it loads twice stands twice. O(uses).
+    """List per message the links and limits it loads, one row each; a repeated resource is listed as often. O(uses).
 
     Through a switch (node 3), by link 1 to rank 0, 3 to rank 1, 5 to rank 2:
 
@@ -178,11 +178,11 @@ def _uses(routing: Paths) -> Ints:
            [0, 3],
            [0, 5]], dtype=int32)
     """
-    many = len(routing.messages)
-    order = order_of(routing.use_message, max(many, 1))
+    message_count = len(routing.messages)
+    order = order_of(routing.use_message, max(message_count, 1))
     owner = routing.use_message[order]
     place = places(owner)
-    table = np.full((many, int(place.max(initial=-1)) + 1), routing.resources, np.int32)
+    table = np.full((message_count, int(place.max(initial=-1)) + 1), routing.resources, np.int32)
     table[owner, place] = routing.use_resource[order]
     return table
 
@@ -212,7 +212,7 @@ def _connections(routing: Paths) -> tuple[Longs, Bools, bool]:
 
 
 def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
-    """The pairs over which, in the whole schedule, more than w_t ranks send; None where there are none. O(uses).
+    """Return the pairs over which more than w_t ranks send in the whole schedule; None where there are none. O(uses).
 
     `several`: some rank sends to another by more than one route.
 
@@ -238,8 +238,8 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
         return None
     resource = uses[message, place].astype(np.int64)
     pairs, pair = dense(resource * ranks + sent.dst[message], int(none * ranks))
-    many = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
-    crowded = many > w_t[pairs // ranks]
+    sender_count = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
+    crowded = sender_count > w_t[pairs // ranks]
     if not crowded.any():
         return None
     count = int(crowded.sum())
@@ -249,16 +249,16 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # who crosses a limit twice is one sender
     link = pairs[crowded] // ranks
     first = np.flatnonzero(starts(link))
-    three, of_three = dense(number * ranks + sent.src[message], int((count + 1) * ranks))
+    triples, triple = dense(number * ranks + sent.src[message], int((count + 1) * ranks))
     sender = None
     if several:
-        sender = np.full(uses.shape, len(three), np.int32)
-        sender[message, place] = of_three
-    return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(three // ranks, count))
+        sender = np.full(uses.shape, len(triples), np.int32)
+        sender[message, place] = triple
+    return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(triples // ranks, count))
 
 
-def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combining | None:
-    """The price of every reduction (GenModel, section 3.1); None where all are free. O(n log n).
+def combining(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
+    """Return the cost of every reduction (GenModel, section 3.1); None where all are free. O(n log n).
 
     Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B.
     What arrives alone where nothing is held is no reduction; a copy between slots of a rank reads and writes.
@@ -270,14 +270,17 @@ def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combinin
     >>> price.adding.tolist(), price.access.tolist()
     ([0.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
     """
-    gamma, delta, count = float(profile.gamma), float(profile.delta), len(known)
+    gamma, delta, count = float(profile.gamma), float(profile.delta), len(version_table)
     if not (gamma or delta) or not count:
         return None
-    found = reductions(schedule)
+    reduced = reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[found.chunk]
-    price, made = Combining(np.zeros(count), np.zeros(count)), known.write[found.row]
-    price.adding[made], price.access[made] = share * gamma * (found.fanin - 1), share * delta * (found.fanin + 1)
+    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[reduced.chunk]
+    price, target = Combining(np.zeros(count), np.zeros(count)), version_table.write[reduced.row]
+    price.adding[target], price.access[target] = (
+        share * gamma * (reduced.fanin - 1),
+        share * delta * (reduced.fanin + 1),
+    )
     return price if price.seconds.any() else None
 
 

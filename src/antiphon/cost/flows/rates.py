@@ -17,16 +17,16 @@ REACH = 6  # how far from a change the search for who is touched goes before it 
 
 
 class Network:
-    """Flows under way at `now`: their rates, what is left of each, when it ends if nothing changes."""
+    """Flows in transit at `now`: their rates, remaining bytes, and end times if nothing changes."""
 
     def __init__(self, parts: Parts, nbytes: float, watch: Watch | None = None) -> None:
         self.parts, self.watch = parts, watch
-        many, none = len(parts.messages), parts.resources
+        message_count, none = len(parts.messages), parts.resources
         self.left: Floats = parts.messages.share * nbytes
         self.left[(parts.uses == none).all(axis=1)] = 0.0  # nothing to cross: from slot to slot
-        self.rate, self.since = np.zeros(many), np.zeros(many)
-        self.end = np.full(many, np.inf)
-        self.held = np.full(many, none, np.int32)  # the link or limit that sets a flow's rate
+        self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
+        self.end = np.full(message_count, np.inf)
+        self.held = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
         self.under_way: Longs = np.zeros(0, np.int64)
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; none has 0
         self.numbers: Longs = np.arange(none + 1)
@@ -34,65 +34,68 @@ class Network:
         self.senders = np.zeros(none + 1, np.int64)  # to the receiver that has most, where that may matter
         self.by_pair = np.zeros(parts.crowds.pairs + 1 if parts.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(parts.crowds.sender_pair) if parts.crowds else 0, np.int64)
-        self.lost, self.losing = np.zeros(many), np.zeros(many)  # seconds, and their part of all, because of incast
+        self.lost, self.losing = (
+            np.zeros(message_count),
+            np.zeros(message_count),
+        )  # seconds, and their part of all, because of incast
         self.mark: Bools = np.zeros(none + 1, np.bool_)
 
     def next_end(self) -> float:
         return float(self.end[self.under_way].min()) if len(self.under_way) else np.inf
 
     def ended(self, until: float) -> tuple[Longs, float]:
-        """The flows that end by then, and when the last of them does."""
+        """Return the flows that end by then, and when the last of them does."""
         ends = self.end[self.under_way]
         chosen = ends <= until
         if not chosen.any():
             return self.under_way[:0], 0.0
         return self.under_way[chosen], float(ends[chosen].max())
 
-    def change(self, now: float, gone: Longs, come: Longs) -> None:
-        """Flows end and begin at one moment; then all rates are right again."""
-        if len(gone):
+    def change(self, now: float, ended: Longs, begun: Longs) -> None:
+        """Let flows end and begin at one moment, then update all affected rates."""
+        if len(ended):
             if self.parts.crowds is not None:
-                self.lost[gone] += self.losing[gone] * (now - self.since[gone])
-            self.rate[gone], self.left[gone], self.end[gone] = 0.0, 0.0, np.inf
+                self.lost[ended] += self.losing[ended] * (now - self.since[ended])
+            self.rate[ended], self.left[ended], self.end[ended] = 0.0, 0.0, np.inf
             keep = np.isfinite(self.end[self.under_way])
             self.under_way = self.under_way[keep]
-        if len(come):
-            self.since[come] = now
-            self.under_way = np.concatenate([self.under_way, come])
-        left, entered = self.parts.uses[gone].ravel(), self.parts.uses[come].ravel()
-        np.subtract.at(self.count, left, 1)
+        if len(begun):
+            self.since[begun] = now
+            self.under_way = np.concatenate([self.under_way, begun])
+        freed, entered = self.parts.uses[ended].ravel(), self.parts.uses[begun].ravel()
+        np.subtract.at(self.count, freed, 1)
         np.add.at(self.count, entered, 1)
         self.count[-1] = 0
-        self._count_senders(gone, come)
-        touched = self._touched(left, entered)
+        self._count_senders(ended, begun)
+        touched = self._touched(freed, entered)
         if len(touched):
             self._share(now, touched)
         if self.watch is not None:
-            self._tell(now, np.concatenate([left, entered]), touched)
+            self._tell(now, np.concatenate([freed, entered]), touched)
 
     def seconds_per_byte(self, resources: Longs) -> Floats:
-        """Of links and limits with the senders that there are: beta + epsilon * max(f - w_t, 0)."""
+        """Cost of links and limits with their present senders: beta + epsilon * max(f - w_t, 0)."""
         cost, crowds = self.cost[resources], self.parts.crowds
         if crowds is None:
             return cost
         excess = np.maximum(self.senders[resources] - crowds.w_t[resources], 0)
         return np.asarray(cost + crowds.epsilon[resources] * excess)
 
-    def _count_senders(self, gone: Longs, come: Longs) -> None:
+    def _count_senders(self, ended: Longs, begun: Longs) -> None:
         crowds = self.parts.crowds
         if crowds is None:
             return
         if crowds.sender is None:
-            np.subtract.at(self.by_pair, crowds.pair[gone].ravel(), 1)
-            np.add.at(self.by_pair, crowds.pair[come].ravel(), 1)
+            np.subtract.at(self.by_pair, crowds.pair[ended].ravel(), 1)
+            np.add.at(self.by_pair, crowds.pair[begun].ravel(), 1)
         else:
-            np.subtract.at(self.by_sender, crowds.sender[gone].ravel(), 1)
-            np.add.at(self.by_sender, crowds.sender[come].ravel(), 1)
+            np.subtract.at(self.by_sender, crowds.sender[ended].ravel(), 1)
+            np.add.at(self.by_sender, crowds.sender[begun].ravel(), 1)
             self.by_pair = np.bincount(crowds.sender_pair[self.by_sender > 0], minlength=crowds.pairs + 1)
         self.senders[crowds.resource] = np.maximum.reduceat(self.by_pair[: crowds.pairs], crowds.first)
 
-    def _touched(self, left: NDArray[Any], entered: NDArray[Any]) -> Longs:
-        """Flows whose rate may change: all that are joined to a change through flows and links under way.
+    def _touched(self, freed: NDArray[Any], entered: NDArray[Any]) -> Longs:
+        """Return the flows whose rate may change: all that are connected to a change through flows and links in use.
 
         Where that goes on and on, everyone: exact, too, and cheaper than to search.
         """
@@ -100,36 +103,36 @@ class Network:
         if len(flows) <= FEW:
             return flows
         mark[:] = False
-        mark[left], mark[entered] = True, True
+        mark[freed], mark[entered] = True, True
         mark &= self.count > 0
         reached = 0
         for _ in range(REACH):
             lines = uses[flows]
             hit = mark[lines].any(axis=1)
-            found = int(hit.sum())
-            if found == reached or found == len(flows):
+            hits = int(hit.sum())
+            if hits == reached or hits == len(flows):
                 return flows[hit]
-            reached = found
+            reached = hits
             mark[lines[hit].ravel()] = True
             mark[-1] = False
         return flows
 
     def _share(self, now: float, flows: Longs) -> None:
-        """New rates for flows that share no link with any other; what stays as it was is left alone."""
-        rate, held = self.fill(flows)
+        """Assign new rates to flows that share no link with any other; unchanged ones are left alone."""
+        rate, bottleneck = self.fill(flows)
         old = self.rate[flows]
         if self.parts.crowds is None:
             differs = np.abs(rate - old) > (1 - EQUAL) * rate
-            flows, rate, old, held = flows[differs], rate[differs], old[differs], held[differs]
+            flows, rate, old, bottleneck = flows[differs], rate[differs], old[differs], bottleneck[differs]
         else:
             self.lost[flows] += self.losing[flows] * (now - self.since[flows])
-            self.losing[flows] = 1 - self.parts.cost[held] / self.seconds_per_byte(held)
+            self.losing[flows] = 1 - self.parts.cost[bottleneck] / self.seconds_per_byte(bottleneck)
         self.left[flows] = np.maximum(self.left[flows] - old * (now - self.since[flows]), 0.0)
-        self.since[flows], self.rate[flows], self.held[flows] = now, rate, held
+        self.since[flows], self.rate[flows], self.held[flows] = now, rate, bottleneck
         self.end[flows] = now + self.left[flows] / rate
 
     def fill(self, flows: Longs) -> tuple[Floats, Longs]:
-        """Max-min fair rates by filling up, all local bottlenecks of a round at once.
+        """Compute max-min fair rates by progressive filling, all local bottlenecks of a round at once.
 
         A link is one when, for each of its flows, no other link of it offers a smaller equal share. As flows settle
         the shares of other links only rise, so its flows have their final rate. O(uses) per round; there are as many
@@ -149,32 +152,32 @@ class Network:
             resources, lines = np.unique(lines, return_inverse=True)
             lines = lines.reshape(len(flows), -1)
         number, width = self.numbers[resources], lines.shape[1]
-        many, idle = len(number), number == none
-        room, users = 1 / self.seconds_per_byte(number), np.bincount(lines.ravel(), minlength=many)
+        resource_count, idle = len(number), number == none
+        room, users = 1 / self.seconds_per_byte(number), np.bincount(lines.ravel(), minlength=resource_count)
         users[idle] = 0
-        rate, held = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
+        rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
         while len(open_flows):
             offered = (room / np.maximum(users, 1))[lines]
-            least = offered.min(axis=1)
-            agreed = np.bincount(lines[least[:, None] >= offered * EQUAL], minlength=many)
+            smallest = offered.min(axis=1)
+            agreed = np.bincount(lines[smallest[:, None] >= offered * EQUAL], minlength=resource_count)
             pinned = ((agreed == users) & (users > 0))[lines]
             done = pinned.any(axis=1)
-            settled, rates = open_flows[done], least[done]
+            settled, rates = open_flows[done], smallest[done]
             rate[settled] = rates
-            held[settled] = number[lines[done, pinned[done].argmax(axis=1)]]
+            bottleneck[settled] = number[lines[done, pinned[done].argmax(axis=1)]]
             if len(settled) == len(open_flows):
                 break
             flat = lines[done].ravel()
-            room -= np.bincount(flat, weights=np.repeat(rates, width), minlength=many)
-            users -= np.bincount(flat, minlength=many)
+            room -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
+            users -= np.bincount(flat, minlength=resource_count)
             users[idle] = 0
             room[idle] = np.inf
             open_flows, lines = open_flows[~done], lines[~done]
-        return rate, held
+        return rate, bottleneck
 
     def _tell(self, now: float, changed: Longs, touched: Longs) -> None:
-        """The load of every link whose flows or rates changed."""
+        """Report the load of every link whose flows or rates changed."""
         assert self.watch is not None
         lines = self.parts.uses[touched].ravel()
         resources = np.unique(np.concatenate([changed, lines]))

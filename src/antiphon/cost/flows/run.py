@@ -1,4 +1,4 @@
-"""The simulation itself: from one moment at which something happens to the next."""
+"""The event loop of the flow-level simulator."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _EXPIRES, _COMBINED = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """When everything happened, in seconds. Per message: all it reads is there, its bytes begin to move, the last has
-    arrived; and the link or limit that set its last rate. Per version: it could be written, its rank began to combine
-    it, it is there; and a version that its rank combined just before, or -1."""
+    """When everything happened, in seconds. Per message: all it reads has arrived, its bytes begin to move, the last
+    has arrived; and the link or limit that set its last rate. Per version: it could be written, its rank began to
+    combine it, it is written; and the version that its rank combined just before, or -1."""
 
     ready: Floats
     begin: Floats
@@ -40,25 +40,25 @@ class Moments:
 
 
 class Run:
-    """One size. A moment costs O(what changes there) and the rates that may change with it."""
+    """The simulation of one size. A moment costs O(changes) and the rates that may change with them."""
 
     def __init__(self, parts: Parts, nbytes: float, watch: Watch | None = None) -> None:
         self.parts, self.nbytes = parts, nbytes
-        many, versions = len(parts.messages), len(parts.versions)
+        message_count, versions = len(parts.messages), len(parts.versions)
         self.network = Network(parts, nbytes, watch)
         self.reads, self.waits, self.gates = parts.reads.copy(), parts.waits.copy(), parts.gates.copy()
-        self.ready, self.begin, self.sent = np.zeros(many), np.zeros(many), np.zeros(many)
+        self.ready, self.begin, self.sent = np.zeros(message_count), np.zeros(message_count), np.zeros(message_count)
         self.possible, self.combine, self.there = (np.zeros(versions) for _ in range(3))
         self.before = np.full(versions, -1, np.int64)
         ranks = int(parts.rank.max(initial=-1)) + 1
         self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)  # of each rank's processor
         self.calendar: list[tuple[float, int, int, Longs]] = []
         self.number = count()
-        self.marks: Longs = np.zeros(max(many, versions) + 1, np.int64)
+        self.marks: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
         self.moments = 0
 
     def go(self) -> Moments:
-        """From one moment to the next until nothing is under way: when each message and each version was there.
+        """Advance until nothing is in transit; return when each message and each version was complete.
 
         Of `core.example.star` with 1000 bytes, in microseconds: a latency, then the bytes; the same for the copies.
 
@@ -90,43 +90,44 @@ class Run:
         )  # fmt: skip
 
     def _moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
-        """Everything that happens now, and all that follows from it at once; then the rates. Messages whose flow has
-        ended, whose latency has expired, that are ready; versions that are written."""
+        """Process everything that happens now and its immediate consequences; then update the rates. Arguments:
+        messages whose flow has ended, whose latency has expired, that are ready; versions that are written."""
         self.moments += 1
-        gone, come = ended, []
+        first_ended, moving = ended, []
         while len(ended) or len(expired) or len(written) or len(ready):
             free, full = self._sent(now, ended), self._gates(ended, written)
             ready = _joined([ready, self._written(now, written)])
             begun = _joined([free, self._expired(self._ready(now, ready)), self._expired(expired)])
             self.begin[begun] = now
             moves = self.network.left[begun] > 0
-            come.append(begun[moves])
+            moving.append(begun[moves])
             ended, written = begun[~moves], self._possible(now, full)
             expired = ready = NOTHING
-        begun = _joined(come)
-        if len(gone) or len(begun):
-            self.network.change(now, gone, begun)
+        begun = _joined(moving)
+        if len(first_ended) or len(begun):
+            self.network.change(now, first_ended, begun)
 
     def _sent(self, now: float, ended: Longs) -> Longs:
-        """Messages whose last byte arrives; the next of their connections that wait for nothing else."""
+        """Mark messages whose last byte has arrived; return the next ones of their connections that wait for nothing
+        else."""
         self.sent[ended] = now
         return self._counted(self.parts.after[ended])
 
     def _expired(self, chosen: Longs) -> Longs:
-        """Messages whose latency is over; those among them that begin to move."""
+        """Mark messages whose latency is over; return those that begin to move."""
         return self._counted(chosen)
 
     def _counted(self, chosen: Longs) -> Longs:
-        """One thing less that these wait for (none stands twice); those that wait for nothing more. O(chosen)."""
+        """Decrement the wait counters of these distinct messages; return those that no longer wait. O(chosen)."""
         if not len(chosen):
             return NOTHING
-        left = self.waits[chosen] - 1
-        self.waits[chosen] = left
-        return chosen[left == 0]
+        remaining = self.waits[chosen] - 1
+        self.waits[chosen] = remaining
+        return chosen[remaining == 0]
 
     def _gates(self, ended: Longs, written: Longs) -> Longs:
-        """Versions that nothing keeps from being written any more: what ended gives to the versions that it writes, and
-        to those after the ones it read; what is written, to the version after. O(rows)."""
+        """Return versions that can now be written. A message that ended unblocks the versions it writes and the
+        successors of those it read; a written version unblocks its successor. O(rows)."""
         parts = self.parts
         if not len(ended):
             at = parts.follows[written]
@@ -139,7 +140,7 @@ class Run:
         return self._distinct(at[self.gates[at] == 0])
 
     def _written(self, now: float, written: Longs) -> Longs:
-        """Versions that are there now; the messages that have all they read."""
+        """Mark versions as written; return the messages that now have all they read."""
         if not len(written):
             return NOTHING
         self.there[written] = now
@@ -148,7 +149,7 @@ class Run:
         return self._distinct(readers[self.reads[readers] == 0])
 
     def _ready(self, now: float, chosen: Longs) -> Longs:
-        """Messages start: their latency runs; those without any."""
+        """Start messages: their latency runs; return those without latency."""
         if not len(chosen):
             return chosen
         self.ready[chosen] = now
@@ -159,7 +160,7 @@ class Run:
         return chosen[alpha == 0]
 
     def _possible(self, now: float, chosen: Longs) -> Longs:
-        """Versions that can be written: those that take no work are, the others wait for their rank's processor.
+        """Return versions that can be written at once, those without work. The others queue for their rank's processor.
 
         What a rank can combine at one moment is one piece of work: begun when the one before is done, done as a whole.
         """
@@ -176,9 +177,9 @@ class Run:
         if not len(busy):
             return at_once
         order = order_of(self.parts.rank[busy], len(self.free))
-        mine = self.parts.rank[busy][order]
-        first = np.flatnonzero(starts(mine))
-        rank = mine[first]
+        ranks = self.parts.rank[busy][order]
+        first = np.flatnonzero(starts(ranks))
+        rank = ranks[first]
         begin = np.maximum(self.free[rank], now)
         done = begin + np.add.reduceat(seconds[order], first)
         size = np.diff(np.append(first, len(busy)))
@@ -212,8 +213,8 @@ def _values(column: Floats) -> list[float]:
     return [float(value) for value in np.unique(column)]
 
 
-def _joined(some: list[Longs]) -> Longs:
-    some = [one for one in some if len(one)]
-    if not some:
+def _joined(arrays: list[Longs]) -> Longs:
+    arrays = [array for array in arrays if len(array)]
+    if not arrays:
         return NOTHING
-    return some[0] if len(some) == 1 else np.concatenate(some)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

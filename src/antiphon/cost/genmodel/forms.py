@@ -47,7 +47,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds by what they are spent on."""
+    """Seconds by term."""
 
     alpha: float = 0.0
     beta: float = 0.0
@@ -150,10 +150,10 @@ def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: s
     if fanin < 2:
         raise Invalid(f"acps: fan-in {quote(fanin)}: combining takes at least 2 values")
     np.fill_diagonal(sent, 0.0)
-    most = float(sent.sum(axis=0).max(initial=0.0))
-    reducing = Terms(gamma=most * server.gamma, delta=most * (fanin + 1) / (fanin - 1) * server.delta)
-    there, back = _one_step(sent, tier), _one_step(sent.T, tier)
-    return {"reducescatter": there + reducing, "allgather": back, "allreduce": there + reducing + back}[
+    busiest = float(sent.sum(axis=0).max(initial=0.0))
+    reducing = Terms(gamma=busiest * server.gamma, delta=busiest * (fanin + 1) / (fanin - 1) * server.delta)
+    scatter, gather = _one_step(sent, tier), _one_step(sent.T, tier)
+    return {"reducescatter": scatter + reducing, "allgather": gather, "allreduce": scatter + reducing + gather}[
         _known(collective)
     ]
 
@@ -168,9 +168,9 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
     return Terms(alpha=tier.alpha, beta=float(moved[at]) * tier.beta, epsilon=float(moved[at] * slower[at]))
 
 
-def _paired(steps: int, part: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
-    """Steps in which every server has one sender and combines two values; `part` of nbytes in all, each way."""
-    moved = part * float(nbytes)
+def _paired(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
+    """Steps in which every server has one sender and combines two values; `share` of nbytes in all, each way."""
+    moved = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
     return _whole(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
 

@@ -38,23 +38,23 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
     """
-    given = as_profile(profile)
-    seen = given.on(topology)
-    note = "" if given.incast or given.gamma or given.delta else PLAIN
-    return _Busy(Work(schedule, seen, given)).predictor(note)
+    loaded_profile = as_profile(profile)
+    profiled_topology = loaded_profile.on(topology)
+    note = "" if loaded_profile.incast or loaded_profile.gamma or loaded_profile.delta else PLAIN
+    return _Busy(Work(schedule, profiled_topology, loaded_profile)).predictor(note)
 
 
 def alpha_beta_gamma(
     schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None
 ) -> Predictor:
     """GenModel without its two terms: the profile's incast and delta are left out (section 2.2, Table 1)."""
-    given = replace(as_profile(profile), incast={}, delta=0.0)
-    return _Busy(Work(schedule, given.on(topology), given)).predictor("")
+    plain_profile = replace(as_profile(profile), incast={}, delta=0.0)
+    return _Busy(Work(schedule, plain_profile.on(topology), plain_profile)).predictor("")
 
 
 @dataclass(frozen=True, eq=False)
 class _Busy:
-    """What every segment waits for."""
+    """The bottleneck of every segment."""
 
     work: Work
 
@@ -88,7 +88,7 @@ class _Busy:
         return greatest(combined.low, combined.high, gamma + delta, len(self.work.segments))
 
     def over_steps(self, value: Floats, which: Longs) -> Floats:
-        """The value of the one that each segment waits for, times its steps."""
+        """The bottleneck value of each segment, times its steps."""
         spent: Floats = np.zeros(len(which))
         used = np.flatnonzero(which >= 0)
         spent[used] = value[which[used]] * self.work.segments.length[used]
@@ -105,7 +105,7 @@ class _Busy:
         }
 
     def names(self) -> Mapping[str, str]:
-        """Who is behind each term, where it takes any time."""
+        """The bottleneck of each term that takes any time."""
         steps = self.work.segments.length[self.message >= 0]
         slowest = self.work.paths.alpha[self.message[self.message >= 0]].max(initial=0.0)
         rank = self._rank()
@@ -118,7 +118,7 @@ class _Busy:
         }
 
     def _resource(self) -> str:
-        """The link or limit that steps wait for the longest, all together, and its incast, if it has any."""
+        """The link or limit that steps wait for the longest in total, and its incast, if it has any."""
         loads, used = self.work.loads, np.flatnonzero(self.run >= 0)
         if not len(used):
             return "no link"
@@ -140,15 +140,15 @@ class _Busy:
         return f"rank {int(spent.argmax())}: combining what arrives"
 
     def path(self) -> list[Hop]:
-        """Per segment a message over its busiest link or limit. O(E)."""
+        """Return per segment a message over its busiest link or limit. O(E)."""
         sent, span, loads = self.work.paths, self.work.segments, self.work.loads
         out = []
         at = np.argsort(sent.use_resource, kind="stable")
         resource, message = sent.use_resource[at], sent.use_message[at]
         for segment in np.flatnonzero(self.run >= 0).tolist():
             key = loads.key[self.run[segment]]
-            mine = message[np.searchsorted(resource, key) : np.searchsorted(resource, key, side="right")]
-            at = mine[(span.low[mine] <= segment) & (segment < span.high[mine])].min()
+            candidates = message[np.searchsorted(resource, key) : np.searchsorted(resource, key, side="right")]
+            at = candidates[(span.low[candidates] <= segment) & (segment < span.high[candidates])].min()
             out.append((int(span.begin[segment]), int(sent.messages.src[at]), int(sent.messages.dst[at])))
         return out
 
@@ -159,8 +159,8 @@ class _Busy:
 
         def predict(nbytes: int) -> Prediction:
             terms = {"alpha": alpha, **{name: seconds * nbytes for name, seconds in per_byte.items()}}
-            most = max(terms, key=lambda name: terms[name])
-            named = names[most] if terms[most] else "nothing takes time"
+            largest = max(terms, key=lambda name: terms[name])
+            named = names[largest] if terms[largest] else "nothing takes time"
             return Prediction(sum(terms.values()), terms, named, path, note)
 
         return predict

@@ -1,4 +1,4 @@
-"""Functions that are constant over runs of segments, one per key: added up, compared, put beside each other.
+"""Piecewise constant functions over runs of segments, one per key: summed, compared, aligned.
 
 A segment is a stretch of steps between two that follow each other among those where some message, with its pieces,
 begins or ends. So pieces are never written out: a message is under way from segment `low` up to `high`, without it.
@@ -75,7 +75,7 @@ class Runs:
 
 
 def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
-    """Per key the sums of what is under way. `count` segments. One sort; with pieces, whole numbers stay exact.
+    """Sum per key the values of overlapping runs. `count` segments. One sort; with pieces, integers stay exact.
 
     Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
 
@@ -103,13 +103,13 @@ def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], coun
     heights = [np.cumsum(np.concatenate([column, -column])[order])[last] for column in columns]
     at = at[last]
     busy = [np.abs(h) > (1e-12 * np.abs(h).max() if h.dtype.kind == "f" else 0) for h in heights]
-    kept = np.flatnonzero(np.any(busy, axis=0)[:-1])  # beyond the end of a key all is 0 again
-    key, low = np.divmod(at[kept], count + 1)
-    return Runs(key, low, at[kept + 1] % (count + 1), tuple(height[kept] for height in heights))
+    nonzero = np.flatnonzero(np.any(busy, axis=0)[:-1])  # beyond the end of a key all is 0 again
+    key, low = np.divmod(at[nonzero], count + 1)
+    return Runs(key, low, at[nonzero + 1] % (count + 1), tuple(height[nonzero] for height in heights))
 
 
 def once(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
-    """What overlaps or meets of equal keys counted once: (key, low, high) of the union. One sort.
+    """Merge overlapping or adjacent runs of equal keys: (key, low, high) of the union. One sort.
 
     >>> once(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), 3)
     (array([7, 9]), array([0, 0]), array([3, 1]))
@@ -133,9 +133,9 @@ def highest(runs: Runs, count: int) -> Runs:
     """
     if alone(runs.low, runs.high):
         places, at = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
-        most = np.zeros(len(places), runs.values[0].dtype)
-        np.maximum.at(most, at, runs.values[0])
-        return Runs(places // count, places % count, places % count + 1, (most,))
+        maxima = np.zeros(len(places), runs.values[0].dtype)
+        np.maximum.at(maxima, at, runs.values[0])
+        return Runs(places // count, places % count, places % count + 1, (maxima,))
     bound = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
     marks, place = dense(ends, bound)
@@ -147,13 +147,13 @@ def highest(runs: Runs, count: int) -> Runs:
 
 
 def beside(runs: Runs, other: Runs, count: int) -> Runs:
-    """The first runs, cut where the others change, with the others' first value (0 where there is none) beside.
-    O(n log n).
+    """Split the first runs where the others change, and add the others' first value as a column (0 where there is
+    none). O(n log n).
 
     A run of 5 from 0 to 3, and another of 8 from 1 to 2:
 
-    >>> one, other = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
-    >>> cut = beside(one, other, 3)
+    >>> first, second = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
+    >>> cut = beside(first, second, 3)
     >>> cut.low.tolist(), cut.high.tolist(), [column.tolist() for column in cut.values]
     ([0, 1, 2], [1, 2, 3], [[5, 5, 5], [0, 8, 0]])
     """

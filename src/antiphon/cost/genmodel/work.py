@@ -1,4 +1,4 @@
-"""What GenModel needs to know of a schedule: its messages, their links, who sends to whom at once, what is combined."""
+"""What GenModel needs of a schedule: messages, their links, simultaneous senders, and reductions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NONE = Incast()
 
 @dataclass(frozen=True, eq=False)
 class Incasts:
-    """Of every link and shared limit: seconds more per byte for each sender beyond so many."""
+    """For every link and shared limit: the additional seconds per byte for each sender beyond its threshold."""
 
     epsilon: Floats
     w_t: Longs
 
     @staticmethod
     def of(profile: Profile, topology: Topology) -> Incasts:
-        """A shared limit has that of its links, the greatest where it joins several kinds. O(links).
+        """Look up incast per link; a shared limit has that of its links, the greatest where they differ. O(links).
 
         >>> from antiphon.core.example import machine
         >>> Incasts.of(Profile(incast={"wire": Incast(1e-9, 1)}), machine()).w_t
@@ -39,16 +39,16 @@ class Incasts:
         of_limits = []
         for limit in topology.limits:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
-            of_limits.append(max(joined, key=lambda one: (one.epsilon, -one.w_t)))
+            of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
         every = [*kinds, *of_limits]
         index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
-        epsilon = np.array([one.epsilon for one in every], np.float64)
-        return Incasts(epsilon[index], np.array([one.w_t for one in every], np.int64)[index])
+        epsilon = np.array([incast.epsilon for incast in every], np.float64)
+        return Incasts(epsilon[index], np.array([incast.w_t for incast in every], np.int64)[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A schedule on a machine, as GenModel sees it."""
+    """A schedule on a topology, as GenModel sees it."""
 
     schedule: Schedule
     topology: Topology
@@ -67,7 +67,8 @@ class Work:
 
     @cached_property
     def senders(self) -> Runs:
-        """Of every link and limit that may suffer: how many send over it to one receiver at once, at most. O(n log n).
+        """For every link and limit with incast: the maximum number of simultaneous senders over it to one receiver. O(n
+        log n).
 
         Ranks 1 and 2 send over links 2 and 4 to a switch (node 3), from which link 1 leads to rank 0, in segment 0:
 
@@ -84,16 +85,16 @@ class Work:
         if not suffering.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
         crowded = self._crowded(int(incasts.w_t[suffering].min()))
-        kept = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
-        message, resource = routing.use_message[kept], routing.use_resource[kept]
+        uses = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
+        message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))
         ranks, count, src, dst = routing.messages.ranks, len(span), routing.messages.src, routing.messages.dst
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
             pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
-            three, low, high = once(place * ranks + src[message], low, high, count)
-            pair = pairs[three // ranks]
+            triples, low, high = once(place * ranks + src[message], low, high, count)
+            pair = pairs[triples // ranks]
         if alone(low, high):
             places, which = dense(pair * count + low, (int(pair.max()) + 1) * count)
             together = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
@@ -128,8 +129,8 @@ class Work:
 
     @cached_property
     def loads(self) -> Runs:
-        """Of every link and limit, per step: its part of nbytes, and the senders to one receiver (`senders`).
-        O(n log n).
+        """For every link and limit, per step: its share of nbytes, and the senders to one receiver (`senders`). O(n log
+        n).
 
         >>> from antiphon.core.example import machine, star
         >>> loads = Work(star(), machine(), Profile()).loads
@@ -139,8 +140,8 @@ class Work:
         routing, span = self.paths, self.segments
         at = routing.use_message
         runs = summed(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
-        part = runs.values[0] / self._scale
-        return beside(Runs(runs.key, runs.low, runs.high, (part,)), self.senders, len(self.segments))
+        share = runs.values[0] / self._scale
+        return beside(Runs(runs.key, runs.low, runs.high, (share,)), self.senders, len(self.segments))
 
     @property
     def _scale(self) -> float:
@@ -160,13 +161,13 @@ class Work:
         (array([1.e-09, 1.e-09, 1.e-09, 1.e-09]), array([0., 0., 0., 0.]))
         """
         incasts, at = Incasts.of(self.profile, self.topology), self.loads.key
-        part, senders = self.loads.values
+        share, senders = self.loads.values
         beyond = np.maximum(senders - incasts.w_t[at], 0)
-        return part * seconds_per_byte(self.topology)[at], part * incasts.epsilon[at] * beyond
+        return share * seconds_per_byte(self.topology)[at], share * incasts.epsilon[at] * beyond
 
     @cached_property
     def combined(self) -> Runs:
-        """Of every rank, per step: the parts of nbytes that it adds, and that it reads and writes. O(n log n).
+        """For every rank, per step: the shares of nbytes that it adds, and that it reads and writes. O(n log n).
 
         Rank 0 adds two to its own, and reads three and writes one:
 

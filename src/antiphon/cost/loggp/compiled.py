@@ -21,7 +21,7 @@ except ImportError:
 
 
 def compiled(function: F) -> F:
-    """The function, compiled at its first call."""
+    """Compile the function at its first call."""
     if numba is None:
         return function
     jitted: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
@@ -29,8 +29,8 @@ def compiled(function: F) -> F:
 
 
 def fixed(*columns: NDArray[Any]) -> list[NDArray[Any]]:
-    """Views of them that cannot be written. Numba compiles a function once more, for up to two seconds, where it gets
-    arrays that can be and got others before; so it gets none of these.
+    """Return read-only views. Numba compiles a function again (up to two seconds) for each mix of writable and
+    read-only arrays, so it only ever gets read-only inputs.
 
     >>> import numpy as np
     >>> column = np.array([1, 2])
@@ -45,7 +45,7 @@ def fixed(*columns: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def inlined(function: F) -> F:
-    """The function, put in whole wherever compiled code calls it: handing over many arrays would cost more than it."""
+    """Inline the function wherever compiled code calls it: passing its many arrays costs more than the call does."""
     if numba is None:
         return function
     jitted: F = numba.njit(inline="always", error_model="numpy")(function)

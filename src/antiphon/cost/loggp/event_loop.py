@@ -124,7 +124,7 @@ def _simulate(
     giver = np.full(len(waits) if record else 0, -1, np.int32)  # condition -> the message that gave to it last
     # port -> when its last byte has passed; whether it is taken, or promised to the queue; the last message it had
     clear = np.full(2 * ranks * ports, FAR)
-    held, user = np.zeros(2 * ranks * ports, np.bool_), np.full(2 * ranks * ports, -1, np.int32)
+    port_taken, user = np.zeros(2 * ranks * ports, np.bool_), np.full(2 * ranks * ports, -1, np.int32)
     port_of = np.empty(2 * count if ports else 0, np.int32)
     # queues for ports: the first and the last message of each, -1: empty; message and side -> the next in the queue
     head, tail = np.full(2 * ranks, -1, np.int32), np.full(2 * ranks, -1, np.int32)
@@ -172,7 +172,7 @@ def _simulate(
             line = clear_port // ports
             h = head[line]
             if h < 0:
-                held[clear_port] = False
+                port_taken[clear_port] = False
             else:
                 side = 0 if line < ranks else 1
                 head[line] = behind[side * count + h]
@@ -193,9 +193,9 @@ def _simulate(
                 put(heap, lists, at, h)
             if cut is None:
                 continue
-        # ---- a message: the conditions that it gives to (from, to), when (`then`), whether because it has left ----
+        # ---- a message: the conditions it gives to (from, to), when (`give_time`), whether because it has left ----
         k, s, d = klass[m], src[m], dst[m]
-        give_from, give_to, then, leaving = 0, 0, now, False
+        give_from, give_to, give_time, leaving = 0, 0, now, False
         # ---- within a rank: it has left, then is combined and done ----
         if kind == ASK and s == d and (tells_early or work[k] > 0):
             event[receiver + m] = COMBINE if work[k] > 0 else DONE
@@ -210,12 +210,12 @@ def _simulate(
                 first[m] = now
             if ports:
                 line = s if side == 0 else ranks + d
-                port = unheld(clear, held, line * ports, ports, now)
+                port = unheld(clear, port_taken, line * ports, ports, now)
                 if port < 0:
                     if cut is None:  # all are in use: from here on each has an event when it is clear
                         for i in range(line * ports, line * ports + ports):
-                            if not held[i]:
-                                held[i] = True
+                            if not port_taken[i]:
+                                port_taken[i] = True
                                 put(heap, lists, clear[i], count + i)
                     behind[side * count + m] = -1
                     if head[line] < 0:
@@ -224,7 +224,7 @@ def _simulate(
                         behind[side * count + tail[line]] = m
                     tail[line] = m
                     continue
-                held[port] = True
+                port_taken[port] = True
                 port_of[side * count + m] = port
                 at = clear[port] + gap[k]
                 if record:
@@ -253,20 +253,20 @@ def _simulate(
                 if side == 0:
                     event[m] = ARRIVE
                     put(heap, lists, start + latency[k], m)
-                then = start + flight[k]
+                give_time = start + flight[k]
                 if record and side == 0:
                     log.ready[m], log.begin[m] = ready[m], start
                     log.port[m] = max(now - ready[m] - send[k], 0.0)
                 elif record:
-                    log.landed[m] = then
+                    log.landed[m] = give_time
                     log.port[m] += max(now - log.begin[m] - latency[k], 0.0)
                 if ports:
                     port, waiting = port_of[side * count + m], head[s if side == 0 else ranks + d] >= 0
-                    clear[port], held[port] = then, waiting  # promised to those who queue
+                    clear[port], port_taken[port] = give_time, waiting  # promised to those who queue
                     if record:
                         user[port] = m
                     if waiting:
-                        put(heap, lists, then, count + port)
+                        put(heap, lists, give_time, count + port)
                 if side == 0:
                     if not tells_early:
                         continue
@@ -296,7 +296,7 @@ def _simulate(
                         if nic_user[nic] != m:
                             blame(log, m, NIC_OUT, nic_user[nic], start - now)
                         nic_user[nic] = m
-                left = start + np.rint(per_byte[k] * max(b - 1, 0.0))
+                departed = start + np.rint(per_byte[k] * max(b - 1, 0.0))
                 packet = spare
                 if spare >= 0:
                     spare = link[spare]
@@ -306,7 +306,7 @@ def _simulate(
                     if packet == len(arrival):
                         arrival = np.concatenate((arrival, np.empty(packet)))
                         link = np.concatenate((link, np.empty(packet, np.int64)))
-                arrival[packet], link[packet] = left + latency[k], -1
+                arrival[packet], link[packet] = departed + latency[k], -1
                 if flying[m] >= 0:
                     link[newest[m]] = packet
                 else:  # the receiver expects no other: this is the next
@@ -320,7 +320,7 @@ def _simulate(
                     put(heap, lists, start + np.rint(per_byte[k] * b), m)
                 else:
                     event[m] = FREE
-                    put(heap, lists, left, m)
+                    put(heap, lists, departed, m)
                 continue
             # ---- the last byte has left ----
             if kind == FREE:
@@ -331,25 +331,25 @@ def _simulate(
             elif kind == PASS:
                 if not crosses:
                     b = size[k]
-                    then = now + (flight[k] - np.rint(per_byte[k] * max(min(limit, b) - 1, 0.0)))
+                    give_time = now + (flight[k] - np.rint(per_byte[k] * max(min(limit, b) - 1, 0.0)))
                 else:
                     b, a = min(limit, size[k] - got[m]), node[d]
                     if a >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # since its first byte came
                         at_first = now - behind_first + now * ROUNDING
                         nic, at = fitting(nic_free, (nodes + a) * nics, nics, at_first)
-                        then = max(now, at + behind_first)
-                        nic_free[nic] = then + np.rint(per_byte[k] * min(b, 1.0))
+                        give_time = max(now, at + behind_first)
+                        nic_free[nic] = give_time + np.rint(per_byte[k] * min(b, 1.0))
                         if record:
                             if nic_user[nic] != m:
-                                blame(log, m, NIC_IN, nic_user[nic], then - now)
+                                blame(log, m, NIC_IN, nic_user[nic], give_time - now)
                             nic_user[nic] = m
                     packet = flying[m]
                     flying[m] = link[packet]
                     link[packet] = spare
                     spare = packet
                 got[m] += b
-                through[m] = max(through[m], then)  # a short last packet may overtake one on another NIC
+                through[m] = max(through[m], give_time)  # a short last packet may overtake one on another NIC
                 if got[m] >= size[k]:
                     event[count + m] = LANDED
                     put(heap, lists, through[m], count + m)
@@ -366,35 +366,35 @@ def _simulate(
                     log.nic[m] = max(0.0, now - late[m] - log.begin[m] - latency[k] - flight[k])
         # ---- all is in: it is received o_r later, and combined after what the rank is combining ----
         if kind == PASS or kind == LANDED:
-            then += receive[k]
+            give_time += receive[k]
             if work[k] > 0:
                 event[receiver + m] = COMBINE
-                put(heap, lists, then, receiver + m)
+                put(heap, lists, give_time, receiver + m)
                 continue
         elif kind == COMBINE:
-            then = max(now, rank_free[d]) + work[k]
+            give_time = max(now, rank_free[d]) + work[k]
             if record:
-                log.combining[m] = then - now
+                log.combining[m] = give_time - now
                 blame(log, m, RANK_BUSY, combiner[d], rank_free[d] - now)
                 combiner[d] = m
-            rank_free[d] = then
-        # ---- it is done at `then`, unless it has just left ----
+            rank_free[d] = give_time
+        # ---- it is done at `give_time`, unless it has just left ----
         if not leaving:
             if len(give_ptr):
                 give_from, give_to = give_ptr[m], give_ptr[m + 1]
             else:
                 give_from, give_to = 2 * m, 2 * m + 2
             finished += 1
-            if then > last or last_message < 0:
-                last, last_message = then, m
+            if give_time > last or last_message < 0:
+                last, last_message = give_time, m
             if record:
-                log.done[m] = then
+                log.done[m] = give_time
                 if s == d:
-                    log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
+                    log.ready[m], log.begin[m], log.landed[m] = ready[m], give_time - work[k], give_time
         # ---- messages that are ready by that ask o_s later ----
         gives = early if leaving else give
-        for i in range(freed_by(room, graph, log, giver, freed, gives, give_from, give_to, then, m)):
+        for i in range(freed_by(room, graph, log, giver, freed, gives, give_from, give_to, give_time, m)):
             other = freed[i]
             event[other] = ASK
             put(heap, lists, ready[other] + send[klass[other]], other)
-    return last, last_message, finished, int(held.sum()), received
+    return last, last_message, finished, int(port_taken.sum()), received

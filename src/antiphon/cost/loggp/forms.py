@@ -42,7 +42,7 @@ FiguresLike = Figures | Level
 
 @dataclass(frozen=True)
 class _Round:
-    """What a round of messages of `nbytes` takes by these figures."""
+    """The time of a round of messages of `nbytes` with these figures."""
 
     nbytes: float
     figures: Figures
@@ -62,14 +62,15 @@ class _Round:
         return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, hidden)
 
     def combining(self, vectors: int = 1, pipelined: bool = False) -> float:
-        """Combining what came, after it came; pipelined: from the first byte on, so as G lets bytes come."""
-        whole = vectors * self.nbytes * self.figures.gamma
+        """Seconds of combining after the data has arrived; pipelined: combining starts with the first byte, so it
+        overlaps with the transfer (G)."""
+        seconds = vectors * self.nbytes * self.figures.gamma
         bytes_hidden = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
-        return whole - bytes_hidden if pipelined else whole
+        return seconds - bytes_hidden if pipelined else seconds
 
 
 def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
-    """The figures that a message of this size has."""
+    """Return the figures for messages of this size."""
     if isinstance(figures, Figures):
         return figures
     if not isinstance(figures, Level):
@@ -184,8 +185,10 @@ def _radices(p: int, k: int | Sequence[int]) -> list[int]:
                 "whose product that is"
             )
         return [k] * rounds
-    whole = isinstance(k, Sequence) and all(isinstance(one, int) and not isinstance(one, bool) for one in k)
-    if not whole or min(k, default=2) < 2 or math.prod(k) != p:  # type: ignore[arg-type]
+    are_integers = isinstance(k, Sequence) and all(
+        isinstance(radix, int) and not isinstance(radix, bool) for radix in k
+    )
+    if not are_integers or min(k, default=2) < 2 or math.prod(k) != p:  # type: ignore[arg-type]
         raise Invalid(f"k = {quote(k)}: expected a radix, or radices from 2 on whose product is {p}")
     return list(k)  # type: ignore[arg-type]
 

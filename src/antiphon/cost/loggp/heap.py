@@ -34,8 +34,8 @@ ENTRIES, SPARE, FRESH, SEQUENCE, OLDEST, NOW, ROOM, GROWING, WHATS = 0, 1, 2, 3,
 MOMENT, TIMES = 4, 8
 
 
-def new_queue(most: int) -> tuple[Floats, Longs]:
-    """Room for one event of each of so many messages; memory is taken as it fills.
+def new_queue(messages: int) -> tuple[Floats, Longs]:
+    """Allocate a queue for one event of each of that many messages; memory is touched only as it fills.
 
     Messages 4 and 2 have an event at moment 1, put in in this order, and 3 one before:
 
@@ -51,17 +51,17 @@ def new_queue(most: int) -> tuple[Floats, Longs]:
     1.0 2
     0.0 -1
     """
-    heap, lists = np.empty(TIMES + most + 1), np.empty(WHATS + 5 * (most + 1), np.int64)
+    heap, lists = np.empty(TIMES + messages + 1), np.empty(WHATS + 5 * (messages + 1), np.int64)
     heap[:TIMES] = -1.0
     lists[:WHATS] = 0
-    lists[NOW], lists[ROOM] = -1, most + 1
+    lists[NOW], lists[ROOM] = -1, messages + 1
     lists[GROWING : GROWING + RECENT] = -1
     return heap, lists
 
 
 @compiled
 def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
-    """A message's event at this moment. O(1) if an entry for it may still grow, else O(log entries)."""
+    """Insert the event of a message at this time. O(1) if an entry of that time may still grow, else O(log entries)."""
     room = lists[ROOM]
     first, last, following = WHATS + room, WHATS + 2 * room, WHATS + 3 * room
     lists[following + message] = -1
@@ -87,25 +87,25 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     heap[at] = time
     lists[GROWING + at] = entry
     lists[OLDEST] = (at + 1) % RECENT
-    what = (lists[SEQUENCE] << BITS) | entry
+    key = (lists[SEQUENCE] << BITS) | entry
     lists[SEQUENCE] += 1
     # into the heap: later ones go down, on the way from its last place to the top
     at = lists[ENTRIES]
     lists[ENTRIES] += 1
     while at > 0:
         up = (at - 1) >> 2
-        if heap[TIMES + up] < time or (heap[TIMES + up] == time and lists[WHATS + up] < what):
+        if heap[TIMES + up] < time or (heap[TIMES + up] == time and lists[WHATS + up] < key):
             break
         heap[TIMES + at] = heap[TIMES + up]
         lists[WHATS + at] = lists[WHATS + up]
         at = up
     heap[TIMES + at] = time
-    lists[WHATS + at] = what
+    lists[WHATS + at] = key
 
 
 @compiled
 def take(heap: Floats, lists: Longs) -> tuple[float, int]:
-    """The next moment and the message it is for; -1 where nothing is left."""
+    """Remove the next event and return its time and its message; -1 where the queue is empty."""
     room = lists[ROOM]
     first, following = WHATS + room, WHATS + 3 * room
     entry = lists[NOW]
@@ -132,23 +132,25 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
 
 @compiled
 def _drop(heap: Floats, lists: Longs) -> None:
-    """Take the heap's first entry out: the last one goes in its place, and down as far as others are before it."""
+    """Remove the heap's first entry: move the last one to the top and sift it down."""
     lists[ENTRIES] -= 1
     count = lists[ENTRIES]
-    time, what = heap[TIMES + count], lists[WHATS + count]
+    time, key = heap[TIMES + count], lists[WHATS + count]
     at = 0
     while True:
         best = 4 * at + 1
         if best >= count:
             break
-        least, tie = heap[TIMES + best], lists[WHATS + best]
+        best_time, best_key = heap[TIMES + best], lists[WHATS + best]
         for child in range(best + 1, min(best + 4, count)):
-            if heap[TIMES + child] < least or (heap[TIMES + child] == least and lists[WHATS + child] < tie):
-                best, least, tie = child, heap[TIMES + child], lists[WHATS + child]
-        if time < least or (time == least and what < tie):
+            if heap[TIMES + child] < best_time or (
+                heap[TIMES + child] == best_time and lists[WHATS + child] < best_key
+            ):
+                best, best_time, best_key = child, heap[TIMES + child], lists[WHATS + child]
+        if time < best_time or (time == best_time and key < best_key):
             break
-        heap[TIMES + at] = least
-        lists[WHATS + at] = tie
+        heap[TIMES + at] = best_time
+        lists[WHATS + at] = best_key
         at = best
     heap[TIMES + at] = time
-    lists[WHATS + at] = what
+    lists[WHATS + at] = key

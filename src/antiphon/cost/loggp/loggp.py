@@ -54,30 +54,30 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     Prepared in O(rows); a size costs O(messages log(messages under way)), for packets O(packets ...).
     """
     refuse_joints(schedule, "model loggp", "models alpha-beta, critical-path and flows price it")
-    given = as_profile(profile)
-    told = options_of(
-        given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
-        sent=sent, eager=eager, meaning=meaning,
+    loaded_profile = as_profile(profile)
+    options = options_of(
+        loaded_profile, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix,
+        cpu=cpu, sent=sent, eager=eager, meaning=meaning,
     )  # fmt: skip
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 
-    fewer, note = within_pieces(schedule)
-    seen = given.on(topology)
-    work = work_of(expand(fewer), seen, given.loggp, order, told.sent)
-    return Simulation(seen, given, work, told, note, _local(schedule, given, local))
+    reduced, note = within_pieces(schedule)
+    profiled_topology = loaded_profile.on(topology)
+    work = work_of(expand(reduced), profiled_topology, loaded_profile.loggp, order, options.sent)
+    return Simulation(profiled_topology, loaded_profile, work, options, note, _local(schedule, loaded_profile, local))
 
 
-def _local(schedule: Schedule, given: Profile, local: str) -> tuple[float, str]:
-    """Seconds per byte of nbytes that every rank works on its own at the end, and what that is called."""
+def _local(schedule: Schedule, profile: Profile, local: str) -> tuple[float, str]:
+    """Return the seconds per byte of nbytes of each rank's local work at the end, and its name."""
     if local not in ("on", "off"):
         raise Invalid(f"option local of model loggp: expected on or off, got {quote(local)}")
     if local == "off" or not schedule.local:
         return 0.0, ""
     kinds = ", ".join(work.kind for work in schedule.local)
     share = sum((work.share for work in schedule.local), start=Fraction(0))
-    name = f"local work ({kinds}) in the memory of every rank, at {format_bandwidth(given.memory_bandwidth)}"
-    return float(share / given.memory_bandwidth), name
+    name = f"local work ({kinds}) in the memory of every rank, at {format_bandwidth(profile.memory_bandwidth)}"
+    return float(share / profile.memory_bandwidth), name
 
 
 def simulate_graph(  # noqa: PLR0913
@@ -85,17 +85,21 @@ def simulate_graph(  # noqa: PLR0913
     contention: str = "on", device_radix: int | str | None = None, node_radix: int | str | None = None,
     cpu: str | None = None, sent: str | None = None, eager: int | str | None = None, meaning: str = "ports",
 ) -> Predictor:  # fmt: skip
-    """The same of a graph of messages that a file tells. Its sizes are in bytes: ask what is returned for 1 byte."""
-    given = as_profile(profile)
-    if given.loggp is None:
-        raise Invalid(f"profile {quote(given.name)}: has no LogGP figures; a graph of messages is simulated by these")
+    """Prepare a graph of messages read from a file. Its sizes are in bytes: call the predictor with 1."""
+    loaded_profile = as_profile(profile)
+    if loaded_profile.loggp is None:
+        raise Invalid(
+            f"profile {quote(loaded_profile.name)}: has no LogGP figures; a graph of messages is simulated by these"
+        )
     if graph.ranks > topology.ranks:
         raise Invalid(f"messages among {graph.ranks} ranks, but topology {topology.name} has {topology.ranks}")
-    told = options_of(
-        given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
-        sent=sent, eager=eager, meaning=meaning,
+    options = options_of(
+        loaded_profile, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix,
+        cpu=cpu, sent=sent, eager=eager, meaning=meaning,
     )  # fmt: skip
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of_messages
 
-    return Simulation(topology, given, work_of_messages(graph, topology, given.loggp, told.sent), told)
+    return Simulation(
+        topology, loaded_profile, work_of_messages(graph, topology, loaded_profile.loggp, options.sent), options
+    )

@@ -1,4 +1,4 @@
-"""What the options of model loggp mean together: limits, who serves overheads, when a send is over."""
+"""Resolve the options of model loggp: limits, who pays overheads, when a send is over."""
 
 from __future__ import annotations
 
@@ -33,45 +33,45 @@ class Options:
 
 
 def options_of(
-    given: Profile, *, fidelity: str, contention: str, device_radix: int | str | None, node_radix: int | str | None,
+    profile: Profile, *, fidelity: str, contention: str, device_radix: int | str | None, node_radix: int | str | None,
     cpu: str | None, sent: str | None, eager: int | str | None, meaning: str,
 ) -> Options:  # fmt: skip
-    """What was asked for explicitly, then what `meaning` stands for, then what the profile says."""
+    """Resolve options: explicit ones first, then those that `meaning` implies, then those of the profile."""
     _one_of("fidelity", fidelity, FIDELITIES)
     _one_of("contention", contention, ("on", "off"))
     _one_of("meaning", meaning, tuple(MEANINGS))
-    asked = {"cpu": cpu, "sent": sent, "device_radix": device_radix, "node_radix": node_radix}
-    told = {**MEANINGS[meaning], **{name: value for name, value in asked.items() if value is not None}}
-    cpu, sent = _one_of("cpu", told.pop("cpu"), CPUS), _one_of("sent", told.pop("sent"), SENT)
-    changed = {name: None if value == "none" else value for name, value in told.items()}
-    limits = replace(given.loggp or LogGP((Level(),)), **changed)  # type: ignore[arg-type]
+    explicit = {"cpu": cpu, "sent": sent, "device_radix": device_radix, "node_radix": node_radix}
+    chosen = {**MEANINGS[meaning], **{name: value for name, value in explicit.items() if value is not None}}
+    cpu, sent = _one_of("cpu", chosen.pop("cpu"), CPUS), _one_of("sent", chosen.pop("sent"), SENT)
+    overrides = {name: None if value == "none" else value for name, value in chosen.items()}
+    limits = replace(profile.loggp or LogGP((Level(),)), **overrides)  # type: ignore[arg-type]
     if contention == "off":
         limits = replace(limits, device_radix=None, node_radix=None)
-    most = float("inf") if eager in (None, "none") else float(parse_size(eager, "option eager of model loggp"))
-    found = Options(limits, fidelity == "packet", cpu == "shared", sent, most)
-    _refuse_what_makes_no_sense(found, contention)
-    return found
+    eager_limit = float("inf") if eager in (None, "none") else float(parse_size(eager, "option eager of model loggp"))
+    options = Options(limits, fidelity == "packet", cpu == "shared", sent, eager_limit)
+    _refuse_incompatible_options(options, contention)
+    return options
 
 
-def _refuse_what_makes_no_sense(found: Options, contention: str) -> None:
-    if not found.processors:
-        if found.eager != float("inf"):
+def _refuse_incompatible_options(options: Options, contention: str) -> None:
+    if not options.processors:
+        if options.eager != float("inf"):
             raise Unsupported(
                 "model loggp: option eager (up to where a send is over before the receiver takes the message) goes "
                 "with cpu=shared; ports take what arrives at once; leave it out, or add cpu=shared"
             )
         return
     where = "model loggp: option cpu=shared (a rank's one processor sends, takes in and combines)"
-    if found.packets:
+    if options.packets:
         raise Unsupported(f"{where} takes messages whole; leave out fidelity=packet")
     if contention == "off":
         raise Unsupported(f"{where} is contention; leave out contention=off")
-    if found.limits.node_radix is not None:
+    if options.limits.node_radix is not None:
         raise Unsupported(f"{where} knows no NICs that ranks share; add node_radix=none")
 
 
-def _one_of(name: str, value: object, known: Sequence[str]) -> str:
-    if value not in known:
-        *rest, last = known
+def _one_of(name: str, value: object, choices: Sequence[str]) -> str:
+    if value not in choices:
+        *rest, last = choices
         raise Invalid(f"option {name} of model loggp: expected {', '.join(rest)} or {last}, got {quote(value)}")
     return str(value)

@@ -1,4 +1,4 @@
-"""Single passes over millions of messages: what prepares a LogGP simulation, and what replaces one. Compiled.
+"""Single passes over millions of messages that prepare, or replace, a LogGP simulation. Compiled.
 
 Long results are passed in as `out`: NumPy asks for large pages, Numba does not.
 """
@@ -13,10 +13,11 @@ from antiphon.cost.loggp.state import Cost
 
 
 @compiled
-def classes(weight: Longs, combined: Longs, level: Ints, most: int, out: Ints) -> tuple[Longs, int]:
-    """Per message, into `out`, the number of its (weight, combined, level); returns these, and their count, which is
-    above `most` where they are too many to be looked for one by one. One weight stands for all. O(messages * most),
-    mostly O(messages).
+def classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: Ints) -> tuple[Longs, int]:
+    """Number the distinct (weight, combined, level) and write each message's number into `out`.
+
+    Returns the distinct triples and their count, which is above `max_kinds` where they are too many for a linear
+    search. A `weight` of one entry holds for all messages. O(messages * max_kinds), mostly O(messages).
 
     Four messages of one weight, 6; the second and third are combined:
 
@@ -26,7 +27,7 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int, out: Ints) -
     >>> klass.tolist(), kinds[:count].tolist()
     ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
     """
-    kinds = np.empty((most, 3), np.int64)
+    kinds = np.empty((max_kinds, 3), np.int64)
     count, last = 0, 0
     for m in range(len(level)):
         a = weight[m] if len(weight) > 1 else weight[0]
@@ -37,8 +38,8 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int, out: Ints) -
             while last < count and (kinds[last, 0] != a or kinds[last, 1] != b or kinds[last, 2] != c):
                 last += 1
             if last == count:
-                if count == most:
-                    return kinds, most + 1
+                if count == max_kinds:
+                    return kinds, max_kinds + 1
                 kinds[last, 0], kinds[last, 1], kinds[last, 2] = a, b, c
                 count += 1
         out[m] = last
@@ -46,21 +47,22 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int, out: Ints) -
 
 
 @compiled
-def chained(done: Ints, left: Ints, before: Ints) -> tuple[Ints, Ints]:
-    """How many each condition waits for: those that give to it, and the one before it; and the one after it, -1.
+def chained(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
+    """Return how many events each condition waits for (messages that contribute, and its predecessor), and its
+    successor or -1.
 
     In the rounds of `core.example.star` messages give to conditions 0, 0, 1, 2 and to 3, 3, 4, 5, which are after
     those:
 
-    >>> done, left = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
-    >>> [column.tolist() for column in chained(done, left, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
+    >>> done, after_sent = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
+    >>> [column.tolist() for column in chained(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
     [[2, 1, 1, 3, 2, 2], [3, 4, 5, -1, -1, -1]]
     """
     out, after = np.zeros(len(before), np.int32), np.full(len(before), -1, np.int32)
     for i in range(len(done)):
         out[done[i]] += 1
-    for i in range(len(left)):
-        out[left[i]] += 1
+    for i in range(len(after_sent)):
+        out[after_sent[i]] += 1
     for c in range(len(before)):
         if before[c] >= 0:
             out[c] += 1
@@ -70,7 +72,7 @@ def chained(done: Ints, left: Ints, before: Ints) -> tuple[Ints, Ints]:
 
 @compiled
 def released(needs: Ints, count: int) -> tuple[Ints, Ints]:
-    """CSR: the messages that wait for each condition, where each waits for one (-1: none).
+    """Return in CSR form the messages that wait for each condition; each message waits for at most one (-1: none).
 
     Messages 0 and 1 wait for none, 2 and 4 for condition 0, 3 for condition 2:
 
@@ -94,11 +96,11 @@ def released(needs: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 @compiled
-def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[int, int]:
-    """The most messages that some rank can send, or receive, at once, and the most between some node and others, where
-    ranks go on when all of a round is received: of a rank's messages only those of one round are under way then, and to
-    a receiver one from each of its sources. Above `most` where it is more than that, or not known. Messages by step.
-    O(messages * most).
+def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[int, int]:
+    """Bound the messages that a rank can send, or receive, at once, and those between a node and other nodes, where
+    ranks go on only when a round is received. Then only one round of a rank's sends is under way, and one message from
+    each source of a receiver. Returns `limit` + 1 where the count is higher or unknown. Messages by step. O(messages *
+    limit).
 
     Where ranks 0 and 1 are a node, 2 and 3 another. In step 0 rank 0 sends to 1 and to 2, in step 1 rank 2 to 1 and 3
     to 1. So rank 1 has three sources, which may all send to it at once; two of them are in another node:
@@ -108,8 +110,8 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
     >>> print(*at_once(step, src, dst, node, 4), *at_once(step, src, dst, node, 2))
     3 2 3 3
     """
-    ranks, nodes, unknown = len(node), int(node.max()) + 1, most + 1
-    sources, known = np.empty((ranks, most), np.int32), np.zeros(ranks, np.int32)
+    ranks, nodes, unknown = len(node), int(node.max()) + 1, limit + 1
+    sources, source_count = np.empty((ranks, limit), np.int32), np.zeros(ranks, np.int32)
     # rank -> its sources; the step it last sent in, its messages then, those of them to other nodes, the most of these
     when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
     rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
@@ -123,16 +125,16 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
         leaves[a] += crosses
         leaves_most[a] = max(leaves_most[a], leaves[a])
         i = 0  # where a is among the sources of b
-        while i < known[b] and sources[b, i] != a:
+        while i < source_count[b] and sources[b, i] != a:
             i += 1
         again = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
-        if i == most or sends[a] > most or again:
+        if i == limit or sends[a] > limit or again:
             return unknown, unknown
-        if i == known[b]:
+        if i == source_count[b]:
             sources[b, i] = a
-            known[b] += 1
+            source_count[b] += 1
             comes[node[b]] += crosses  # of ranks in no node, which share nothing, the last
-        rank_most = max(rank_most, sends[a], known[b])
+        rank_most = max(rank_most, sends[a], source_count[b])
     node_most, goes = 0, np.zeros(nodes + 1, np.int32)
     for a in range(ranks):  # node -> the most that its ranks send to others, each in the step where that is most
         goes[node[a]] += leaves_most[a]
@@ -143,7 +145,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
 
 @compiled
 def levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
-    """Per message, in `out`, the inmost level whose place both ends share (group[level, rank], -1: none).
+    """Write into `out` per message the innermost level whose place both ends share (group[level, rank], -1: none).
 
     Ranks 0 and 1 are in one host and 2 in another; the second level is for all:
 
@@ -162,9 +164,9 @@ def levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
 
 @compiled
 def simulate_free(
-    klass: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, held: Floats
+    klass: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, latest: Floats
 ) -> tuple[float, int]:  # fmt: skip
-    """Return the time at which all is done, and the message done last, where nothing takes turns; messages by step.
+    """Return the time at which all is done, and the message done last, where nothing queues; messages by step.
 
     Then one pass in the order of steps computes what the event loop would: sums are in the order of its events, so that
     they are the same to the last bit. Every message waits for one condition and gives to two, as in rounds
@@ -188,13 +190,13 @@ def simulate_free(
     last, last_message = 0.0, -1
     for m in range(len(klass)):
         need, k = needs[m], klass[m]
-        ready = held[need] if need >= 0 else 0.0
+        ready = latest[need] if need >= 0 else 0.0
         done = ready + send[k] + latency[k] + flight[k] + receive[k] + work[k]
         if done > last:
             last, last_message = done, m
         for i in range(2 * m, 2 * m + 2):
             c = gives[i]
             earlier = before[c]
-            then = max(done, held[earlier]) if earlier >= 0 else done
-            held[c] = max(held[c], then)
+            moment = max(done, latest[earlier]) if earlier >= 0 else done
+            latest[c] = max(latest[c], moment)
     return last, last_message

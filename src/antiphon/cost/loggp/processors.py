@@ -48,8 +48,9 @@ BITS = 31  # of an event's number beside its turn
 def simulate_processors(
     graph: Graph, cost: Cost, eager: Bools, ranks: int, ports: int, log: Log
 ) -> tuple[float, int, int]:
-    """Seconds until all is done, the message done last, how many were done. `ports`: of each rank and way, 0 for no
-    limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way)).
+    """Return the time at which all is done, the message done last, and the number done. `ports`: per rank and
+    direction, 0 for no limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages
+    under way)).
 
     At the start all is set in motion rank by rank.
 
@@ -84,7 +85,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
     times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """What `simulate_processors` says, of a room that is used up; the log is filled where there is one.
+    """Run `simulate_processors` in a workspace that is used up; the log is filled if there is one.
 
     `times`, `turns`: an empty queue; `begin`: the messages that wait for nothing, in the order of turns.
 
@@ -99,7 +100,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
     latency, send, receive, gap, flight, _, work = cost
     count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
     turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, from when it was set in motion
-    came = np.zeros(count, np.bool_)  # m -> it was taken in, so what is left is to combine
+    taken_in = np.zeros(count, np.bool_)  # m -> it was taken in, so what is left is to combine
     ready, freed = room.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
     who = np.full(len(room.waits) if record else 0, -1, np.int32)  # c -> who gave to it last
     # 3 * rank + kind: the first and the last in each line, -1: nobody waits; operation -> the next in line
@@ -110,17 +111,17 @@ def _simulated(  # noqa: PLR0913, PLR0917
     clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)
     last, last_message, finished, now, turned = 0.0, -1, 0, 0.0, 0
     for m in begin:
-        came[m] = src[m] == dst[m]
-        operation = count + m if came[m] else m
+        taken_in[m] = src[m] == dst[m]
+        operation = count + m if taken_in[m] else m
         turn[operation] = turned << BITS | operation
         enter(times, turns, 0.0, turn[operation])
         turned += 1
     while turns[0]:
-        now, what = leave(times, turns)
-        operation = what & ((1 << BITS) - 1)
+        now, entry = leave(times, turns)
+        operation = entry & ((1 << BITS) - 1)
         # ---- whose turn it is: the first of its line, when the processor and the port that it needs are free ----
         m = operation if operation < count else operation - count
-        kind = SENDING if operation < count else COMBINING if came[m] else TAKING
+        kind = SENDING if operation < count else COMBINING if taken_in[m] else TAKING
         rank = src[m] if kind == SENDING else dst[m]
         line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports
         uses_port = ports > 0 and kind != COMBINING
@@ -133,7 +134,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
             head[line] = operation
             if behind[operation] < 0:
                 tail[line] = operation
-            enter(times, turns, max(processor[rank], free), what)
+            enter(times, turns, max(processor[rank], free), entry)
             continue
         k, inside = klass[m], src[m] == dst[m]
         if record:  # since it might have begun
@@ -153,10 +154,10 @@ def _simulated(  # noqa: PLR0913, PLR0917
             if kind != COMBINING or inside:
                 log.port[m] += waited
         # ---- it begins: until when the processor and the port are taken; what is let go early, what is done ----
-        lets_go, done, left = False, False, now
+        lets_go, done, sent_time = False, False, now
         if kind == SENDING:
             processor[rank] = now + send[k]
-            lets_go, left = eager[k], processor[rank]
+            lets_go, sent_time = eager[k], processor[rank]
             # the taking in is set in motion, for when the first byte is there
             turn[count + m] = turned << BITS | (count + m)
             enter(times, turns, processor[rank] + latency[k], turn[count + m])
@@ -169,37 +170,37 @@ def _simulated(  # noqa: PLR0913, PLR0917
             if record:
                 log.landed[m] = now + flight[k]
             if not done:
-                came[m] = True
+                taken_in[m] = True
                 turn[operation] = turned << BITS | operation
                 enter(times, turns, processor[rank], turn[operation])
                 turned += 1
         else:
             processor[rank] = now + work[k]
-            lets_go, left, done = inside, processor[rank], True
+            lets_go, sent_time, done = inside, processor[rank], True
             if record and inside:
-                log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], now, left, work[k]
+                log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], now, sent_time, work[k]
             elif record:
-                log.combining[m] = left - (log.landed[m] + receive[k])
+                log.combining[m] = sent_time - (log.landed[m] + receive[k])
         if uses_port:
             clear[port] = now + gap[k] + flight[k]
-        then = processor[rank]
+        end_time = processor[rank]
         if head[line] == operation:  # the one behind it is the first now
             head[line] = behind[operation]
             behind[operation] = -1
             if head[line] >= 0:
                 free = earliest(clear, first_port, ports)[1] if uses_port else FAR
-                enter(times, turns, max(then, free), turn[head[line]])
+                enter(times, turns, max(end_time, free), turn[head[line]])
         if done:
             finished += 1
-            if then > last or last_message < 0:
-                last, last_message = then, m
+            if end_time > last or last_message < 0:
+                last, last_message = end_time, m
             if record:
-                log.done[m] = then
+                log.done[m] = end_time
         # ---- who may begin now: conditions of those that wait for the sender, then of those that wait for all ----
         for side in range(2):
-            give_from, give_to, moment = 0, 0, then
+            give_from, give_to, moment = 0, 0, end_time
             if side == 0 and lets_go and tells_early:
-                give_from, give_to, moment = early_ptr[m], early_ptr[m + 1], left
+                give_from, give_to, moment = early_ptr[m], early_ptr[m + 1], sent_time
             elif side == 1 and done:
                 if len(give_ptr):
                     give_from, give_to = give_ptr[m], give_ptr[m + 1]
@@ -208,8 +209,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
             gives = early if side == 0 else give
             for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, moment, m)):
                 other = freed[i]
-                came[other] = src[other] == dst[other]
-                operation = count + other if came[other] else other
+                taken_in[other] = src[other] == dst[other]
+                operation = count + other if taken_in[other] else other
                 turn[operation] = turned << BITS | operation
                 enter(times, turns, ready[other], turn[operation])
                 turned += 1
@@ -219,8 +220,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
 # ---- the queue: the earliest first, and of one moment what has the oldest turn ----
 
 
-def new_turns(most: int) -> tuple[Floats, Longs]:
-    """Room for so many events: their moments, and how many there are, then turn << BITS | number of each.
+def new_turns(capacity: int) -> tuple[Floats, Longs]:
+    """Allocate a queue of `capacity` events: their times; and the number of events, then turn << BITS | number of each.
 
     Event 7 has turn 1 and event 5 turn 2; 7 is put back for moment 4 after 5 was put in for it, and yet comes first:
 
@@ -228,35 +229,35 @@ def new_turns(most: int) -> tuple[Floats, Longs]:
     >>> enter(times, turns, 4.0, 2 << BITS | 5)
     >>> enter(times, turns, 4.0, 1 << BITS | 7)
     >>> for _ in range(2):
-    ...     now, what = leave(times, turns)
-    ...     print(now, what >> BITS, what & ((1 << BITS) - 1))
+    ...     now, entry = leave(times, turns)
+    ...     print(now, entry >> BITS, entry & ((1 << BITS) - 1))
     4.0 1 7
     4.0 2 5
     """
-    return np.empty(most), np.zeros(most + 1, np.int64)
+    return np.empty(capacity), np.zeros(capacity + 1, np.int64)
 
 
 @compiled
-def enter(times: Floats, turns: Longs, time: float, what: int) -> None:
-    """An event (turn << BITS | number) at this moment. O(log events)."""
+def enter(times: Floats, turns: Longs, time: float, entry: int) -> None:
+    """Insert an event (turn << BITS | number) at this time. O(log events)."""
     at = turns[0]
     turns[0] += 1
     while at > 0:  # those that come later go down, on the way from the last place to the top
         up = (at - 1) >> 2
-        if times[up] < time or (times[up] == time and turns[1 + up] < what):
+        if times[up] < time or (times[up] == time and turns[1 + up] < entry):
             break
         times[at], turns[1 + at] = times[up], turns[1 + up]
         at = up
-    times[at], turns[1 + at] = time, what
+    times[at], turns[1 + at] = time, entry
 
 
 @compiled
 def leave(times: Floats, turns: Longs) -> tuple[float, int]:
-    """The next event, taken out: its moment, and turn << BITS | number. There must be one."""
+    """Remove the next event and return its time and its turn << BITS | number. The queue must not be empty."""
     now, first = times[0], turns[1]
     turns[0] -= 1
     count = turns[0]
-    time, what = times[count], turns[1 + count]
+    time, entry = times[count], turns[1 + count]
     at = 0
     while True:  # the last takes the place at the top: the earliest child goes up, as long as that is before it
         best = 4 * at + 1
@@ -265,9 +266,9 @@ def leave(times: Floats, turns: Longs) -> tuple[float, int]:
         for child in range(best + 1, min(best + 4, count)):
             if times[child] < times[best] or (times[child] == times[best] and turns[1 + child] < turns[1 + best]):
                 best = child
-        if time < times[best] or (time == times[best] and what < turns[1 + best]):
+        if time < times[best] or (time == times[best] and entry < turns[1 + best]):
             break
         times[at], turns[1 + at] = times[best], turns[1 + best]
         at = best
-    times[at], turns[1 + at] = time, what
+    times[at], turns[1 + at] = time, entry
     return now, first

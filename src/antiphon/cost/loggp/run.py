@@ -1,4 +1,4 @@
-"""A schedule prepared for LogGP: what any size costs, and which path of messages that is the length of."""
+"""A schedule prepared for LogGP: predicts any size, with its critical path of messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the rece
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A simulation: seconds, the message done last, the log where one was kept; ports still held, bytes received."""
+    """Result of a simulation: seconds, the message done last, the log if there is one; ports still held, bytes
+    received."""
 
     seconds: float
     last: int
@@ -52,7 +53,7 @@ class LoggpEvents(Events):
 
 @dataclass(eq=False)
 class Simulation:
-    """A schedule prepared for any size; what was answered is kept."""
+    """A schedule prepared for any size; results are cached."""
 
     topology: Topology
     profile: Profile
@@ -77,53 +78,55 @@ class Simulation:
 
     @cached_property
     def ports(self) -> int:
-        """Of every rank; 0 where there is no limit, or more than it has messages."""
-        most = max(int(many.max(initial=0)) for many in self._ends)
+        """Ports of every rank; 0 where they do not limit anything."""
+        max_messages = max(int(counts.max(initial=0)) for counts in self._ends)
         radix = self.options.limits.device_radix
-        return 0 if radix is None or radix >= most else radix
+        return 0 if radix is None or radix >= max_messages else radix
 
     @cached_property
     def nics(self) -> int:
-        """Of every node, likewise."""
+        """NICs of every node; 0 where they do not limit anything."""
         inside = self.work.node >= 0
         node = self.work.node[inside]
-        most = max(int(np.bincount(node, many[inside]).max(initial=0)) for many in self._ends)
+        max_messages = max(int(np.bincount(node, counts[inside]).max(initial=0)) for counts in self._ends)
         radix = self.options.limits.node_radix
-        return 0 if radix is None or radix >= most else radix
+        return 0 if radix is None or radix >= max_messages else radix
 
     @cached_property
     def _at_once(self) -> tuple[int, int]:
-        """The most messages of a rank, and of a node with others, where rounds keep those of other times apart."""
-        sent, most = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
+        """Return the most simultaneous messages of any rank, and of any node with other nodes, given that rounds do not
+        overlap at a rank."""
+        sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
         if not self.work.in_rounds:
-            return most + 1, most + 1
+            return limit + 1, limit + 1
         step, src, dst, node = fixed(sent.step, sent.src, sent.dst, self.work.node)
-        both: tuple[int, int] = at_once(step, src, dst, node, most)
-        return both
+        counts: tuple[int, int] = at_once(step, src, dst, node, limit)
+        return counts
 
     def waited_for(self, cost: engine.Cost) -> tuple[int, int]:
-        """Ports and NICs; 0 where nobody ever waits for one: as many are never taken at once, and who goes on when a
-        message is received comes later than its ports and NICs are clear, by more than moments are rounded."""
+        """Return ports and NICs, 0 where no message can ever wait for one. That is so where never more messages than
+        ports or NICs are under way, and each is clear again before its rank can go on, by more than rounding."""
         if not self.ports and not self.nics:
             return 0, 0
         real = self.work.level >= 0
-        latency, send, receive, gap, flight, busy, _ = (one[real] for one in cost)
-        later = sum(float(one.min(initial=np.inf)) for one in (latency, send, receive))
+        latency, send, receive, gap, flight, busy, _ = (values[real] for values in cost)
+        later = sum(float(values.min(initial=np.inf)) for values in (latency, send, receive))
         clear = max(float(gap.max(initial=0)), float((busy - flight).max(initial=0)))
-        longest = sum(float(one.max(initial=0)) for one in (latency, send, receive, gap, flight, busy, cost.work))
+        longest = sum(float(values.max(initial=0)) for values in (latency, send, receive, gap, flight, busy, cost.work))
         if later - clear <= longest * len(self.work) * 2.0**-48:
             return self.ports, self.nics
         ranks, nodes = self._at_once
         return self.ports if ranks > self.ports else 0, self.nics if nodes > self.nics else 0
 
     def sizes(self, nbytes: int) -> Floats:
-        """Bytes by class; whole ones where only rounding kept them from it, as a hair more would be a packet more."""
+        """Return bytes by class, rounded to whole bytes where only floating-point error separates them: a tiny excess
+        would cost a whole packet more."""
         size = self.work.share * nbytes
-        whole = np.rint(size)
-        return np.where(np.abs(size - whole) <= 1e-9 * np.maximum(size, 1.0), whole, size)
+        rounded = np.rint(size)
+        return np.where(np.abs(size - rounded) <= 1e-9 * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """L, o_s, ... of every class of messages; one within a rank has but the gamma of the inmost level."""
+        """Return L, o_s, ... of every class of messages; one within a rank only has the gamma of the first level."""
         size = self.sizes(nbytes)
         out = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
@@ -133,20 +136,20 @@ class Simulation:
             out["gamma"][:] = self.profile.gamma
             return out
         for number, level in enumerate(self.profile.loggp.levels):
-            mine = self.work.level == number
-            for name, values in level.at(size[mine]).items():
-                out[name][mine] = values
+            in_level = self.work.level == number
+            for name, values in level.at(size[in_level]).items():
+                out[name][in_level] = values
         inside = self.work.level < 0
         out["gamma"][inside] = self.profile.loggp.levels[0].at(size[inside])["gamma"]
         return out
 
     def cost(self, nbytes: int) -> tuple[engine.Cost, Floats, Floats]:
-        """Seconds by class, and its bytes and seconds per byte."""
-        told, size = self.figures(nbytes), self.sizes(nbytes)
-        flight, busy = told["G"] * np.maximum(size - 1, 0), told["G"] * size
-        combining = told["gamma"] * self.work.combined * nbytes + self.work.seconds
-        cost = engine.Cost(told["L"], told["o_s"], told["o_r"], told["g"], flight, busy, combining)
-        return cost, size, told["G"]
+        """Return the costs by class in seconds, its bytes, and its seconds per byte."""
+        figures, size = self.figures(nbytes), self.sizes(nbytes)
+        flight, busy = figures["G"] * np.maximum(size - 1, 0), figures["G"] * size
+        combining = figures["gamma"] * self.work.combined * nbytes + self.work.seconds
+        cost = engine.Cost(figures["L"], figures["o_s"], figures["o_r"], figures["g"], flight, busy, combining)
+        return cost, size, figures["G"]
 
     def run(self, nbytes: int, record: bool = True) -> Outcome:
         """Simulate one size."""
@@ -161,10 +164,10 @@ class Simulation:
         return replace(outcome, seconds=outcome.seconds / engine.GRAINS)
 
     def _simulated(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
-        """In grains."""
+        """Simulate in grains of time."""
         work = self.work
         exact, size, per_byte = self.cost(nbytes)
-        cost = engine.Cost(*(np.rint(one * engine.GRAINS) for one in exact))
+        cost = engine.Cost(*(np.rint(values * engine.GRAINS) for values in exact))
         ports, nics = self.ports, self.nics
         if self.options.processors:
             eager = size <= self.options.eager
@@ -179,8 +182,8 @@ class Simulation:
                 wait, moments = work.waits, np.zeros(len(work.waits))
                 seconds, last = simulate_free(work.klass, cost, wait.need, wait.done, wait.before, moments)
                 return Outcome(seconds, last, len(work), log)
-        seconds, last, done, held, received = simulate(work.graph, cost, cut, work.node, ports, nics, log)
-        return Outcome(seconds, last, done, log, held, received)
+        seconds, last, done, held_ports, received = simulate(work.graph, cost, cut, work.node, ports, nics, log)
+        return Outcome(seconds, last, done, log, held_ports, received)
 
     # ---- what it says ----
 
@@ -196,8 +199,8 @@ class Simulation:
         if busiest > seconds:
             terms = {**dict.fromkeys(terms, 0.0), "busiest link": busiest}
             seconds = busiest
-            said = "the busiest link alone takes longer than what is simulated, which knows ranks and ports only"
-            note = f"{note}; {said}" if note else said
+            reason = "the busiest link alone takes longer than what is simulated, which knows ranks and ports only"
+            note = f"{note}; {reason}" if note else reason
         if self.local[0]:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
@@ -206,11 +209,11 @@ class Simulation:
 
     @property
     def _waiting(self) -> str:
-        """What messages wait for at a rank."""
+        """Name of the resource of a rank that messages queue for."""
         return "processors" if self.options.processors else "ports"
 
     def path(self, outcome: Outcome) -> Longs:
-        """The messages that waited for each other until the last one, in order of time."""
+        """Return the chain of messages that the last one depended on, in order of time."""
         path, at = [], outcome.last
         while at >= 0:
             path.append(at)
@@ -222,24 +225,24 @@ class Simulation:
         return tuple(zip(*columns, strict=True))
 
     def _terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
-        """What the messages of that path took, and waited for."""
+        """Split the time of the critical path into terms: costs and queueing of its messages. Also return the path."""
         path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
         kind = self.work.klass[path]
-        left = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
-        left[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
-        parts = {
-            "overhead": cost.send[kind] + np.where(left, 0.0, cost.receive[kind]),
-            "latency": np.where(left, 0.0, cost.latency[kind]),
-            "bandwidth": np.where(left & self.options.processors, 0.0, cost.flight[kind]),
-            self._waiting: np.where(left, 0.0, np.maximum(log.port[path], 0.0)),
-            "NICs": np.where(left, 0.0, log.nic[path]),
-            "combining": np.where(left, 0.0, log.combining[path]),
+        until_sent = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
+        until_sent[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
+        terms_by_message = {
+            "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
+            "latency": np.where(until_sent, 0.0, cost.latency[kind]),
+            "bandwidth": np.where(until_sent & self.options.processors, 0.0, cost.flight[kind]),
+            self._waiting: np.where(until_sent, 0.0, np.maximum(log.port[path], 0.0)),
+            "NICs": np.where(until_sent, 0.0, log.nic[path]),
+            "combining": np.where(until_sent, 0.0, log.combining[path]),
         }
-        terms = {name: float(values.sum()) for name, values in parts.items()}
-        least = 1e-12 * outcome.seconds  # below that differences of moments say nothing
-        terms = {name: seconds if seconds > least else 0.0 for name, seconds in terms.items()}
-        terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if left.any() else 0.0
+        terms = {name: float(values.sum()) for name, values in terms_by_message.items()}
+        resolution = 1e-12 * outcome.seconds  # below that differences of moments say nothing
+        terms = {name: seconds if seconds > resolution else 0.0 for name, seconds in terms.items()}
+        terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0
         return terms, path
 
     def _bottleneck(self, terms: dict[str, float], outcome: Outcome, path: Longs, nbytes: int) -> str:
@@ -260,7 +263,7 @@ class Simulation:
             greatest, outcome, path)  # fmt: skip
 
     def _longest_wait(self, term: str, outcome: Outcome, path: Longs) -> str:
-        """Where the message of the path waited that waited longest."""
+        """Describe the longest wait on the path."""
         log = outcome.log
         waited = {self._waiting: log.port, "NICs": log.nic, "combining": log.combining}[term][path]
         worst = int(path[int(waited.argmax())])
@@ -277,7 +280,7 @@ class Simulation:
 
     def _busiest_level(self, flight: Floats, path: Longs) -> str:
         level = self.work.level[self.work.klass[path]]
-        best = max(set(level.tolist()), key=lambda one: float(flight[level == one].sum()))
+        best = max(set(level.tolist()), key=lambda candidate: float(flight[level == candidate].sum()))
         count = int((level == best).sum())
         if self.profile.loggp is None:
             worst = int(path[int(np.where(level == best, flight, -1.0).argmax())])
@@ -291,30 +294,30 @@ class Simulation:
     def _node(self, rank: int) -> str:
         if self.work.node[rank] < 0:
             return f"rank {rank}"
-        parts = self.topology.places[rank].split("/")
-        at = next(i for i, part in enumerate(parts) if part.rstrip("0123456789") == self.options.limits.node)
-        return "/".join(parts[: at + 1])
+        names = self.topology.places[rank].split("/")
+        at = next(i for i, name in enumerate(names) if name.rstrip("0123456789") == self.options.limits.node)
+        return "/".join(names[: at + 1])
 
     # ---- traces ----
 
     def events(self, nbytes: int) -> LoggpEvents:
-        """When every message is under way (from its first byte until it is done), and what it waited for."""
+        """Return when every message is in transit (from its first byte until it is done), and what it waited for."""
         log = self.run(nbytes).log
         none: NDArray[np.float64] = np.zeros(0)
         about: list[dict[str, object]] = []
         columns = (log.ready, log.longest, log.cause, log.holder)
         for ready, longest, cause, holder in zip(*(c.tolist() for c in columns), strict=True):
-            told: dict[str, object] = {"ready_us": ready * 1e6}
+            details: dict[str, object] = {"ready_us": ready * 1e6}
             if cause:
-                told |= {"waited_us": longest * 1e6, "waited_for": CAUSES[cause]}
+                details |= {"waited_us": longest * 1e6, "waited_for": CAUSES[cause]}
             if cause and holder >= 0:
                 src, dst, step = (int(c[holder]) for c in (self.work.sent.src, self.work.sent.dst, self.work.sent.step))
-                told["behind"] = f"{src} to {dst}, step {step}"
-            about.append(told)
+                details["behind"] = f"{src} to {dst}, step {step}"
+            about.append(details)
         return LoggpEvents(self._unrouted(), log.begin, log.done, none, none, about)
 
     def _unrouted(self) -> Paths:
-        """The messages, with no links: this model knows ranks and NICs."""
+        """The messages without links: this model knows only ranks and NICs."""
         none, sent = np.zeros(0, np.int64), self.work.sent
         assert isinstance(sent, Messages)
         route = np.full(len(sent), -1, np.int32)

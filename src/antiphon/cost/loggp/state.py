@@ -1,5 +1,5 @@
-"""What every loop that simulates works on: who waits for whom, what each class costs, what is written down; and the
-small compiled functions that the loops share.
+"""State shared by the simulation loops (dependencies, costs per class, log) and the small compiled functions they
+share.
 
 In arrays m is a message, k its class (those of one class cost the same), c a condition. Moments and spans are seconds.
 """
@@ -23,7 +23,7 @@ GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes
 
 
 class Graph(NamedTuple):
-    """Who waits for whom: `antiphon.core.messages.Waits`, and the same turned about.
+    """Dependencies between messages: `antiphon.core.messages.Waits`, and the same indexed by condition.
 
     A condition holds when all that give to it have, and the condition before it holds; a message is ready when all the
     conditions that it needs hold.
@@ -64,7 +64,7 @@ class Packets(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What is written down of every message; empty arrays where nothing is."""
+    """What is recorded per message; empty arrays where nothing is recorded."""
 
     ready: Floats  # the moment when all that it waited for was there
     begin: Floats  # when its first byte left
@@ -80,7 +80,7 @@ class Log(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a simulation works in. Made outside of the compiled loop: NumPy asks for large pages, Numba does not."""
+    """Workspace of a simulation. Allocated outside the compiled loop: NumPy asks for large pages, Numba does not."""
 
     heap: Floats  # the event queue (`heap`): what is to come,
     lists: Longs  # by its number
@@ -92,17 +92,27 @@ class Room(NamedTuple):
 
 
 def new_room(graph: Graph, events: int, ports: int) -> Room:
-    """For so many events of messages at once, and the ends of so many ports."""
+    """Allocate the workspace for that many simultaneous events of messages, and for the port events."""
     heap, lists = new_queue(events + ports)
-    ready, held = np.zeros(len(graph.src)), np.zeros(len(graph.waits))
-    return Room(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, held)
+    ready, latest = np.zeros(len(graph.src)), np.zeros(len(graph.waits))
+    return Room(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, latest)
 
 
 @inlined
 def freed_by(  # noqa: PLR0913, PLR0917
-    room: Room, graph: Graph, log: Log, who: Ints, freed: Ints, gives: Ints, first: int, end: int, then: float, m: int
+    room: Room,
+    graph: Graph,
+    log: Log,
+    who: Ints,
+    freed: Ints,
+    gives: Ints,
+    first: int,
+    end: int,
+    give_time: float,
+    m: int,
 ) -> int:
-    """How many messages become ready now that message m gives to the conditions gives[first:end] at the moment `then`.
+    """Count the messages that become ready when message m contributes to the conditions gives[first:end] at
+    `give_time`.
 
     Their numbers are left in `freed`, ascending: that is the order in which they ask for what they need. A condition
     holds from the latest moment that was given to it; then it gives to the one after it. `who`: c -> the message that
@@ -112,7 +122,7 @@ def freed_by(  # noqa: PLR0913, PLR0917
     count = 0
     for i in range(first, end):
         c = gives[i]
-        moment, by = then, m
+        moment, by = give_time, m
         while c >= 0:  # along the chain of conditions, as far as they hold
             if moment >= room.held[c]:
                 room.held[c] = moment
@@ -141,97 +151,99 @@ def freed_by(  # noqa: PLR0913, PLR0917
 
 
 @compiled
-def unheld(times: Floats, held: Bools, first: int, count: int, now: float) -> int:
-    """The port that was left the longest time ago, of those that nobody has now or is promised; -1 where none is.
+def unheld(times: Floats, reserved: Bools, first: int, count: int, now: float) -> int:
+    """Return the port idle for longest among those neither in use nor reserved; -1 where there is none.
 
-    Of the ports first, ..., first + count - 1: `times` when the last byte passed or will, `held` whether one is taken.
+    Of the ports first, ..., first + count - 1: `times`: when the last byte passed or will pass; `reserved`: whether it
+    is taken.
     Port 0 was left at 3, 1 at 2 but is promised, 2 at 1, 3 is in use until 9:
 
-    >>> times, held = np.array([3.0, 2.0, 1.0, 9.0]), np.array([False, True, False, False])
-    >>> [unheld(times, held, 0, many, 5.0) for many in (1, 3)], unheld(times, held, 3, 1, 5.0)
+    >>> times, reserved = np.array([3.0, 2.0, 1.0, 9.0]), np.array([False, True, False, False])
+    >>> [unheld(times, reserved, 0, ports, 5.0) for ports in (1, 3)], unheld(times, reserved, 3, 1, 5.0)
     ([0, 2], -1)
     """
     best = -1
     for i in range(first, first + count):
-        if not held[i] and times[i] <= now and (best < 0 or times[i] < times[best]):
+        if not reserved[i] and times[i] <= now and (best < 0 or times[i] < times[best]):
             best = i
     return best
 
 
 @compiled
-def in_order(some: Ints, count: int) -> None:
-    """The first so many in ascending order: those of one condition are already, those of several seldom are not.
+def in_order(values: Ints, count: int) -> None:
+    """Sort the first `count` values in ascending order; those released by a single condition are sorted already.
 
     By Shell's method, which takes a tenth of the time to compile of what NumPy's sort takes.
 
-    >>> some = np.array([3, 5, 4, 0], np.int32)
-    >>> in_order(some, 3)
-    >>> some.tolist()
+    >>> values = np.array([3, 5, 4, 0], np.int32)
+    >>> in_order(values, 3)
+    >>> values.tolist()
     [3, 4, 5, 0]
     """
     sorted_so_far = 1
-    while sorted_so_far < count and some[sorted_so_far - 1] <= some[sorted_so_far]:
+    while sorted_so_far < count and values[sorted_so_far - 1] <= values[sorted_so_far]:
         sorted_so_far += 1
     if sorted_so_far == count:
         return
     gap = count // 2
     while gap > 0:
         for i in range(gap, count):
-            one, at = some[i], i
-            while at >= gap and some[at - gap] > one:
-                some[at] = some[at - gap]
+            value, at = values[i], i
+            while at >= gap and values[at - gap] > value:
+                values[at] = values[at - gap]
                 at -= gap
-            some[at] = one
+            values[at] = value
         gap = gap * 5 // 11 if gap > 2 else gap - 1
 
 
 @compiled
 def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
-    """The place of the least of times[first:first + count], the first of equal ones, and it: the server free soonest.
+    """Return the place and value of the smallest of times[first:first + count], the first of equal ones: the server
+    free soonest.
 
     >>> place, moment = earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
     >>> place, float(moment)
     (2, 4.0)
     """
-    best, least = first, times[first]
+    best, best_time = first, times[first]
     for i in range(first + 1, first + count):
-        if times[i] < least:
-            best, least = i, times[i]
-    return best, least
+        if times[i] < best_time:
+            best, best_time = i, times[i]
+    return best, best_time
 
 
 @inlined
 def fitting(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
-    """The place of the greatest of times[first:first + count] that is no later than `moment`, or if there is none, of
-    the least, and it: of those free by then the server that was busy last, so that others stay free for what came
-    earlier and asks later.
+    """Return the place and value of the greatest of times[first:first + count] that is at most `moment`, or of the
+    smallest if there is none. Of the servers free by then this is the one that was busy last, so the others stay free
+    for earlier arrivals that ask later.
 
     >>> times = np.array([0.0, 7.0, 4.0, 5.0])
     >>> [(place, float(at)) for place, at in (fitting(times, 1, 3, 6.0), fitting(times, 1, 3, 3.0))]
     [(3, 5.0), (2, 4.0)]
     """
-    best, least = first, times[first]
+    best, best_time = first, times[first]
     for i in range(first + 1, first + count):
-        if (times[i] > least and times[i] <= moment) or (times[i] < least and least > moment):
-            best, least = i, times[i]
-    return best, least
+        if (times[i] > best_time and times[i] <= moment) or (times[i] < best_time and best_time > moment):
+            best, best_time = i, times[i]
+    return best, best_time
 
 
 @inlined
 def blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
-    """Write down that message m waited so long for a thing that another had, if it waited for nothing longer."""
+    """Record how long message m waited for a resource and for which message, if that was its longest wait."""
     if seconds > log.longest[m]:
         log.longest[m], log.cause[m], log.holder[m] = seconds, cause, holder
 
 
 def no_log() -> Log:
-    """For loops that are to write nothing down."""
-    empty, whole = np.empty(0), np.empty(0, np.int32)
-    return Log(empty, empty, empty, empty, empty, empty, empty, whole, np.empty(0, np.uint8), whole, empty)
+    """Return an empty log, for loops that record nothing."""
+    empty, empty_ints = np.empty(0), np.empty(0, np.int32)
+    return Log(empty, empty, empty, empty, empty, empty, empty, empty_ints, np.empty(0, np.uint8), empty_ints, empty)
 
 
 def new_log(count: int) -> Log:
-    """Room to write down so many messages."""
+    """Allocate a log for that many messages."""
     before, holder = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
     cause = np.zeros(count, np.uint8)
     ready, begin, landed, done, port, nic, combining, longest = (np.zeros(count) for _ in range(8))

@@ -120,28 +120,28 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
     def basis(self) -> str:
         """What the figures rest on, for the line that tells one."""
-        what = "network" if self.kinds or not self.boxes else "GPU"
+        device = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
-            return f"{what} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
-        return f"{what} {self.name} calibrated by {', '.join(self.calibrated_by)}"
+            return f"{device} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
+        return f"{device} {self.name} calibrated by {', '.join(self.calibrated_by)}"
 
 
 def read_calls(data: bytes) -> Calls:
     """One such file."""
-    found = decode(data, Calls)
+    calls = decode(data, Calls)
     check_keys(data)
-    found.check()
-    return found
+    calls.check()
+    return calls
 
 
 @cache
 def shipped_calls() -> Mapping[str, Calls]:
     """Those that come with Antiphon, by name."""
-    found = {}
+    tables = {}
     for file in sorted(FOLDER.glob("*.json")):
         with reading(file.name):
             calls = read_calls(read_bytes(file))
             if calls.name != file.stem:
                 raise Invalid(f"is named {quote(calls.name)}, as no file of calls may be that lies there")
-            found[calls.name] = calls
-    return found
+            tables[calls.name] = calls
+    return tables

@@ -82,22 +82,24 @@ class Costs:
 
     def brief(self) -> str:
         """The same without the names of the tables."""
-        known = [calls.name for calls in self._both if calls.calibrated_by]
-        told = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
-        return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told, *self._taken])
+        calibrated = [calls.name for calls in self._both if calls.calibrated_by]
+        uncalibrated = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
+        return "; ".join(
+            [*([f"calibrated by {', '.join(calibrated)}"] if calibrated else []), *uncalibrated, *self._taken]
+        )
 
     def beyond(self, protocol: str, *, in_switches: bool = False) -> str:
         """What is to be added to a figure by this protocol: what of it no table tells. `in_switches`: those of a node
         do what GPUs do elsewhere."""
-        wanted = [f"hop {protocol}", f"share {protocol}"]
-        told = []
+        figures = [f"hop {protocol}", f"share {protocol}"]
+        remarks = []
         for calls in self._both:
             if calls.calibrated_by and not (in_switches and calls is self.gpu):
-                assumed = ", ".join(figure for figure in wanted if calls.assumes(figure))
-                told += [f"; {assumed} of {calls.name} not calibrated"] if assumed else []
+                assumed = ", ".join(figure for figure in figures if calls.assumes(figure))
+                remarks += [f"; {assumed} of {calls.name} not calibrated"] if assumed else []
         if self.one_process and self.gpu.assumes("more"):
-            told.append(f"; {ONE_AFTER_ANOTHER} not calibrated")
-        return "".join(told)
+            remarks.append(f"; {ONE_AFTER_ANOTHER} not calibrated")
+        return "".join(remarks)
 
     def at_once(self, terms: Mapping[str, float]) -> str:
         """What is to be added where several messages at once take a part of the time, and no table tells what."""
@@ -140,17 +142,17 @@ def prices(
     """All that NCCL could do for this collective here, the least first; nbytes as nccl-tests counts them. O(1)."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
-    found = []
+    options = []
     for algorithm in CHOSEN:
         if algorithm in algorithms:
             load = _load(algorithm, place, costs, collective, nbytes)
             if load is not None:
-                found += [priced(load, algorithm, p, place, costs) for p in _protocols(algorithm, place, costs)]
+                options += [priced(load, algorithm, p, place, costs) for p in _protocols(algorithm, place, costs)]
     copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
-    found += [] if copied is None else [copied]
-    if not found:
+    options += [] if copied is None else [copied]
+    if not options:
         raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")
-    return sorted(found, key=lambda one: one.seconds)
+    return sorted(options, key=lambda option: option.seconds)
 
 
 def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> Priced | None:
@@ -158,9 +160,9 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     copies = costs.gpu.copies
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
-    others = place.local - 1
+    peers = place.local - 1
     wire = place.wire if collective in ROOTED else place.to_all or place.wire
-    hops, moved = others * copies.latency, others / place.local * nbytes / (wire * copies.share)
+    hops, moved = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)
     return _summed(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
 
 
@@ -173,8 +175,8 @@ def taken(costs: Costs, algorithm: str) -> int | None:
     """How many multiprocessors of a GPU this takes at most while it runs; None where that is not known."""
     if algorithm == COPIES:
         return 0
-    known = costs.gpu.units.taken if costs.gpu.units is not None else {}
-    return known.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
+    units = costs.gpu.units.taken if costs.gpu.units is not None else {}
+    return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
 def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
@@ -225,8 +227,8 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
     nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
         return None
-    halved, kept = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
-    wire = (1 + kept) * nbytes
+    halved, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    wire = (1 + own_share) * nbytes
     if algorithm == NVLS:
         return Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
     if algorithm == NVLS_TREE:
@@ -264,10 +266,10 @@ def _pat(place: Place, collective: str, nbytes: int) -> Load | None:
 def _sends(place: Place, collective: str, nbytes: int) -> Load:
     """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes. Where
     pairs of a node have no link, what others relay for them counts as more bytes over the wire."""
-    part, away = nbytes / place.ranks, place.ranks - place.local
+    share, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
     relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
     return Load(
-        1, 1 if away else 0, part * (place.local - 1) * relayed, part * place.local * away, messages=messages,
+        1, 1 if away else 0, share * (place.local - 1) * relayed, share * place.local * away, messages=messages,
         to_all=True,
     )  # fmt: skip

@@ -32,12 +32,12 @@ _MODELS = (
 EC2 = "ec2:instance="
 
 
-def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -> tuple[Calls, str] | None:
+def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls]) -> tuple[Calls, str] | None:
     """The figures of its GPUs, and who says so where these are not the catalogue's; None where nobody does."""
-    calls = gpu_of(machine.name, known)
+    calls = gpu_of(machine.name, catalogue)
     if calls is not None:
-        box, what = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
-        if not _fits(place, box, slowed=DEGRADED in what):
+        box, changes = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
+        if not _fits(place, box, slowed=DEGRADED in changes):
             return None
         own = box_of(machine.name)
         return (
@@ -45,26 +45,26 @@ def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -
             "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
         )
     model = _PROBED.fullmatch(machine.name)
-    found = model and _figures_of(model["model"], known)
-    if not model or not found or found not in known:
+    generation = model and _figures_of(model["model"], catalogue)
+    if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
-    fits = any(_fits(place, box, slowed=slowed) for box in known[found].boxes)
-    return (known[found], f"GPUs taken for {found} by their name, {model['model']}") if fits else None
+    fits = any(_fits(place, box, slowed=slowed) for box in catalogue[generation].boxes)
+    return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
 
 
-def _figures_of(model: str, known: Mapping[str, Calls]) -> str | None:
+def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
     """Whose figures are those of GPUs that a tool calls so, or of the catalogue's machine of this name."""
-    if found := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
-        return found
-    calls = gpu_of(model, known)
+    if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
+        return generation
+    calls = gpu_of(model, catalogue)
     return calls.name if calls is not None else None
 
 
-def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:
+def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
     """The generation of GPUs that a machine of the catalogue has, by its name; None where nothing is known of it."""
     box = box_of(name)
-    return next((calls for calls in known.values() if box in calls.boxes), None) if box else None
+    return next((calls for calls in catalogue.values() if box in calls.boxes), None) if box else None
 
 
 def box_of(name: str) -> str:
@@ -84,8 +84,8 @@ def _box(name: str) -> str:
     spec = _spec(name)
     if not _CHANGED.fullmatch(name.removeprefix(spec)):
         return ""
-    kind, _, told = spec.partition(":")
-    options = dict(part.partition("=")[::2] for part in told.split(","))
+    kind, _, arguments = spec.partition(":")
+    options = dict(option.partition("=")[::2] for option in arguments.split(","))
     if kind == "cluster":
         return options.get("box", "").partition(":")[0]
     return EC2 + options.get("instance", "") if kind == "ec2" else kind
@@ -101,17 +101,17 @@ def _fits(place: Place, box: str, *, slowed: bool) -> bool:
         return False  # what is left of a mesh may have no ring
     if not place.all_meet and not slowed and place.wire != own.wire:
         return False
-    most = dict[str, Fraction]()
+    fastest = dict[str, Fraction]()
     for kind, bandwidth in own.inner:
-        most[kind] = max(bandwidth, most.get(kind, bandwidth))
+        fastest[kind] = max(bandwidth, fastest.get(kind, bandwidth))
     if slowed:
-        return all(bandwidth <= most.get(kind, 0) for kind, bandwidth in place.inner)
+        return all(bandwidth <= fastest.get(kind, 0) for kind, bandwidth in place.inner)
     return place.inner <= own.inner
 
 
 def kinds_within(calls: Calls) -> set[str]:
     """Of links within the nodes that these figures are of."""
-    places = [found for box in calls.boxes if (found := _within(box)) is not None]
+    places = [within_box for box in calls.boxes if (within_box := _within(box)) is not None]
     return {kind for place in places for kind, _ in place.inner}
 
 

@@ -68,11 +68,11 @@ class Library:
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
         """All that it could do, its choice first; nothing faster than the proven bound of the machine."""
-        found = prices(self.place, self.costs, collective, nbytes, self.algorithms)
-        mine = self._registered(collective, nbytes)
-        if mine is not None:
-            found = [priced_by(mine, self.place, self.costs, nbytes, found), *found]
-        return [self._hold(way, collective, nbytes) for way in found]
+        options = prices(self.place, self.costs, collective, nbytes, self.algorithms)
+        algorithm = self._registered(collective, nbytes)
+        if algorithm is not None:
+            options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
+        return [self._hold(option, collective, nbytes) for option in options]
 
     def limit(self, collective: str) -> Proven | None:
         """The proven bound of a collective, where it is known."""
@@ -80,17 +80,19 @@ class Library:
             self.limits[collective] = proven_limit(self.machine, collective, self.root)
         return self.limits[collective]
 
-    def _hold(self, way: Priced, collective: str, nbytes: int) -> Priced:
+    def _hold(self, option: Priced, collective: str, nbytes: int) -> Priced:
         limit = self.limit(collective)
-        return way if limit is None else limit.hold(way, nbytes)
+        return option if limit is None else limit.hold(option, nbytes)
 
     def _registered(self, collective: str, nbytes: int) -> Algorithm | None:
-        return next((one for one in self.registered if one.has(collective, nbytes)), None)
+        return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
 
     def _chosen_by(self, collective: str, nbytes: int) -> str:
         """Why MSCCL chooses so: one of its algorithms by its range, where none is here all as NCCL does."""
-        mine = self._registered(collective, nbytes)
-        return mine.why() if mine is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
+        algorithm = self._registered(collective, nbytes)
+        return (
+            algorithm.why() if algorithm is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
+        )
 
     def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
         """Its range, if it is chosen by that; what it gains on the next best, and what it waits for most."""
@@ -101,43 +103,45 @@ class Library:
 
     def taken(self, collective: str, nbytes: int) -> int | None:
         """How many multiprocessors of each GPU its choice takes at most; None where that is not known."""
-        mine = self._registered(collective, nbytes)
-        return mine.blocks if mine is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
+        algorithm = self._registered(collective, nbytes)
+        return (
+            algorithm.blocks if algorithm is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
+        )
 
     def basis(self, collective: str, nbytes: int) -> str:
         """Whether the figure of its choice is calibrated, and by which tables: as it stands in that line."""
-        mine = self._registered(collective, nbytes)
-        if mine is not None:
-            return mine.basis(self.costs)
+        algorithm = self._registered(collective, nbytes)
+        if algorithm is not None:
+            return algorithm.basis(self.costs)
         return self.costs.basis() + self._beyond(collective, self.at(collective, nbytes)[0])
 
     def brief(self, collective: str, nbytes: int) -> str:
         """The same of its choice at a size, without the names of the tables."""
-        mine = self._registered(collective, nbytes)
-        if mine is not None:
-            return mine.basis(self.costs)
+        algorithm = self._registered(collective, nbytes)
+        if algorithm is not None:
+            return algorithm.basis(self.costs)
         return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0])
 
-    def _beyond(self, collective: str, way: Priced) -> str:
+    def _beyond(self, collective: str, option: Priced) -> str:
         """What of a figure no table of this collective tells."""
-        told = self.costs.beyond(way.protocol, in_switches=way.algorithm in (NVLS, NVLS_TREE))
-        if way.algorithm in NO_TABLE:
-            return f"; {way.algorithm} not calibrated{told}"
-        return told if collective == "allreduce" else f"; {collective} by the figures of allreduce{told}"
+        remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
+        if option.algorithm in NO_TABLE:
+            return f"; {option.algorithm} not calibrated{remark}"
+        return remark if collective == "allreduce" else f"; {collective} by the figures of allreduce{remark}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
         multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
         Where `limit` is the proven bound, `limited_by` is its witness in words."""
         factor = busbw_factor(Collective(collective, self.place.ranks))
-        found = []
+        rows = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
             units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
             copied = copied and self._hold(copied, collective, nbytes)
             limit = self.limit(collective) if best.limit == BOUND else None
-            found.append(
+            rows.append(
                 {
                     "nbytes": nbytes,
                     "seconds": best.seconds,
@@ -155,10 +159,10 @@ class Library:
                     "sms_of": units and units.of,
                     "without_sms": copied and copied.seconds,
                     "calibrated": self.basis(collective, nbytes),
-                    "others": {one.name: one.seconds for one in rest},
+                    "others": {option.name: option.seconds for option in rest},
                 }
             )
-        return found
+        return rows
 
 
 def error_at(collective: str, nbytes: int) -> float | None:
@@ -195,28 +199,30 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
     """What it gains on the next best way, and what it waits for most."""
     if not rest:
         return f"the only way; mostly {mostly(best)}"
-    other = next((one for one in rest if one.algorithm != best.algorithm), rest[0])
+    other = next((option for option in rest if option.algorithm != best.algorithm), rest[0])
     return f"{other.name} would take {format_seconds(other.seconds)}; mostly {mostly(best)}"
 
 
-def library(asked: str, machine: Topology) -> Library:
-    """The library that `asked` names on this machine: nccl, rccl or msccl, behind a colon gpu=, network=, processes=,
+def library(request: str, machine: Topology) -> Library:
+    """The library that `request` names on this machine: nccl, rccl or msccl, behind a colon gpu=, network=, processes=,
     algorithm=. Unsupported where no figures are known of its GPUs or its network, and none are named."""
-    name, _, behind = asked.partition(":")
+    name, _, behind = request.partition(":")
     if name not in LIBRARIES:
         raise Invalid(f"library {quote(name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}")
-    told = parse_options(behind.split(",") if behind else (), f"library {quote(asked)}", EXAMPLE)
-    for key in told:
+    options = parse_options(behind.split(",") if behind else (), f"library {quote(request)}", EXAMPLE)
+    for key in options:
         if key not in OPTIONS:
             raise Invalid(f"library {name}: has no option {quote(key)}; it has {', '.join(OPTIONS)}")
-    found = library_here(machine, **told)
+    chosen = library_here(machine, **options)
     if name == MSCCL:
-        mine = [] if "algorithm" in told else registered(found.costs.gpu.name, found.place)
-        return replace(found, name=name, registered=mine)
-    if found.name != name:
-        figures = found.costs.gpu.name
-        raise Unsupported(f"library {name}: the figures of {figures} are of {found.name.upper()}; ask for {found.name}")
-    return found
+        algorithms = [] if "algorithm" in options else registered(chosen.costs.gpu.name, chosen.place)
+        return replace(chosen, name=name, registered=algorithms)
+    if chosen.name != name:
+        figures = chosen.costs.gpu.name
+        raise Unsupported(
+            f"library {name}: the figures of {figures} are of {chosen.name.upper()}; ask for {chosen.name}"
+        )
+    return chosen
 
 
 def library_here(
@@ -228,72 +234,72 @@ def library_here(
         raise Unsupported(
             f"topology {machine.name}: a rank has no link to others of its node; no model of NCCL is calibrated there"
         )
-    figures, by_name_alone = _gpu(machine, place, gpu)
-    between, asked = _network(machine, place, figures, network)
+    figures, gpu_note = _gpu(machine, place, gpu)
+    between, network_note = _network(machine, place, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
-    taken = "; ".join(filter(None, (by_name_alone, asked)))
-    costs = Costs(figures, between, processes == PROCESSES[1], taken)
+    assumptions = "; ".join(filter(None, (gpu_note, network_note)))
+    costs = Costs(figures, between, processes == PROCESSES[1], assumptions)
     return Library(figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else CHOSEN)
 
 
-def library_of(machine: Topology, members: Collection[int], **told: str) -> Library:
+def library_of(machine: Topology, members: Collection[int], **options: str) -> Library:
     """The same of the machine that these ranks make up."""
     if len(members) == machine.ranks:
-        return library_here(machine, **told)
-    found = library_here(keep(machine, members, name=machine.name).topology, **told)
-    if not found.place.all_meet:
+        return library_here(machine, **options)
+    group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
+    if not group_library.place.all_meet:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
-    return found
+    return group_library
 
 
-def library_among(machine: Topology, wanted: Iterable[Collective], **told: str) -> Library | None:
+def library_among(machine: Topology, collectives: Iterable[Collective], **options: str) -> Library | None:
     """What tells NCCL's own choice of these collectives; among some ranks only, on the machine that these make up. None
     for groups of which nothing is known, and for collectives of one's own."""
-    wanted = tuple(wanted)
-    groups = {tuple(sorted(one.members)) for one in wanted}
-    if len(groups) != 1 or any(one.kind not in KINDS for one in wanted):
+    collectives = tuple(collectives)
+    groups = {tuple(sorted(collective.members)) for collective in collectives}
+    if len(groups) != 1 or any(collective.kind not in KINDS for collective in collectives):
         return None
     (members,) = groups
     if len(members) == machine.ranks:
-        return library_here(machine, **told)
+        return library_here(machine, **options)
     try:
-        return library_of(machine, members, **told)
+        return library_of(machine, members, **options)
     except (Invalid, Unsupported):
         return None
 
 
-def _gpu(machine: Topology, place: Place, asked: str) -> tuple[Calls, str]:
+def _gpu(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
     """Its figures, and what is to be said where these are not known to be its own."""
-    known = shipped_calls()
-    found = generation_of(machine, place, known)
-    if asked:
-        told = by_name(asked, known, "gpu", boxes=True)
-        own = found is not None and told is found[0] and not found[1]
-        return told, "" if own else f"GPUs taken for {told.name} as asked"
-    if found is None:
-        able = ", ".join(name for name, calls in known.items() if calls.boxes)
+    catalogue = shipped_calls()
+    detected = generation_of(machine, place, catalogue)
+    if requested:
+        chosen = by_name(requested, catalogue, "gpu", boxes=True)
+        own = detected is not None and chosen is detected[0] and not detected[1]
+        return chosen, "" if own else f"GPUs taken for {chosen.name} as asked"
+    if detected is None:
+        able = ", ".join(name for name, calls in catalogue.items() if calls.boxes)
         raise Unsupported(
             f"topology {machine.name}: no figures are known of its GPUs; name a generation by gpu= (figures of {able})"
         )
-    return found
+    return detected
 
 
-def _network(machine: Topology, place: Place, gpu: Calls, asked: str) -> tuple[Calls | None, str]:
+def _network(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
     """The same of its network; None where it has none."""
-    known = shipped_calls()
-    told = by_name(asked, known, "network", boxes=False) if asked else None
+    catalogue = shipped_calls()
+    chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None
     if place.nodes == 1:
         return None, ""
-    found = network_of(place, gpu.name, known)
-    if told is not None:
-        return told, "" if told is found else f"network taken for {told.name} as asked"
-    if found is None:
-        able = ", ".join(name for name, calls in known.items() if not calls.boxes)
+    detected = network_of(place, gpu.name, catalogue)
+    if chosen is not None:
+        return chosen, "" if chosen is detected else f"network taken for {chosen.name} as asked"
+    if detected is None:
+        able = ", ".join(name for name, calls in catalogue.items() if not calls.boxes)
         raise Unsupported(
             f"topology {machine.name}: no figures are known of a network of {' and '.join(place.kinds)} links; name "
             f"one by network= (figures of {able})"
         )
-    return found, ""
+    return detected, ""

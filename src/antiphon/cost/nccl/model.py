@@ -63,30 +63,30 @@ def calls(
     node = node_of_ranks(topology)
     far = node[schedule.src] != node[schedule.dst]
     own = _own(schedule, topology, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes})
-    ways, between = _ways(own, schedule, topology, BY[by]), own.costs.network
-    more = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
-    more["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in ways else 0.0
+    predictors, between = _ways(own, schedule, topology, BY[by]), own.costs.network
+    extra = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
+    extra["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
     costs = own.costs if far.any() else replace(own.costs, network=None)
     joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
-    traced = all(hasattr(way, "events") for way in ways.values())
+    traced = all(hasattr(predictor, "events") for predictor in predictors.values())
     launch, strange = partial(own.costs.launch, own.place.local), _strange(own, schedule, topology)
-    return (_Traced if traced else _Called)(ways, launch, more, costs, joined, strange)
+    return (_Traced if traced else _Called)(predictors, launch, extra, costs, joined, strange)
 
 
-def _own(schedule: Schedule, topology: Topology, leaves: bool, told: Mapping[str, str]) -> Library:
+def _own(schedule: Schedule, topology: Topology, leaves: bool, overrides: Mapping[str, str]) -> Library:
     """Whose figures: of a group those of the machine that it makes up, by which it is also told whether anything is
     known; else those of the whole, also where it sends by way of other nodes."""
     members = schedule.collective.members
     if len(members) == topology.ranks:
-        return library_here(topology, **told)
+        return library_here(topology, **overrides)
     try:
-        found = library_of(topology, members, **told)
+        library = library_of(topology, members, **overrides)
     except (Invalid, Unsupported):
-        return library_here(topology, **told)
-    if leaves and found.place.nodes == 1:
+        return library_here(topology, **overrides)
+    if leaves and library.place.nodes == 1:
         with suppress(Invalid, Unsupported):
-            return library_here(topology, **told)
-    return found
+            return library_here(topology, **overrides)
+    return library
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +103,25 @@ class _Called:
     strange: str
 
     def best(self, nbytes: int) -> tuple[str, Prediction]:
-        return min(((name, way(nbytes)) for name, way in self.ways.items()), key=lambda pair: pair[1].seconds)
+        return min(
+            ((name, predictor(nbytes)) for name, predictor in self.ways.items()), key=lambda pair: pair[1].seconds
+        )
 
     def __call__(self, nbytes: int) -> Prediction:
         name, best = self.best(nbytes)
         rest = sum(self.more.values()) + best.seconds
         terms = {"launch": self.launch(rest), **self.more, **best.terms}
-        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._told(name))
+        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe(name))
 
-    def _told(self, way: str) -> tuple[str, str]:
+    def _describe(self, protocol: str) -> tuple[str, str]:
         """What it takes of a GPU and what the figures rest on, at length and in a few words."""
-        switched = way == NVLS
-        more = self.costs.beyond(SIMPLE if switched else way, in_switches=switched) + self.costs.at_once(self.more)
-        more += (f"; {COLLNET} not calibrated" if self.joined else "") + self.strange
-        taken = units_text(self.costs, NVLS if switched else RING)
-        return f"protocol {way}; {taken}{self.costs.basis()}{more}", self.costs.brief() + more
+        switched = protocol == NVLS
+        remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
+            self.more
+        )
+        remarks += (f"; {COLLNET} not calibrated" if self.joined else "") + self.strange
+        units = units_text(self.costs, NVLS if switched else RING)
+        return f"protocol {protocol}; {units}{self.costs.basis()}{remarks}", self.costs.brief() + remarks
 
 
 class _Traced(_Called):
@@ -126,40 +130,46 @@ class _Traced(_Called):
     def events(self, nbytes: int) -> Events:
         """Those of the fastest protocol, all of them after the launch."""
         name, best = self.best(nbytes)
-        found: Events = self.ways[name].events(nbytes)  # type: ignore[attr-defined]
-        more = sum(self.more.values())
-        late = self.launch(more + best.seconds) + more
+        unshifted: Events = self.ways[name].events(nbytes)  # type: ignore[attr-defined]
+        extra = sum(self.more.values())
+        late = self.launch(extra + best.seconds) + extra
         return replace(
-            found,
-            start=found.start + late,
-            landed=found.landed + late,
-            use_start=found.use_start + late,
-            use_end=found.use_end + late,
+            unshifted,
+            start=unshifted.start + late,
+            landed=unshifted.landed + late,
+            use_start=unshifted.use_start + late,
+            use_end=unshifted.use_end + late,
         )
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
     """What it takes of a GPU's multiprocessors, where that is known."""
-    units, many = costs.gpu.units, taken(costs, algorithm)
-    return "" if units is None or many is None else f"up to {many} of {units.of} SMs; "
+    units, used = costs.gpu.units, taken(costs, algorithm)
+    return "" if units is None or used is None else f"up to {used} of {units.of} SMs; "
 
 
 def _messages(schedule: Schedule, node: Longs) -> float:
     """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
     pieces too. O(rows log rows)."""
-    some = np.flatnonzero(node[schedule.src] != node[schedule.dst])
-    here, there = _ends(schedule, some)
-    sides = _beyond_first(schedule, some, [here], there), _beyond_first(schedule, some, [there], here)
+    crossing = np.flatnonzero(node[schedule.src] != node[schedule.dst])
+    senders, receivers = _ends(schedule, crossing)
+    sides = (
+        _beyond_first(schedule, crossing, [senders], receivers),
+        _beyond_first(schedule, crossing, [receivers], senders),
+    )
     return max(float(side.sum()) for side in sides) * _passes(schedule)
 
 
 def _fan(schedule: Schedule, node: Longs) -> float:
     """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
     its own, summed over the steps, those of pieces too. O(rows log rows)."""
-    some = np.flatnonzero(node[schedule.src] == node[schedule.dst])
-    here, there = _ends(schedule, some)
-    data = (schedule.chunk[some], len(schedule.chunks))
-    sides = _beyond_first(schedule, some, [here, data], there), _beyond_first(schedule, some, [there, data], here)
+    inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
+    senders, receivers = _ends(schedule, inner)
+    data = (schedule.chunk[inner], len(schedule.chunks))
+    sides = (
+        _beyond_first(schedule, inner, [senders, data], receivers),
+        _beyond_first(schedule, inner, [receivers, data], senders),
+    )
     return float(np.maximum(*sides).sum()) * _passes(schedule)
 
 
@@ -183,9 +193,9 @@ def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], oth
     count = np.bincount(pairs // other[1], minlength=len(groups))
     when = np.empty(len(groups), np.int64)
     when[group] = step
-    most = np.zeros(len(times), np.int64)
-    np.maximum.at(most, when, count - 1)
-    return most
+    maxima = np.zeros(len(times), np.int64)
+    np.maximum.at(maxima, when, count - 1)
+    return maxima
 
 
 def _passes(schedule: Schedule) -> float:
@@ -200,15 +210,15 @@ def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[
     near, far, trunks = _kinds(place, topology)
     if schedule.joint is not None and gpu.nvls is not None:
         latency, share = gpu.nvls.latency / NVLS_PASSES, gpu.nvls.share
-        seen = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
-        return {"nvls": _flowing(schedule, topology, seen)}
+        link_figures = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
+        return {"nvls": _flowing(schedule, topology, link_figures)}
     able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
     links = 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
-    found: dict[str, Predictor] = {}
+    predictors: dict[str, Predictor] = {}
     for p in able:
-        seen = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}
-        found[p] = by(schedule, topology, profile=_profile(seen))
-    return found
+        link_figures = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}
+        predictors[p] = by(schedule, topology, profile=_profile(link_figures))
+    return predictors
 
 
 def _kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
@@ -218,8 +228,10 @@ def _kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[st
     near = {kind for kind, _ in place.inner}
     far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
     if near & (far | trunks):
-        some = ", ".join(sorted(near & (far | trunks)))
-        raise Unsupported(f"model calls: links of kind {some} are within nodes and between them; give them names apart")
+        names = ", ".join(sorted(near & (far | trunks)))
+        raise Unsupported(
+            f"model calls: links of kind {names} are within nodes and between them; give them names apart"
+        )
     near |= {kind for kind, _ in wires.inner} - far - trunks
     far |= set(wires.kinds) - near - trunks
     return near, far, trunks | (set(wires.trunks) - near - far)
@@ -229,23 +241,23 @@ def _strange(own: Library, schedule: Schedule, topology: Topology) -> str:
     """What is to be added where it sends by links that its figures do not speak for: those of a group, by what only the
     rest of the machine has."""
     place, network = own.place, own.costs.network
-    known = {kind for kind, _ in place.inner}
+    calibrated = {kind for kind, _ in place.inner}
     if network is not None:
-        known |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
-    if all(kind.kind in known for kind in topology.types):
+        calibrated |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
+    if all(kind.kind in calibrated for kind in topology.types):
         return ""
     on = loads(schedule, topology).resource
     used = np.unique(topology.link_type[np.unique(on[on < topology.links])]).tolist()
-    strange = {topology.types[kind].kind for kind in used} - known
+    strange = {topology.types[kind].kind for kind in used} - calibrated
     strange -= kinds_within(own.costs.gpu) if strange else strange
     return f"; links of kind {', '.join(sorted(strange))} not calibrated" if strange else ""
 
 
-def _flowing(schedule: Schedule, topology: Topology, seen: Seen) -> Predictor:
+def _flowing(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
     """Through switches that reduce and multicast pieces flow on: latency once for each step of the whole, not of every
     piece, as the figure was measured."""
-    late = Barriers(replace(schedule, pieces=1), _profile(seen).on(topology)).predictor()(0)
-    still = {kind: (0.0, share) for kind, (_, share) in seen.items()}
+    late = Barriers(replace(schedule, pieces=1), _profile(link_figures).on(topology)).predictor()(0)
+    still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
     flow = Barriers(schedule, _profile(still).on(topology)).predictor()
 
     def predict(nbytes: int) -> Prediction:

@@ -71,8 +71,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     def basis(self, costs: Costs) -> str:
         """What a figure of it rests on."""
         if self.calibrated_by:
-            taken = f"; {costs.taken}" if costs.taken else ""
-            return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{taken}"
+            assumptions = f"; {costs.taken}" if costs.taken else ""
+            return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{assumptions}"
         if self.as_library:
             return f"{costs.basis()}, which were measured with MSCCL's algorithms on"
         return f"{costs.basis()}; MSCCL's {self.name} not calibrated"
@@ -95,8 +95,8 @@ def read_algorithms(data: bytes) -> tuple[Algorithm, ...]:
     check_keys(data)
     if (file.format, file.version) != (FORMAT, VERSION):
         raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
-    for one in file.algorithms:
-        one.check()
+    for algorithm in file.algorithms:
+        algorithm.check()
     return tuple(file.algorithms)
 
 
@@ -111,17 +111,17 @@ def registered(gpu: str, place: Place) -> list[Algorithm]:
     return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
 
 
-def priced_by(one: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[Priced]) -> Priced:
+def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[Priced]) -> Priced:
     """What it takes. `library`: all that NCCL could do, its choice first."""
-    if one.as_library:
+    if algorithm.as_library:
         best = library[0]
-        return Priced(one.way, one.protocol, best.seconds, best.terms, best.limit)
-    if one.seconds is not None and one.share is not None:
-        moved = moved_by(one.collective, place.ranks) * nbytes / (place.wire * one.share)
-        rest = {"network": 0.0, "bytes": moved, "hops": max(one.seconds - costs.gpu.launch, 0.0)}
+        return Priced(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
+    if algorithm.seconds is not None and algorithm.share is not None:
+        moved = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
+        rest = {"network": 0.0, "bytes": moved, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
-        return Priced(one.way, one.protocol, sum(terms.values()), terms, "wire")
-    return priced(_load(one.way, place, nbytes), one.way, one.protocol, place, costs)
+        return Priced(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
+    return priced(_load(algorithm.way, place, nbytes), algorithm.way, algorithm.protocol, place, costs)
 
 
 def moved_by(collective: str, ranks: int) -> float:
@@ -129,13 +129,13 @@ def moved_by(collective: str, ranks: int) -> float:
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 
-def _load(way: str, place: Place, nbytes: int) -> Load:
+def _load(algorithm: str, place: Place, nbytes: int) -> Load:
     """allpairs: all to all, twice; direct: once. hierarchical, three-step: what goes to other nodes is gathered by the
     GPU of the same number first, so that each sends one message to each node."""
     g, n = place.local, place.ranks
-    if way == ALLPAIRS:
+    if algorithm == ALLPAIRS:
         return Load(2, 0, 2 * (n - 1) / n * nbytes, 0)
-    if way == DIRECT:
+    if algorithm == DIRECT:
         return Load(1, 0, (n - 1) / n * nbytes, 0)
-    inside, part = (2 if way == HIERARCHICAL else 3), nbytes / n
-    return Load(inside, 1, nbytes * (g - 1) / g, part * g * (n - g), messages=max(place.nodes - 2, 0), to_all=True)
+    inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n
+    return Load(inside, 1, nbytes * (g - 1) / g, share * g * (n - g), messages=max(place.nodes - 2, 0), to_all=True)

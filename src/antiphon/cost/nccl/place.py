@@ -71,18 +71,18 @@ _wires: WeakKeyDictionary[Topology, Wires] = WeakKeyDictionary()
 def place_of(machine: Topology) -> Place:
     """Read off the links; Unsupported where nodes differ in ranks, or do not reach each other, as nothing was measured
     of such. O(links) once."""
-    found = _places.get(machine)
-    if found is None:
-        found = _places[machine] = _place(machine)
-    return found
+    place = _places.get(machine)
+    if place is None:
+        place = _places[machine] = _place(machine)
+    return place
 
 
 def wires_of(machine: Topology) -> Wires:
     """Read off the links. O(links) once."""
-    found = _wires.get(machine)
-    if found is None:
-        found = _wires[machine] = _sorted_wires(machine, _node_of_all(machine, node_of_ranks(machine)))
-    return found
+    wires = _wires.get(machine)
+    if wires is None:
+        wires = _wires[machine] = _sorted_wires(machine, _node_of_all(machine, node_of_ranks(machine)))
+    return wires
 
 
 def _place(machine: Topology) -> Place:
@@ -138,8 +138,8 @@ def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
     )  # fmt: skip
 
 
-def _kinds(machine: Topology, some: NDArray[np.bool_]) -> tuple[str, ...]:
-    return tuple(sorted({machine.types[int(t)].kind for t in np.unique(machine.link_type[some])}))
+def _kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
+    return tuple(sorted({machine.types[int(t)].kind for t in np.unique(machine.link_type[links])}))
 
 
 def node_of_ranks(machine: Topology) -> Longs:
@@ -150,32 +150,32 @@ def node_of_ranks(machine: Topology) -> Longs:
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
     """The node of every rank, and of switches whose place is in one; -1: in none. Where no places tell of nodes, all is
     in one; of a single host also where all of its links would else lead out of it."""
-    whole = np.zeros(machine.nodes, np.int64)
+    single_node = np.zeros(machine.nodes, np.int64)
     alone = not of_rank.any()
     if alone and not _host(machine.places[0]):
-        return whole
+        return single_node
     prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
     switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
-    found = np.array([*of_rank.tolist(), *switches], np.int64)
-    within = (found[machine.link_src] == 0) & (found[machine.link_dst] == 0)
-    return whole if alone and not within.any() else found
+    node_of = np.array([*of_rank.tolist(), *switches], np.int64)
+    within = (node_of[machine.link_src] == 0) & (node_of[machine.link_dst] == 0)
+    return single_node if alone and not within.any() else node_of
 
 
 def _host(place: str) -> str:
     """The part of a place up to the host."""
-    parts = place.split("/")
-    at = next((i for i, part in enumerate(parts[:-1]) if part.startswith(BOXES)), None)
-    return "/".join(parts[: at + 1]) if at is not None else ""
+    components = place.split("/")
+    at = next((i for i, component in enumerate(components[:-1]) if component.startswith(BOXES)), None)
+    return "/".join(components[: at + 1]) if at is not None else ""
 
 
 def _leaving(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
     """The least that a node can send to others: its links, and the shared limits among them."""
     rate = {link: float(speed[link]) for link in np.flatnonzero(leaving).tolist()}
     for limit in machine.limits:
-        mine = [link for link in limit.links if link in rate]
-        total = sum(rate[link] for link in mine)
-        if mine and total > float(limit.bandwidth):
-            for link in mine:
+        members = [link for link in limit.links if link in rate]
+        total = sum(rate[link] for link in members)
+        if members and total > float(limit.bandwidth):
+            for link in members:
                 rate[link] *= float(limit.bandwidth) / total
     per_node: dict[int, float] = {}
     for link, value in rate.items():
@@ -189,17 +189,17 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
     group = np.where(node_of < 0, nodes + np.arange(machine.nodes), node_of)
     src, dst = group[machine.link_src], group[machine.link_dst]
     for begin, end, forth in ((src, dst, True), (dst, src, False)):
-        seen = np.zeros(nodes + machine.nodes, bool)
+        reached = np.zeros(nodes + machine.nodes, bool)
         new = np.zeros(1, np.int64)
         while len(new):
-            seen[new] = True
-            new = end[seen[begin] & ~seen[end]]
-        if not seen[:nodes].all():
-            stuck = np.flatnonzero(seen[:nodes] == forth)  # what the first node reaches, or what does not reach it
+            reached[new] = True
+            new = end[reached[begin] & ~reached[end]]
+        if not reached[:nodes].all():
+            stuck = np.flatnonzero(reached[:nodes] == forth)  # what the first node reaches, or what does not reach it
             first = machine.places[int(np.flatnonzero(node_of == stuck[0])[0])]
-            more = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
+            also = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
             raise Unsupported(
-                f"topology {machine.name}: no link leads out of {_host(first) or first}{more} to the others; no model "
+                f"topology {machine.name}: no link leads out of {_host(first) or first}{also} to the others; no model "
                 "of NCCL is calibrated there"
             )
 
@@ -212,16 +212,18 @@ def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tupl
     group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # a switch in no group yet is one by itself
     size = np.zeros(machine.nodes)  # a rank of each node stands for it
     size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
-    found: set[tuple[int, float]] = set()
+    cuts: set[tuple[int, float]] = set()
     while True:
-        made = _joined(machine, group, nodes)
-        if (made == group).all():
-            return tuple(sorted(found))
-        group = made
+        merged = _joined(machine, group, nodes)
+        if (merged == group).all():
+            return tuple(sorted(cuts))
+        group = merged
         src, dst = group[machine.link_src], group[machine.link_dst]
         out = np.bincount(src[src != dst], weights=speed[src != dst], minlength=nodes + machine.nodes)
-        many = np.bincount(group, weights=size, minlength=nodes + machine.nodes).astype(int)
-        found |= {(int(many[g]), float(out[g])) for g in np.unique(group[group < nodes]) if many[g] < nodes}
+        node_counts = np.bincount(group, weights=size, minlength=nodes + machine.nodes).astype(int)
+        cuts |= {
+            (int(node_counts[g]), float(out[g])) for g in np.unique(group[group < nodes]) if node_counts[g] < nodes
+        }
 
 
 def _joined(machine: Topology, group: Longs, nodes: int) -> Longs:
@@ -229,38 +231,38 @@ def _joined(machine: Topology, group: Longs, nodes: int) -> Longs:
     src, dst = group[machine.link_src], group[machine.link_dst]
     meets: dict[int, set[int]] = {}
     for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:
-        for one, switch in ((a, b), (b, a)):
-            if one < nodes <= switch:
-                meets.setdefault(one, set()).add(switch)
+        for member, switch in ((a, b), (b, a)):
+            if member < nodes <= switch:
+                meets.setdefault(member, set()).add(switch)
     alike: dict[frozenset[int], int] = {}
-    made = {one: alike.setdefault(frozenset(switches), one) for one, switches in sorted(meets.items())}
+    leader = {member: alike.setdefault(frozenset(switches), member) for member, switches in sorted(meets.items())}
     owners: dict[int, set[int]] = {}
-    for one, switches in meets.items():
+    for member, switches in meets.items():
         for switch in switches:
-            owners.setdefault(switch, set()).add(made[one])
-    made |= {switch: min(owner) for switch, owner in owners.items() if len(owner) == 1}
-    return np.array([made.get(one, one) for one in group.tolist()], np.int64)
+            owners.setdefault(switch, set()).add(leader[member])
+    leader |= {switch: min(owner) for switch, owner in owners.items() if len(owner) == 1}
+    return np.array([leader.get(member, member) for member in group.tolist()], np.int64)
 
 
 def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     """Whether switches within nodes multicast and reduce, and whether those between do."""
-    found = [False, False]
+    able = [False, False]
     for switch, ability in enumerate(machine.abilities):
         if ability.multicast and ability.reduce:
-            found[int(node_of[machine.ranks + switch] < 0)] = True
-    return found[0], found[1]
+            able[int(node_of[machine.ranks + switch] < 0)] = True
+    return able[0], able[1]
 
 
-def network_of(place: Place, gpu: str, known: Mapping[str, Calls]) -> Calls | None:
+def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls | None:
     """The network that all of these links are, for this generation rather than for any."""
-    mine, above = set(place.kinds), set(place.trunks) - {TRUNK}
-    able = [c for c in known.values() if mine and mine | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
+    kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
+    able = [c for c in networks.values() if kinds and kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
     return min(able, key=lambda calls: not calls.gpus, default=None)
 
 
-def by_name(name: str, known: Mapping[str, Calls], what: str, *, boxes: bool) -> Calls:
+def by_name(name: str, catalogue: Mapping[str, Calls], option: str, *, boxes: bool) -> Calls:
     """What was asked for by name."""
-    able = {key: calls for key, calls in known.items() if bool(calls.boxes) == boxes}
+    able = {key: calls for key, calls in catalogue.items() if bool(calls.boxes) == boxes}
     if name not in able:
-        raise Invalid(f"{what}={quote(name)}: figures are known of {', '.join(able)}")
+        raise Invalid(f"{option}={quote(name)}: figures are known of {', '.join(able)}")
     return able[name]

@@ -34,22 +34,25 @@ class Proven:
             return None
         return Proven(proven.bytes_per_second, proven.witness.describe(machine, collective.buffer_weight))
 
-    def hold(self, way: Priced, nbytes: int) -> Priced:
+    def hold(self, prediction: Priced, nbytes: int) -> Priced:
         """The prediction, raised to the bound's time at zero latency where it is less."""
-        least = float(nbytes / self.bytes_per_second)
-        if way.seconds >= least:
-            return way
-        terms: Mapping[str, float] = {**way.terms, "bytes": way.terms.get("bytes", 0.0) + least - way.seconds}
-        return replace(way, seconds=least, terms=terms, limit=BOUND)
+        min_seconds = float(nbytes / self.bytes_per_second)
+        if prediction.seconds >= min_seconds:
+            return prediction
+        terms: Mapping[str, float] = {
+            **prediction.terms,
+            "bytes": prediction.terms.get("bytes", 0.0) + min_seconds - prediction.seconds,
+        }
+        return replace(prediction, seconds=min_seconds, terms=terms, limit=BOUND)
 
 
 def proven_limit(machine: Topology, kind: str, root: int) -> Proven | None:
     """The bound of a collective among all ranks, computed once; None where nothing must move, or it takes too long."""
-    known = _proven.setdefault(machine, {})
+    proofs = _proven.setdefault(machine, {})
     key = (kind, root if kind in ROOTED else 0)
-    if key not in known:
-        known[key] = _prove(machine, *key)
-    return known[key]
+    if key not in proofs:
+        proofs[key] = _prove(machine, *key)
+    return proofs[key]
 
 
 def _prove(machine: Topology, kind: str, root: int) -> Proven | None:

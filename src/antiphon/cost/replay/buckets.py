@@ -1,4 +1,4 @@
-"""DDP's buckets cut anew: gradients are made when they are made, but go out in collectives of another size.
+"""Regroup DDP's gradients into buckets of another size; the times at which gradients are ready stay as recorded.
 
 DDP adds gradients up in the order in which they are made and sends a bucket once it holds at least so many bytes; what
 is left goes when all are made.
@@ -15,12 +15,12 @@ MOST_BUCKETS = 4096
 
 
 def bucketed(job: Job) -> bool:
-    """Whether DDP ran in it."""
+    """Whether the job ran DDP."""
     return any(call.bucket for call in job.calls)
 
 
 def last_step(job: Job) -> Job:
-    """The job's last step alone, each rank from its own begin on. O(items)."""
+    """Return the job's last step alone, each rank from its own beginning. O(items)."""
     ranks = {}
     for rank, items in job.ranks.items():
         cuts = [place for place, item in enumerate(items) if item.what == STEP]
@@ -29,11 +29,11 @@ def last_step(job: Job) -> Job:
     inside = set.intersection(*({i.call for i in items if i.what == CALL} for items in ranks.values()))
     number = {call: place for place, call in enumerate(sorted(inside))}
     for rank, items in ranks.items():
-        kept = [
+        step_items = [
             i if i.call < 0 else replace(i, call=number.get(i.call, -1))
             for i in items if i.what == WORK or i.call < 0 or i.call in inside
         ]  # fmt: skip
-        ranks[rank] = [Item(WORK, 0.0, at=kept[0].at if kept else 0.0), *kept]
+        ranks[rank] = [Item(WORK, 0.0, at=step_items[0].at if step_items else 0.0), *step_items]
     lanes = {
         rank: [[number[call] for call in lane if call in inside] for lane in lanes] for rank, lanes in job.lanes.items()
     }
@@ -41,66 +41,67 @@ def last_step(job: Job) -> Job:
     return replace(job, ranks=ranks, calls=calls, lanes=lanes, steps=job.steps[-1:])
 
 
-def gradients_of(step: Job, told: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
-    """When the bytes of all gradients were made, and whether the trace tells it of all; else each bucket's came evenly
-    since the one before."""
-    whole = sum(call.nbytes for call in step.calls if call.bucket)
-    if sum(one.nbytes for one in told) == whole:
-        return sorted(told, key=lambda one: one.work), True
+def gradients_of(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
+    """Return when gradients were ready, and whether the trace records all of them; otherwise each bucket's bytes are
+    spread evenly over the time since the previous bucket."""
+    total = sum(call.nbytes for call in step.calls if call.bucket)
+    if sum(gradient.nbytes for gradient in recorded) == total:
+        return sorted(recorded, key=lambda gradient: gradient.work), True
     items = next(iter(step.ranks.values()))
-    found, work, before = [], 0.0, None
+    gradients, work, before = [], 0.0, None
     for item in items:
         if item.what == WORK:
             work += item.seconds
         elif item.what == CALL and step.calls[item.call].bucket:
-            nbytes, parts = step.calls[item.call].nbytes, 16
+            nbytes, slices = step.calls[item.call].nbytes, 16
             begin = work if before is None else before
-            made = [nbytes * (k + 1) // parts - nbytes * k // parts for k in range(parts)]
-            found += [Gradient(n, begin + (work - begin) * (k + 1) / parts) for k, n in enumerate(made)]
+            sizes = [nbytes * (k + 1) // slices - nbytes * k // slices for k in range(slices)]
+            gradients += [Gradient(n, begin + (work - begin) * (k + 1) / slices) for k, n in enumerate(sizes)]
             before = work
-    return found, False
+    return gradients, False
 
 
-def cut(step: Job, gradients: Sequence[Gradient], most: int) -> Job:
-    """The same step with buckets of at least so many bytes. O(items)."""
+def cut(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
+    """Return the step with buckets of at least `min_bytes` bytes. O(items)."""
     sizes: list[tuple[float, int]] = []
     total = 0
-    for place, one in enumerate(gradients, 1):
-        total += one.nbytes
-        if total >= most or place == len(gradients):
-            sizes.append((one.work, total))
+    for place, gradient in enumerate(gradients, 1):
+        total += gradient.nbytes
+        if total >= min_bytes or place == len(gradients):
+            sizes.append((gradient.work, total))
             total = 0
     old = [call for call in step.calls if call.bucket]
-    kept = [number for number, call in enumerate(step.calls) if not call.bucket]
-    number = {call: place for place, call in enumerate(kept)}
-    made = [Collective(old[0].kind, nbytes, old[0].group, 0.0, bucket=True) for _, nbytes in sizes]
+    other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
+    number = {call: place for place, call in enumerate(other_calls)}
+    buckets = [Collective(old[0].kind, nbytes, old[0].group, 0.0, bucket=True) for _, nbytes in sizes]
     ranks = {
-        rank: _line(step, items, number, [(work, len(kept) + k) for k, (work, _) in enumerate(sizes)])
+        rank: _line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
         for rank, items in step.ranks.items()
     }
-    return replace(step, ranks=ranks, calls=[*(step.calls[call] for call in kept), *made], lanes={})
+    return replace(step, ranks=ranks, calls=[*(step.calls[call] for call in other_calls), *buckets], lanes={})
 
 
 def _line(step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]) -> list[Item]:
-    """A rank's items with these buckets called after so much work, and waited for where the first old one was."""
-    found: list[Item] = []
+    """Return a rank's items with the new buckets called after their amount of work, and waited for where the first old
+    one was."""
+    new_items: list[Item] = []
     todo, work, waited = list(new), 0.0, False
     for item in items:
         if item.what == WORK:
-            left, mine = item.seconds, number.get(item.call, -1)
-            gone = item.call >= 0 and mine < 0  # it was done within the call of an old bucket
-            while todo and todo[0][0] <= work + left:
+            remaining, call_number = item.seconds, number.get(item.call, -1)
+            replaced = item.call >= 0 and call_number < 0  # it was done within the call of an old bucket
+            while todo and todo[0][0] <= work + remaining:
                 at, call = todo.pop(0)
-                part = max(at - work, 0.0)
-                found += [Item(WORK, 0.0 if gone else part, mine, item.at), Item(CALL, call=call)]
-                work, left = work + part, left - part
-            found.append(Item(WORK, 0.0 if gone else left, mine, item.at))
-            work += left
+                done = max(at - work, 0.0)
+                new_items += [Item(WORK, 0.0 if replaced else done, call_number, item.at), Item(CALL, call=call)]
+                work, remaining = work + done, remaining - done
+            new_items.append(Item(WORK, 0.0 if replaced else remaining, call_number, item.at))
+            work += remaining
         elif item.call >= 0 and step.calls[item.call].bucket:
             if item.what == WAIT and not waited:
-                found += [Item(CALL, call=call) for _, call in todo]
-                found += [Item(WAIT, call=call) for _, call in new]
+                new_items += [Item(CALL, call=call) for _, call in todo]
+                new_items += [Item(WAIT, call=call) for _, call in new]
                 todo, waited = [], True
         else:
-            found.append(item if item.call < 0 else replace(item, call=number[item.call]))
-    return found
+            new_items.append(item if item.call < 0 else replace(item, call=number[item.call]))
+    return new_items

@@ -1,4 +1,4 @@
-"""The same on computers whose ranks share cores: what goes on at the same time slows each other down.
+"""Replay on hosts whose ranks share cores: concurrent work slows each other down.
 
 With c cores, n ranks that compute and collectives that keep m more threads busy, all get on at a rate of
 min(1, c / (n + m)). What was recorded is made longer by what ran beside it; `alone` takes that out again, `follow` puts
@@ -21,17 +21,17 @@ _LEAST = 1e-12  # seconds: less is nothing
 
 
 def alone(job: Job, cores: int) -> Job:
-    """Every computation and collective as long as it would take with a core for each thread. O(n log n).
+    """Convert recorded durations to those with a core for each thread. O(n log n).
 
     `times`: when any of them begins or ends, ascending; `demand`: how many run from each on; `rate`: how fast, as there
     are so many cores; `done`: what one has done since the first. Two from 0 s on that share a core for 2 s, the one
     for a second longer alone: times 0, 0, 2, 3, demand 2 from 0 and 1 from 2, done 1 at 2 and 2 at 3.
     """
-    here = job.here
+    callers = job.here
     spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
-    spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, here, strict=True)]
+    spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, callers, strict=True)]
     times = np.array([time for begin, end, _ in spans for time in (begin, end)])
-    change = np.array([sign * many for _, _, many in spans for sign in (1, -1)], float)
+    change = np.array([sign * threads for _, _, threads in spans for sign in (1, -1)], float)
     order = np.argsort(times, kind="stable")
     times, demand = times[order], np.cumsum(change[order])
     rate = np.minimum(1.0, cores / np.maximum(demand, 1.0))
@@ -50,26 +50,26 @@ def alone(job: Job, cores: int) -> Job:
 
 
 def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = False) -> Outcome:
-    """As `steps.follow`, all of it on so many cores; `seconds` and the job's work as if each thread had one. O(items
-    times what is under way at once)."""
+    """Replay as `steps.follow` does, on that many shared cores; `seconds` and the job's work are durations with a core
+    for each thread. O(items times simultaneous activities)."""
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MOST_MOVES:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
     same = recorded(job, seconds)
-    left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
-    idle = set(left)  # that needs no core
+    work_left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
+    idle = set(work_left)  # that needs no core
     moving: dict[int, float] = {}
     blocked: dict[int, float] = {}
-    while left or moving:
-        demand = len(left) - len(idle) + sum(len(calls.here[call]) for call in moving)
+    while work_left or moving:
+        demand = len(work_left) - len(idle) + sum(len(calls.here[call]) for call in moving)
         rate = min(1.0, cores / demand) if demand else 1.0
-        until = [work if rank in idle else work / rate for rank, work in left.items()]
+        until = [work if rank in idle else work / rate for rank, work in work_left.items()]
         step = min([*until, *(work / rate for work in moving.values())])
         now += step
-        left = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in left.items()}
+        work_left = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in work_left.items()}
         moving = {call: work - step * rate for call, work in moving.items()}
-        ready = [rank for rank, work in left.items() if work <= _LEAST]
+        ready = [rank for rank, work in work_left.items() if work <= _LEAST]
         may: list[int] = []
         for call in [call for call, work in moving.items() if work <= _LEAST]:
             del moving[call]
@@ -79,9 +79,9 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
                 waited[call] += now - blocked.pop(rank)
                 ready.append(rank)
         for rank in ready:
-            left.pop(rank, None)
+            work_left.pop(rank, None)
             idle.discard(rank)
-            may += _go_on(rank, lines[rank], now, left, blocked, calls, same)
+            may += _go_on(rank, lines[rank], now, work_left, blocked, calls, same)
         moving |= {call: seconds[call] for call in may}
     stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
     if stuck is not None:
@@ -90,10 +90,10 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
 
 
 def _go_on(
-    rank: int, line: RankLine, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls,
+    rank: int, line: RankLine, now: float, work_left: dict[int, float], blocked: dict[int, float], calls: Calls,
     same: Sequence[bool],
 ) -> list[int]:  # fmt: skip
-    """As far as nothing takes time; the collectives that may begin because of it."""
+    """Advance a rank as far as nothing takes time; return the collectives that may begin because of it."""
     may = []
     if not line.at:
         line.ends[0] = now
@@ -105,7 +105,7 @@ def _go_on(
             break
         line.at += 1
         if item.what == WORK and item.seconds > _LEAST and (item.call < 0 or same[item.call]):
-            left[rank] = item.seconds
+            work_left[rank] = item.seconds
             break
         if item.what == CALL and calls.come(item.call, now):
             may.append(item.call)

@@ -1,4 +1,4 @@
-"""A recorded job: of every rank what it computes, which collectives it calls, and where it waits for them.
+"""A recorded job: for every rank its computation, the collectives it calls, and where it waits for them.
 
 A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
 
@@ -31,8 +31,8 @@ MOST_RANKS, MOST_SIZES = 2**22, 2**10
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of a rank's line. `call`: the number of the collective (of work, in whose call it is, -1: in none);
-    `at`: when it began as recorded."""
+    """One item of a rank's line. `call`: the number of the collective (for work, the one in whose call it is, -1:
+    none); `at`: when it began as recorded."""
 
     what: int
     seconds: float = 0.0
@@ -42,9 +42,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a group; nbytes as nccl-tests counts them. `seconds`: from when the last rank had come until it
-    was over, as recorded. `bucket`: whether DDP made it
-    of gradients. `whole`: it is what gloo made of another kind."""
+    """One collective of a group; nbytes as nccl-tests counts them. `seconds`: from the arrival of its last rank to its
+    end, as recorded. `bucket`: whether DDP made it of gradients. `whole`: it is what gloo made of another kind."""
 
     kind: str
     nbytes: int
@@ -60,8 +59,8 @@ class Collective:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group. `members`: its ranks, () where the traces do not tell them. `apart`: these are not told, and
-    they are not all on one host, or may not be."""
+    """A process group. `members`: its ranks, () where the traces do not list them. `apart`: they are not listed, and
+    may be on several hosts."""
 
     name: str
     size: int
@@ -71,7 +70,8 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient, made at this moment of a rank's line (in seconds of work from the begin of its step)."""
+    """A parameter's gradient, ready at this moment of a rank's line (in seconds of work from the beginning of its
+    step)."""
 
     nbytes: int
     work: float
@@ -79,9 +79,9 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the traces tell. `ranks`: of every rank its items. `lanes`: of every rank the collectives in the order
-    in which each lane of it carried them out. `steps`: seconds that the steps took as recorded, of the slowest rank.
-    `notes`: what must be known to read the figures right. `processor`: it computed on processors."""
+    """A recorded job. `ranks`: for every rank its items. `lanes`: for every rank the collectives in the order in which
+    each lane ran them. `steps`: recorded seconds of the steps, of the slowest rank. `notes`: caveats for reading the
+    figures. `processor`: it computed on CPUs."""
 
     groups: Sequence[ProcessGroup]
     calls: Sequence[Collective]
@@ -93,7 +93,7 @@ class Job:
     processor: bool = False
 
     def check(self) -> None:
-        """Invalid where it cannot be what ran. O(items)."""
+        """Raise Invalid where the job is inconsistent. O(items)."""
         if sum(map(len, self.ranks.values())) > MOST_ITEMS:
             raise Unsupported(f"the traces have more than {MOST_ITEMS} moments; record fewer steps")
         if not self.ranks or not self.calls:
@@ -111,10 +111,10 @@ class Job:
 
     @property
     def here(self) -> Sequence[frozenset[int]]:
-        """Of every collective the ranks that call it and whose traces are there."""
-        found: list[set[int]] = [set() for _ in self.calls]
+        """For every collective the ranks that call it and whose traces are available."""
+        callers: list[set[int]] = [set() for _ in self.calls]
         for rank, items in self.ranks.items():
             for item in items:
                 if item.what == CALL:
-                    found[item.call].add(rank)
-        return [frozenset(one) for one in found]
+                    callers[item.call].add(rank)
+        return [frozenset(ranks) for ranks in callers]

@@ -1,4 +1,4 @@
-"""When everything of a job happens, given what each collective takes: the longest path through its graph."""
+"""Compute when everything in a job happens, given the time of each collective: the longest path through its graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from antiphon.errors import Invalid
 
 @dataclass
 class Outcome:
-    """`steps`: seconds of every step, of the rank that takes longest; `waited`: of every collective what the ranks
-    waited for it, the mean of those that are there; `ends`: when it was over."""
+    """`steps`: seconds of every step, of the slowest rank; `waited`: for every collective how long ranks waited for it,
+    averaged over the recorded ranks; `ends`: when it was over."""
 
     steps: list[float]
     waited: list[float]
@@ -26,7 +26,7 @@ class Outcome:
 
 
 class RankLine:
-    """A rank on its way through its items."""
+    """The position of a rank in its items."""
 
     def __init__(self, items: Sequence[Item], begin: float) -> None:
         self.items, self.at, self.now = items, 0, begin
@@ -34,16 +34,16 @@ class RankLine:
 
 
 def begins(job: Job) -> dict[int, float]:
-    """When each rank began, as recorded; 0 is the first of them."""
+    """Return when each rank began, as recorded, relative to the first."""
     first = {rank: items[0].at if items else 0.0 for rank, items in job.ranks.items()}
-    least = min(first.values())
-    return {rank: at - least for rank, at in first.items()}
+    earliest = min(first.values())
+    return {rank: at - earliest for rank, at in first.items()}
 
 
 def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
-    """`seconds`: of every collective; one that takes what it took is done at each rank when it was there. `serial`:
-    those of a group are done one after another, as a group of ours does it, whatever lanes the recorded ones had.
-    Invalid where something waits for itself. O(items)."""
+    """Replay with `seconds` for every collective; one with its recorded time ends at each rank as recorded. `serial`:
+    collectives of a group run one after another, as in our runtimes, whatever lanes were recorded. Invalid where
+    something waits for itself. O(items)."""
     begun = begins(job)
     lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
     calls, same = Calls(job, serial), recorded(job, seconds)
@@ -59,8 +59,8 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
             elif item.what == CALL:
                 may = [item.call] if calls.come(item.call, line.now) else []
                 while may:
-                    one = may.pop()
-                    woken, free = calls.done(one, calls.ready[one] + seconds[one])
+                    finished = may.pop()
+                    woken, free = calls.done(finished, calls.ready[finished] + seconds[finished])
                     todo, may = todo + woken, may + free
             elif item.what == WAIT:
                 end = calls.ends[item.call]
@@ -81,19 +81,19 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
 
 
 def recorded(job: Job, seconds: Sequence[float]) -> list[bool]:
-    """Of every collective whether it is as it was."""
+    """Return for every collective whether its time is the recorded one."""
     return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
 
 def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
-    many = min(len(one) for one in ends) - 1
-    steps = [max(one[k + 1] - one[k] for one in ends) for k in range(many)]
-    mean = [total / max(len(here), 1) for total, here in zip(waited, calls.here, strict=True)]
+    step_count = min(len(rank_ends) for rank_ends in ends) - 1
+    steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
+    mean = [total / max(len(callers), 1) for total, callers in zip(waited, calls.here, strict=True)]
     return Outcome(steps, mean, [end or 0.0 for end in calls.ends])
 
 
 class Calls:
-    """Collectives that begin when all have come and their lanes are free."""
+    """Collectives that begin when all their ranks have called them and their lanes are free."""
 
     def __init__(self, job: Job, serial: bool) -> None:
         self.here = job.here
@@ -108,25 +108,25 @@ class Calls:
                 self.missing[after] += 1
 
     def come(self, call: int, now: float) -> bool:
-        """One of those that it waits for (ranks, or collectives before it) is there; whether it was the last."""
+        """Satisfy one dependency of a collective (a rank, or an earlier collective); return whether it was the last."""
         self.ready[call] = max(self.ready[call], now)
         self.missing[call] -= 1
         return not self.missing[call]
 
     def done(self, call: int, now: float) -> tuple[list[int], list[int]]:
-        """It is over: the ranks that go on because of it, and the collectives that may begin."""
+        """Finish a collective: return the ranks that go on because of it, and the collectives that may begin."""
         self.ends[call] = now
         woken, self.sleepers[call] = self.sleepers[call], []
         return woken, [after for after in self.behind[call] if self.come(after, now)]
 
 
 def _lanes(job: Job, serial: bool) -> list[list[int]]:
-    """Collectives that are done one after another."""
+    """List the collectives that run one after another."""
     if not serial:
         return [list(lane) for lanes in job.lanes.values() for lane in lanes]
-    found: dict[tuple[int, int], list[int]] = {}
+    by_group: dict[tuple[int, int], list[int]] = {}
     for rank, items in job.ranks.items():
         for item in items:
             if item.what == CALL:
-                found.setdefault((rank, job.calls[item.call].group), []).append(item.call)
-    return list(found.values())
+                by_group.setdefault((rank, job.calls[item.call].group), []).append(item.call)
+    return list(by_group.values())

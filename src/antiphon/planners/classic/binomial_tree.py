@@ -42,11 +42,11 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> 
 def _plan(collective: Collective, order: Order) -> Schedule:
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda one: seats.broadcast(one, order))
+        return per_root(collective, lambda single: seats.broadcast(single, order))
     if kind == "scatter":
-        return per_root(collective, lambda one: seats.scatter(one, order))
+        return per_root(collective, lambda single: seats.scatter(single, order))
     if kind in ("reduce", "gather"):
-        return backwards(collective, lambda one: _plan(one, order))
+        return backwards(collective, lambda single: _plan(single, order))
     root = int(Seats.of(collective, order).rank[0])
     first, second = (_plan(part(collective, half, root), order) for half in _HALVES[kind])
     return compose(first, second)

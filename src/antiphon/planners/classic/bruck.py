@@ -32,8 +32,8 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
     refuse_more_than_fits("bruck", topology, collective, int(ranks * ranks * times))
     copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
-    made = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
-    yield finish(made, topology, collective, "bruck", {"order": order})
+    schedule = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
+    yield finish(schedule, topology, collective, "bruck", {"order": order})
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:
@@ -42,7 +42,7 @@ def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "alltoall":
         return _alltoall(collective, order)
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda one: _plan(one, order))
+        return backwards(collective, lambda single: _plan(single, order))
     return compose(
         _plan(part(collective, "reducescatter"), order),
         _plan(part(collective, "allgather"), order),

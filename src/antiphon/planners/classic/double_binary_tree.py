@@ -32,9 +32,9 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: int = P
 
 def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "broadcast":
-        return per_root(collective, lambda one: _broadcast(one, order))
+        return per_root(collective, lambda single: _broadcast(single, order))
     if collective.kind == "reduce":
-        return backwards(collective, lambda one: _plan(one, order))
+        return backwards(collective, lambda single: _plan(single, order))
     root = int(Seats.of(collective, order).rank[0])
     return compose(_plan(part(collective, "reduce", root), order), _plan(part(collective, "broadcast", root), order))
 
@@ -44,8 +44,8 @@ def _broadcast(collective: Collective, order: Order) -> Schedule:
 
     Among four: half 0 by rank 2 to ranks 1 and 3, half 1 by rank 3 to ranks 2 and 1:
 
-    >>> made = _broadcast(Collective("broadcast", 4, roots=(0,)), None)
-    >>> rows = list(zip(made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()))
+    >>> schedule = _broadcast(Collective("broadcast", 4, roots=(0,)), None)
+    >>> rows = list(zip(schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()))
     >>> rows[:3], rows[3:]
     ([(1, 0, 2, 1), (0, 0, 0, 2), (1, 0, 2, 3)], [(1, 1, 3, 2), (0, 1, 0, 3), (1, 1, 3, 1)])
     """

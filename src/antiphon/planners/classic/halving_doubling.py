@@ -46,9 +46,9 @@ def _plan(collective: Collective, order: Order, large: str) -> Schedule:
     if kind == "allgather":
         return allgather(collective, order, doubling(len(collective.members)), large == "near")
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda one: _plan(one, order, large))
+        return backwards(collective, lambda single: _plan(single, order, large))
     if kind == "broadcast":
-        return per_root(collective, lambda one: _broadcast(one, order, large))
+        return per_root(collective, lambda single: _broadcast(single, order, large))
     return _allreduce(collective, order, large)
 
 
@@ -63,8 +63,8 @@ def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat]
     gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
-    both = compose(invert(gathered), gathered)
+    exchange = compose(invert(gathered), gathered)
     place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
     place[np.argsort(np.argsort(inner))] = reversal(radices) if large == "near" else np.arange(len(inner))
-    runs = replace(both, chunk=place[both.chunk])
+    runs = replace(exchange, chunk=place[exchange.chunk])
     return folded(collective, runs, seats.rank[core.extra], seats.rank[core.partner])

@@ -62,8 +62,8 @@ def hierarchical_ps(
         ] or candidates[:1]
     for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
-        made = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
-        yield finish(made, topology, collective, "hierarchical-ps", options, pieces)
+        schedule = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
+        yield finish(schedule, topology, collective, "hierarchical-ps", options, pieces)
 
 
 def hierarchical_ring(
@@ -85,19 +85,19 @@ def hierarchical_ring(
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1
     named = ",".join(map(str, seating))
-    told = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
-    options = {"fanins": told, "order": named, "directions": directions, "pieces": depth}
+    fanin_text = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
+    options = {"fanins": fanin_text, "order": named, "directions": directions, "pieces": depth}
     groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
-    made = merge([_plan(collective, seating, groups, way) for way in (RING, BACK)[:directions]])
-    yield finish(made, topology, collective, "hierarchical-ring", options, depth)
+    schedule = merge([_plan(collective, seating, groups, direction) for direction in (RING, BACK)[:directions]])
+    yield finish(schedule, topology, collective, "hierarchical-ring", options, depth)
 
 
-def _plan(collective: Collective, seating: Sequence[int], groups: Groups, way: str) -> Schedule:
+def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direction: str) -> Schedule:
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda one: chains(one, seating, groups, -1 if way == BACK else 1))
+        return per_root(collective, lambda single: chains(single, seating, groups, -1 if direction == BACK else 1))
     if kind == "reduce":
-        return dual_backwards(collective, lambda one: _plan(one, seating, groups, way))
+        return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
     size, fine = len(seating), grain(groups)
     seats = Seats.of(collective, seating)
     line = Spans.side_by_side(np.full(size, fine)).take(seats.member)  # in the order of seats
@@ -109,32 +109,37 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, way: s
             line = Spans.side_by_side(np.full(len(groups.parts), fine))
     if groups.even() or kind != "allreduce":
         line = line.grouped(np.array([0, size]))
-    gather = _gathered(exchanges(groups, line), seats, way)
+    gather = _gathered(exchanges(groups, line), seats, direction)
     scatter = [] if kind == "allgather" else backwards(gather)
-    parts = [*scatter, *(after(gather, scatter) if kind != "reducescatter" else [])]
-    return laid(parts, part(collective, kind), where)
+    placements = [*scatter, *(after(gather, scatter) if kind != "reducescatter" else [])]
+    return laid(placements, part(collective, kind), where)
 
 
-def _gathered(some: Sequence[Exchange], seats: Seats, way: str) -> list[Part]:
+def _gathered(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
     """Every exchange as soon as those that come before it are done, around a ring or straight to all."""
     stop: dict[Path, int] = {(): 0}
-    parts = []
-    for one in some:
-        parts.append(
-            Part(_within(one.sizes, way), seats.rank[one.seats].astype(np.int64), one.where, start=stop[one.path[:-1]])
+    placements = []
+    for exchange in gathers:
+        placements.append(
+            Part(
+                _within(exchange.sizes, direction),
+                seats.rank[exchange.seats].astype(np.int64),
+                exchange.where,
+                start=stop[exchange.path[:-1]],
+            )
         )
-        stop[one.path] = parts[-1].stop
-    return parts
+        stop[exchange.path] = placements[-1].stop
+    return placements
 
 
-def _within(sizes: Sequence[int], way: str) -> Schedule:
+def _within(sizes: Sequence[int], direction: str) -> Schedule:
     """An allgather among the ranks of a group, of blocks of these sizes."""
     every = Collective("allgather", len(sizes), weights=np.array(sizes))
-    hop, here = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
-    if way == DIRECT:
-        return lay(every, Seats.of(every), hop * 0, here, here, (here + hop + 1) % len(sizes))
-    turn = -1 if way == BACK else 1
-    return lay(every, Seats.of(every), hop, (here - turn * hop) % len(sizes), here, (here + turn) % len(sizes))
+    hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
+    if direction == DIRECT:
+        return lay(every, Seats.of(every), hop * 0, sender, sender, (sender + hop + 1) % len(sizes))
+    turn = -1 if direction == BACK else 1
+    return lay(every, Seats.of(every), hop, (sender - turn * hop) % len(sizes), sender, (sender + turn) % len(sizes))
 
 
 def _levels(
@@ -166,15 +171,15 @@ def _levels(
     )
 
 
-def _goes(topology: Topology, seating: Sequence[int], groups: Groups, way: str = RING) -> bool:
+def _goes(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
     """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
     where there would be far too many transfers."""
     size = len(seating)
     if groups.parts and size * len(groups.parts) * len(stretches(groups.parts)[0]) > MOST_ROWS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
-    for one in exchanges(groups, Spans.side_by_side(np.array([size * grain(groups)]))):
-        for away in range(1, one.width) if way == DIRECT else (1, -1):
-            src.append(rank[one.seats].ravel())
-            dst.append(np.roll(rank[one.seats], -away, axis=1).ravel())
+    for exchange in exchanges(groups, Spans.side_by_side(np.array([size * grain(groups)]))):
+        for away in range(1, exchange.width) if direction == DIRECT else (1, -1):
+            src.append(rank[exchange.seats].ravel())
+            dst.append(np.roll(rank[exchange.seats], -away, axis=1).ravel())
     return joined(topology, np.concatenate(src), np.concatenate(dst))

@@ -30,7 +30,7 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 
 def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda one: _plan(one, order))
+        return backwards(collective, lambda single: _plan(single, order))
     if collective.kind == "allreduce":
         return compose(
             _plan(part(collective, "reducescatter"), order),
@@ -40,6 +40,6 @@ def _plan(collective: Collective, order: Order) -> Schedule:
     size = len(seats)
     step, src = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     dst = src ^ step if size & (size - 1) == 0 else (src + step) % size
-    whole = collective.kind == "allgather"
-    block = seats.member[src] if whole else seats.member[dst] * size + seats.member[src]
+    is_allgather = collective.kind == "allgather"
+    block = seats.member[src] if is_allgather else seats.member[dst] * size + seats.member[src]
     return lay(collective, seats, step - 1, block, src, dst)

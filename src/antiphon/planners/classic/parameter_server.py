@@ -55,13 +55,13 @@ def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
     ranks = len(collective.members)
     refuse_more_than_fits("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
 
-    def plan(one: Collective) -> Schedule:
-        root = one.roots[0] if one.roots else 0
-        first, second = (one_step(part(one, half, _root(half, root))) for half in _ALL_SERVE[one.kind])
+    def plan(single: Collective) -> Schedule:
+        root = single.roots[0] if single.roots else 0
+        first, second = (one_step(part(single, half, _root(half, root))) for half in _ALL_SERVE[single.kind])
         return compose(first, second)
 
-    made = per_root(collective, plan) if collective.roots else plan(collective)
-    yield finish(made, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
+    schedule = per_root(collective, plan) if collective.roots else plan(collective)
+    yield finish(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
 
 
 def _root(kind: str, root: int) -> int | None:

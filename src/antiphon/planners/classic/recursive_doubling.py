@@ -21,5 +21,5 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_more_than_fits("recursive-doubling", topology, collective, rows)
     make = allgather if collective.kind == "allgather" else whole_vectors
-    made = make(collective, order, doubling(ranks), False)
-    yield finish(made, topology, collective, "recursive-doubling", {"order": order})
+    schedule = make(collective, order, doubling(ranks), False)
+    yield finish(schedule, topology, collective, "recursive-doubling", {"order": order})

@@ -52,33 +52,33 @@ def _towards(program: FlowProgram, price: Floats) -> Floats:
     cost = cost + HOP * float(cost[: program.topology.links].mean())
     amount = np.zeros((len(program.wants), program.links))
     for out in (True, False):
-        mine = [number for number, want in enumerate(program.wants) if want.out is out]
-        if mine:
-            amount[mine] = _along_trees(program, mine, cost)
+        numbers = [number for number, want in enumerate(program.wants) if want.out is out]
+        if numbers:
+            amount[numbers] = _along_trees(program, numbers, cost)
     return amount
 
 
-def _along_trees(program: FlowProgram, mine: list[int], cost: Floats) -> Floats:
+def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floats:
     from scipy.sparse.csgraph import dijkstra
 
-    tail, head = program.ends_of(program.wants[mine[0]])
+    tail, head = program.ends_of(program.wants[numbers[0]])
     graph, link_of = _graph(program.nodes, tail, head, cost)
-    roots = np.array([program.wants[number].root for number in mine])
+    roots = np.array([program.wants[number].root for number in numbers])
     far, before = dijkstra(graph, indices=roots, return_predecessors=True)
-    needed = np.zeros((len(mine), program.nodes))
-    for row, number in enumerate(mine):
+    needed = np.zeros((len(numbers), program.nodes))
+    for row, number in enumerate(numbers):
         for end, weight in program.wants[number].ends:
             needed[row, program.node_of(end)] += weight
-    amount = np.zeros((len(mine), program.links))
+    amount = np.zeros((len(numbers), program.links))
     order = np.argsort(np.where(np.isfinite(far), far, -1.0), axis=1, kind="stable")
-    rows = np.arange(len(mine))
+    rows = np.arange(len(numbers))
     for place in range(program.nodes - 1, -1, -1):  # the farthest first: what they need goes through nearer ones
         node = order[:, place]
         parent = before[rows, node]
         moving = np.flatnonzero((parent >= 0) & (needed[rows, node] > 0))
-        some, node, parent = rows[moving], node[moving], parent[moving]
-        amount[some, link_of[parent, node]] += needed[some, node]
-        needed[some, parent] += needed[some, node]
+        movers, node, parent = rows[moving], node[moving], parent[moving]
+        amount[movers, link_of[parent, node]] += needed[movers, node]
+        needed[movers, parent] += needed[movers, node]
     return amount
 
 
@@ -89,7 +89,7 @@ def _graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[Any, Lon
     order = np.lexsort((cost, head, tail))
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(tail[order]) != 0) | (np.diff(head[order]) != 0)
-    kept = order[first]
+    cheapest = order[first]
     link_of = np.full((nodes, nodes), -1, np.int64)
-    link_of[tail[kept], head[kept]] = kept
-    return sp.csr_array((cost[kept], (tail[kept], head[kept])), shape=(nodes, nodes)), link_of
+    link_of[tail[cheapest], head[cheapest]] = cheapest
+    return sp.csr_array((cost[cheapest], (tail[cheapest], head[cheapest])), shape=(nodes, nodes)), link_of

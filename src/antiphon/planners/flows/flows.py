@@ -29,26 +29,26 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
     """
     topology, collective = request.topology, request.collective
     wants = wants_of(topology, collective, request.seed)
-    most = bound(topology, collective)
+    rate_bound = bound(topology, collective)
     program = FlowProgram(topology, wants)
-    time = most.inverse * collective.input_weight / topology.unit * topology.resources.scale
-    flow = _flow(program, float(time), bool(most.tight))
+    time = rate_bound.inverse * collective.input_weight / topology.unit * topology.resources.scale
+    flow = _flow(program, float(time), bool(rate_bound.tight))
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
-    made = lay(topology, collective, paths, shares, wants.group, wants.blocks)
-    rate = throughput(made, topology)
-    told: dict[str, Any] = {
+    schedule = lay(topology, collective, paths, shares, wants.group, wants.blocks)
+    rate = throughput(schedule, topology)
+    report: dict[str, Any] = {
         "rate": None if rate is None else str(rate / topology.unit),
-        "optimal": rate == most.bytes_per_second,
+        "optimal": rate == rate_bound.bytes_per_second,
         "paths": int((shares.parts > 0).sum()) * len(wants.group),
-        "deepest": made.steps,
-        "denominator": made.chunks.denominator,
-        "loss": 0.0 if rate is None else _loss(rate, most.bytes_per_second),
+        "deepest": schedule.steps,
+        "denominator": schedule.chunks.denominator,
+        "loss": 0.0 if rate is None else _loss(rate, rate_bound.bytes_per_second),
     }
-    asked = Asked("flows", pieces, steps, request.sizes, request.profile)
-    for one in staged(Ready([made], topology), asked):
-        made_by = {"planner": "flows", "options": one.options, "seed": request.seed}
-        yield replace(one.schedule, provenance={**made_by, "found": told, "bound": most.stated()})
+    stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
+    for staged_plan in staged(Ready([schedule], topology), stage_request):
+        made_by = {"planner": "flows", "options": staged_plan.options, "seed": request.seed}
+        yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
 
 
 def _flow(program: FlowProgram, time: float, tight: bool) -> Flow:
@@ -57,12 +57,12 @@ def _flow(program: FlowProgram, time: float, tight: bool) -> Flow:
         return Flow(np.zeros((0, program.links)), 0.0)
     if program.size > MOST_VARIABLES:
         return descended(program)
-    found = program.shortest(time) if tight else None
-    if found is None:
-        least = program.least()
-        found = None if least is None else program.shortest(least.time) or least
-    return found or descended(program)
+    flow = program.shortest(time) if tight else None
+    if flow is None:
+        fastest = program.least()
+        flow = None if fastest is None else program.shortest(fastest.time) or fastest
+    return flow or descended(program)
 
 
-def _loss(rate: Fraction, most: Fraction | None) -> float:
-    return 0.0 if most is None else float(1 - rate / most)
+def _loss(rate: Fraction, limit: Fraction | None) -> float:
+    return 0.0 if limit is None else float(1 - rate / limit)

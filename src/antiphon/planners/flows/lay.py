@@ -40,23 +40,23 @@ def lay(
     pattern = _pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
-    many, rows = len(pattern.parts), len(pattern.chunk)
+    chunk_count, rows = len(pattern.parts), len(pattern.chunk)
     block = _blocks(node, pattern, blocks)
     still = collective.weights > 0  # what weighs nothing has no chunk
     still[block] = False
-    there = np.flatnonzero(still)
+    unmoved = np.flatnonzero(still)
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _table(hops)
     first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
-    number = _number(np.concatenate([block, there]))
+    number = _number(np.concatenate([block, unmoved]))
     chunks = Chunks(
-        np.concatenate([block, there])[number].astype(np.int32),
-        np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(there), np.int64)])[number],
-        np.concatenate([np.tile(pattern.parts, len(group)), np.full(len(there), shares.denominator)])[number],
+        np.concatenate([block, unmoved])[number].astype(np.int32),
+        np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[number],
+        np.concatenate([np.tile(pattern.parts, len(group)), np.full(len(unmoved), shares.denominator)])[number],
         shares.denominator,
     )
     place = np.argsort(number)
-    chunk = place[(np.arange(len(group))[:, None] * many + pattern.chunk).ravel()]
+    chunk = place[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
         collective, _reduced(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
         topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=own(narrow(route)), routes=routes,
@@ -67,14 +67,14 @@ def _pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
     chunks: list[tuple[int, int, int, int, int]] = []
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     begun: dict[tuple[tuple[int, ...], int], int] = {}
-    for path, parts in zip(paths, shares.parts.tolist(), strict=True):
-        if not parts:
+    for path, share in zip(paths, shares.parts.tolist(), strict=True):
+        if not share:
             continue
         offset = begun.get(path.pair, 0)
-        begun[path.pair] = offset + parts
+        begun[path.pair] = offset + share
         for block in blocks[path.pair]:
             rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
-            chunks.append((path.pair[0][0], path.pair[1], block, parts, offset))
+            chunks.append((path.pair[0][0], path.pair[1], block, share, offset))
     longest = max((len(hop) for *_, hop in rows), default=1)
     links = np.full((len(rows), longest), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
@@ -90,8 +90,8 @@ def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
         return pattern.block
     size = node.shape[1]
     table = np.full(size * size, -1, np.int64)
-    for (holders, dst), mine in blocks.items():
-        table[holders[0] * size + dst] = mine[0]
+    for (holders, dst), own_blocks in blocks.items():
+        table[holders[0] * size + dst] = own_blocks[0]
     return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
 
 
@@ -108,10 +108,10 @@ def _table(hops: Table) -> tuple[Routes, Longs]:
     new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
     route = np.empty(len(hops), np.int64)
     route[order] = np.cumsum(new) - 1
-    kept = ordered[new]
-    inside = kept >= 0
+    unique_hops = ordered[new]
+    inside = unique_hops >= 0
     ptr = np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64)
-    return Routes(ptr, kept[inside].astype(np.int32)), route
+    return Routes(ptr, unique_hops[inside].astype(np.int32)), route
 
 
 def _number(block: Longs) -> Longs:

@@ -43,10 +43,10 @@ class Shares:
 
 def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
     """At most as many per want as ends and links. O(paths * links on the way)."""
-    found = []
+    paths = []
     for want, amounts in zip(program.wants, flow.amount, strict=True):
-        found += _Taken(program, want, amounts).paths()
-    return found
+        paths += _Taken(program, want, amounts).paths()
+    return paths
 
 
 class _Taken:
@@ -61,51 +61,51 @@ class _Taken:
             self.left[int(head[link])][link] = float(amounts[link])
 
     def paths(self) -> list[Path]:
-        found: list[Path] = []
+        paths: list[Path] = []
         for end, weight in self.want.ends:
-            found += self._to(end, weight)
-        return found
+            paths += self._to(end, weight)
+        return paths
 
     def _to(self, end: tuple[int, ...], weight: float) -> list[Path]:
         merged: dict[tuple[int, ...], float] = {}
-        left = float(weight)
-        while left > NOTHING * weight:
-            way = self._way(self.program.node_of(end))
-            if way is None:
+        remaining = float(weight)
+        while remaining > NOTHING * weight:
+            route = self._way(self.program.node_of(end))
+            if route is None:
                 break
-            amount = min(left, *(self.left[node][link] for node, link in way))
-            for node, link in way:
+            amount = min(remaining, *(self.left[node][link] for node, link in route))
+            for node, link in route:
                 self.left[node][link] -= amount
                 if self.left[node][link] <= NOTHING * weight:
                     del self.left[node][link]
-            left -= amount
-            links = tuple(link for _, link in reversed(way) if link < self.topology.links)
+            remaining -= amount
+            links = tuple(link for _, link in reversed(route) if link < self.topology.links)
             merged[links] = merged.get(links, 0.0) + amount
         assert merged, "a flow does not serve its end"
         return [self._path(end, links, amount) for links, amount in merged.items()]
 
     def _way(self, node: int) -> list[tuple[int, int]] | None:
         """Back to the root by the links that carry most; circles on the way are taken out. (node, link into it)."""
-        way: list[tuple[int, int]] = []
+        route: list[tuple[int, int]] = []
         place = {node: 0}
         while node != self.want.root:
             carrying = self.left[node]
             if not carrying:
                 return None
-            link = max(carrying, key=lambda one: (carrying[one], -one))
-            way.append((node, link))
+            link = max(carrying, key=lambda candidate: (carrying[candidate], -candidate))
+            route.append((node, link))
             node = self.tail[link]
             if node in place:
-                circle = way[place[node] :]
+                circle = route[place[node] :]
                 amount = min(self.left[at][by] for at, by in circle)
                 for at, by in circle:
                     self.left[at][by] -= amount
                     if self.left[at][by] <= 0:
                         del self.left[at][by]
-                del way[place[node] :]
-                place = {at: number for number, (at, _) in enumerate(way)}
-            place[node] = len(way)
-        return way
+                del route[place[node] :]
+                place = {at: number for number, (at, _) in enumerate(route)}
+            place[node] = len(route)
+        return route
 
     def _path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
         """`links`: as seen from the root."""
@@ -129,16 +129,16 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
     amount = np.array([path.amount for path in paths])
     share = amount / np.bincount(pair, weights=amount)[pair]
     weight = np.bincount(pair, weights=amount)[pair]
-    found: Shares | None = None
+    best: Shares | None = None
     for denominator in _denominators(share):
-        parts = _rounded(share, pair, denominator)
-        taken = _time(program, paths, parts / denominator * weight)
-        if found is None or taken < found.time * (1 - 1e-9):
-            found = Shares(parts, denominator, taken)
-        if found.time <= time * (1 + (LOSS if denominator >= MOST else EXACT)):
+        units = _rounded(share, pair, denominator)
+        needed_time = _time(program, paths, units / denominator * weight)
+        if best is None or needed_time < best.time * (1 - 1e-9):
+            best = Shares(units, denominator, needed_time)
+        if best.time <= time * (1 + (LOSS if denominator >= MOST else EXACT)):
             break
-    assert found is not None
-    return found
+    assert best is not None
+    return best
 
 
 def _time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
@@ -163,10 +163,10 @@ def _numbered(paths: Sequence[Path]) -> Longs:
 def _rounded(share: Floats, pair: Longs, denominator: int) -> Longs:
     """Largest remainders: of every pair the parts sum to the denominator."""
     exact = share * denominator
-    parts = np.floor(exact + EXACT).astype(np.int64)
-    lacking = denominator - np.bincount(pair, weights=parts).astype(np.int64)
-    order = np.lexsort((np.arange(len(share)), parts - exact, pair))
+    units = np.floor(exact + EXACT).astype(np.int64)
+    lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)
+    order = np.lexsort((np.arange(len(share)), units - exact, pair))
     first = np.searchsorted(pair[order], np.arange(len(lacking)))
     place: NDArray[np.int64] = np.empty(len(share), np.int64)
     place[order] = np.arange(len(share)) - first[pair[order]]
-    return parts + (place < lacking[pair])
+    return units + (place < lacking[pair])

@@ -97,21 +97,21 @@ class FlowProgram:
         import scipy.sparse as sp
 
         row, link = self._crossing()
-        one = sp.csr_array((np.ones(len(row)), (row, link)), shape=(len(self.capacity), self.links))
-        return sp.hstack([one] * len(self.wants), format="csr")
+        block = sp.csr_array((np.ones(len(row)), (row, link)), shape=(len(self.capacity), self.links))
+        return sp.hstack([block] * len(self.wants), format="csr")
 
     def loads(self, amount: Floats) -> Floats:
         """What every row carries, of amounts by link (or by want and link)."""
         row, link = self._crossing()
-        whole = amount if amount.ndim == 1 else amount.sum(axis=0)
-        found: Floats = np.bincount(row, weights=whole[link], minlength=len(self.capacity)).astype(np.float64)
-        return found
+        total = amount if amount.ndim == 1 else amount.sum(axis=0)
+        load: Floats = np.bincount(row, weights=total[link], minlength=len(self.capacity)).astype(np.float64)
+        return load
 
     def priced(self, price: Floats) -> Floats:
         """What a unit of weight pays on every link, by prices of rows."""
         row, link = self._crossing()
-        found: Floats = np.bincount(link, weights=price[row], minlength=self.links).astype(np.float64)
-        return found
+        prices: Floats = np.bincount(link, weights=price[row], minlength=self.links).astype(np.float64)
+        return prices
 
     def least(self) -> Flow | None:
         """The least time, and flows that take it; None where the solver fails."""
@@ -121,16 +121,16 @@ class FlowProgram:
         loads = self._loads()
         scale = float(right.max(initial=1.0))
         room = self.capacity / self.capacity.max()
-        found = _solved(
+        solution = _solved(
             np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
             sp.hstack([loads, sp.csr_array(-room[:, None])], format="csr"),
             np.zeros(len(room)),
             sp.hstack([equal, sp.csr_array((equal.shape[0], 1))], format="csr"),
             right / scale,
         )
-        if found is None:
+        if solution is None:
             return None
-        return self._flow(found[:-1] * scale, float(found[-1]) * scale / self.capacity.max())
+        return self._flow(solution[:-1] * scale, float(solution[-1]) * scale / self.capacity.max())
 
     def shortest(self, time: float) -> Flow | None:
         """The flows with the fewest hops that take no longer; None where there are none."""
@@ -143,19 +143,19 @@ class FlowProgram:
         loads = self._loads()
         import scipy.sparse as sp
 
-        found = _solved(
+        solution = _solved(
             np.tile(cost, len(self.wants)), sp.diags_array(1 / wide) @ loads, room / wide, equal, right / scale
         )
-        return None if found is None else self._flow(found * scale, time)
+        return None if solution is None else self._flow(solution * scale, time)
 
     def _flow(self, values: Floats, time: float) -> Flow:
         return Flow(values.reshape(len(self.wants), self.links), time)
 
 
-def _solved(cost: Floats, upper: Any, most: Floats, equal: Any, right: Floats) -> Floats | None:
+def _solved(cost: Floats, upper: Any, limits: Floats, equal: Any, right: Floats) -> Floats | None:
     from scipy.optimize import linprog
 
-    found = linprog(
-        cost, A_ub=upper, b_ub=most, A_eq=equal, b_eq=right, method="highs-ds" if len(cost) < 3000 else "highs-ipm"
+    solution = linprog(
+        cost, A_ub=upper, b_ub=limits, A_eq=equal, b_eq=right, method="highs-ds" if len(cost) < 3000 else "highs-ipm"
     )
-    return np.asarray(found.x) if found.status == 0 else None
+    return np.asarray(solution.x) if solution.status == 0 else None

@@ -38,25 +38,27 @@ def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = N
     trees, room = served(topology, trees_for("nvls", topology, collective))
     beside = None if beside is None else parse_yes(beside, "option beside")
     if beside is not False:
-        yield from _mixtures(topology, collective, (trees, room), pieces, asked=beside is True)
+        yield from _mixtures(topology, collective, (trees, room), pieces, required=beside is True)
     if beside:
         return
-    many = len(collective.members) * len(ends_of(collective)) * len(trees)
-    refuse_more_than_fits("nvls", topology, collective, 2 * many)
+    transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
+    refuse_more_than_fits("nvls", topology, collective, 2 * transfers)
     for depth in depths(pieces, collective.kind == "allreduce" and room != 1):
-        made = lay(collective, trees, room, depth)
-        yield replace(made, provenance={"planner": "nvls", "options": {"pieces": depth}})
+        schedule = lay(collective, trees, room, depth)
+        yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": depth}})
 
 
 def _mixtures(
-    topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, asked: bool
+    topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
     """Allreduces with plain transfers beside the joints, if those leave the links room."""
     trees, room = among
     count = len(collective.members)
-    few = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
-    if not (few and any(topology.ability(node).own for tree in trees for node in tree.branching(topology).tolist())):
-        if asked:
+    eligible = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
+    if not (
+        eligible and any(topology.ability(node).own for tree in trees for node in tree.branching(topology).tolist())
+    ):
+        if required:
             raise Unsupported(
                 f"planner nvls: there is nothing to put beside the joints of this {collective.kind} on "
                 f"{topology.name}: that pays for allreduce where what a rank has itself crosses the switch (own) and "
@@ -65,11 +67,11 @@ def _mixtures(
         return
     for laps in LAPS if pieces is None else depths(pieces, True):
         rows = len(trees) * mixture_rows(count, room // 2, laps)
-        if not asked and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
+        if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
             return
         refuse_more_than_fits("nvls", topology, collective, rows)
-        made = mixed(collective, trees, room, laps)
-        yield replace(made, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
+        schedule = mixed(collective, trees, room, laps)
+        yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 
 
 def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
@@ -83,16 +85,17 @@ def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
 
 def trees_for(planner: str, topology: Topology, collective: Collective, through: bool = False) -> list[SwitchTree]:
     """The trees of switches that can do all that the collective needs, or Unsupported."""
-    asked = {"reduce": collective.kind in REDUCES, "multicast": collective.kind in SPREADS, "through": through}
-    found = switch_trees(topology, np.array(collective.members), **asked)
-    if not found:
-        what = " and ".join(name for name in ("reduce", "multicast") if asked[name])
-        more = ", and send on what they combined (through)" if through else ""
+    abilities = {"reduce": collective.kind in REDUCES, "multicast": collective.kind in SPREADS, "through": through}
+    trees = switch_trees(topology, np.array(collective.members), **abilities)
+    if not trees:
+        verbs = " and ".join(name for name in ("reduce", "multicast") if abilities[name])
+        extra = ", and send on what they combined (through)" if through else ""
         raise Unsupported(
             f"planner {planner}: the ranks that take part are not all joined by switches of {topology.name} that "
-            f"{what}{more}; use nvls-tree where those of each box can, or a planner without them, such as ring or trees"
+            f"{verbs}{extra}; use nvls-tree where those of each box can, or a planner without them, such as ring or "
+            "trees"
         )
-    return found
+    return trees
 
 
 def ends_of(collective: Collective) -> Longs:
@@ -104,7 +107,7 @@ def ends_of(collective: Collective) -> Longs:
 def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
     """Every part as a reduction, a multicast, or both; a share of it on every tree."""
     ends, sheet = ends_of(collective), Sheet()
-    begin, then = turns(len(ends), room, pieces, both=collective.kind == "allreduce")
+    begin, multicast_at = turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
         which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
         end = ends[which]
@@ -114,20 +117,20 @@ def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int)
         if collective.kind in REDUCES:
             sheet.lay(tree, begin[which], chunk, other, end, REDUCE, which)
         if collective.kind in SPREADS:
-            sheet.lay(tree, then[which], chunk, end, other, COPY, which)
-    parts = len(trees) * len(ends) // collective.blocks
-    return replace(sheet.schedule(collective, cut(collective, parts)), pieces=pieces)
+            sheet.lay(tree, multicast_at[which], chunk, end, other, COPY, which)
+    shares = len(trees) * len(ends) // collective.blocks
+    return replace(sheet.schedule(collective, cut(collective, shares)), pieces=pieces)
 
 
-def turns(count: int, room: int, pieces: int, both: bool) -> tuple[Longs, Longs]:
+def turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
     """When each part is reduced, and when multicast, with no more than `room` joints under way at once.
 
     With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than
     the others: least where both are half of what there is room for.
     """
-    if not both or not room or (pieces == 1 and room >= count):
+    if not allreduce or not room or (pieces == 1 and room >= count):
         begin = np.arange(count) // (room or count) * pieces
-        return begin, begin + both
+        return begin, begin + allreduce
     each, stride = (room // 2, pieces) if room > 1 else (1, 2)
     begin = np.arange(count) // min(each, count) * stride
     return begin, begin + 1

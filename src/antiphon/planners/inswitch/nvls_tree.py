@@ -51,29 +51,31 @@ def nvls_tree(
     is given. `within`: nvls or ring; by default the faster. `between`: sharp, tree or ring."""
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
-    for what, given, known in (("within", within, WITHIN), ("between", between, BETWEEN)):
-        if given is not None and given not in known:
-            raise unknown(f"{what} of planner nvls-tree", given, known)
+    for option, chosen, choices in (("within", within, WITHIN), ("between", between, BETWEEN)):
+        if chosen is not None and chosen not in choices:
+            raise unknown(f"{option} of planner nvls-tree", chosen, choices)
     inner, gather = _inner(request, boxes, within)
     refused: list[str] = []
-    found = False
+    feasible = False
     for name in BETWEEN if between is None else (between,):
         try:
-            lanes = [_one(request, BETWEEN[name], "allreduce", lane) for lane in zip(*boxes, strict=True)]
+            lanes = [_plan_group(request, BETWEEN[name], "allreduce", lane) for lane in zip(*boxes, strict=True)]
         except Unsupported as error:
             if between is not None:
                 raise
             refused.append(str(error))
             continue
-        if all(joints_of(part) is None for part in (*inner[1], *lanes)):
+        if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
             continue
-        found = True
-        alone = any(_at_once(topology, part) for part in (*inner[1], *gather))  # in a box one thing after the other
+        feasible = True
+        alone = any(
+            _at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather)
+        )  # in a box one thing after the other
         for depth in depths(pieces, not alone):
-            made = _stacked(topology, collective, (inner[1], lanes, gather), depth)
+            schedule = _stacked(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
-            yield replace(made, provenance={"planner": "nvls-tree", "options": options})
-    if not found:
+            yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
+    if not feasible:
         raise Unsupported(
             f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor among "
             "equal places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
@@ -92,13 +94,13 @@ def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
     return [sorted(box) for box in boxes]
 
 
-def _one(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
-    part = Collective(kind, request.topology.ranks, tuple(members))
+def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
+    group = Collective(kind, request.topology.ranks, tuple(members))
     try:
-        return next(plan(replace(request, collective=part)))
+        return next(plan(replace(request, collective=group)))
     except Unsupported as error:
         why = str(error).partition(";")[0]
-        raise Unsupported(f"planner nvls-tree: {kind} of {len(part.members)}: {why}; use trees or relay") from None
+        raise Unsupported(f"planner nvls-tree: {kind} of {len(group.members)}: {why}; use trees or relay") from None
 
 
 def _inner(
@@ -106,7 +108,9 @@ def _inner(
 ) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
     """Which way it goes within boxes, the reducescatters and the allgathers."""
     name = within or _fastest(request, boxes[0])
-    first, last = ([_one(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather"))
+    first, last = (
+        [_plan_group(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather")
+    )
     return (name, first), last
 
 
@@ -115,7 +119,7 @@ def _fastest(request: Request, box: list[int]) -> str:
     rates: dict[str, Fraction] = {}
     for name, plan in WITHIN.items():
         with suppress(Unsupported):
-            rates[name] = throughput(_one(request, plan, "allreduce", box), request.topology) or Fraction(0)
+            rates[name] = throughput(_plan_group(request, plan, "allreduce", box), request.topology) or Fraction(0)
     return max(rates, key=lambda name: rates[name], default="ring")
 
 
@@ -124,22 +128,22 @@ def _stacked(
 ) -> Schedule:  # fmt: skip
     """One level after the other, each cut as finely as all. Chunk k of part i is chunk i * cuts + k; parts whose lanes
     would ask too much of a switch at once take turns."""
-    parts = math.lcm(*(_parts(one) for level in levels for one in level))
-    inner, lanes, gather = ([split(one, parts // _parts(one)) for one in level] for level in levels)
-    first, last = (max(one.steps for one in level) for level in (inner, lanes))
+    cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
+    inner, lanes, gather = ([split(schedule, cuts // _parts(schedule)) for schedule in level] for level in levels)
+    first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
     room = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
     each = max(room // max(_joints_a_step(lane) for lane in lanes), 1) if room else len(lanes)
-    wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), parts)
+    wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), cuts)
     sheet = Sheet()
-    for one in inner:
-        sheet.take(one, _places(one, parts), np.zeros(len(one.chunks), np.int64))
+    for schedule in inner:
+        sheet.take(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
-        at = _places(lane, parts) + number * parts
+        at = _places(lane, cuts) + number * cuts
         sheet.take(lane, at, first + wait[at])
-    for one in gather:
-        at = _places(one, parts)
-        sheet.take(one, at, first + last + wait[at])
-    return replace(sheet.schedule(collective, cut(collective, len(lanes) * parts)), pieces=pieces)
+    for schedule in gather:
+        at = _places(schedule, cuts)
+        sheet.take(schedule, at, first + last + wait[at])
+    return replace(sheet.schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
 
 
 def _parts(schedule: Schedule) -> int:
@@ -150,10 +154,10 @@ def _parts(schedule: Schedule) -> int:
     return chunks.denominator // int(chunks.share[0])
 
 
-def _places(schedule: Schedule, parts: int) -> Longs:
+def _places(schedule: Schedule, cuts: int) -> Longs:
     chunks = schedule.chunks
-    found: Longs = chunks.block.astype(np.int64) * parts + chunks.offset * parts // chunks.denominator
-    return found
+    places: Longs = chunks.block.astype(np.int64) * cuts + chunks.offset * cuts // chunks.denominator
+    return places
 
 
 def _at_once(topology: Topology, schedule: Schedule) -> int:
@@ -161,9 +165,11 @@ def _at_once(topology: Topology, schedule: Schedule) -> int:
     joints = joints_of(schedule)
     if joints is None:
         return 0
-    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    used = np.unique(found.route[joints.row])
-    links = np.concatenate([found.table.links[found.table.ptr[i] : found.table.ptr[i + 1]] for i in used.tolist()])
+    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    used = np.unique(resolved.route[joints.row])
+    links = np.concatenate(
+        [resolved.table.links[resolved.table.ptr[i] : resolved.table.ptr[i + 1]] for i in used.tolist()]
+    )
     stated = (topology.ability(node).at_once for node in np.unique(topology.link_dst[links]).tolist())
     return min((count for count in stated if count), default=0)
 

@@ -22,18 +22,18 @@ from antiphon.planners.shared.rows import refuse_more_than_fits
 def sharp(request: Request) -> Iterator[Schedule]:
     """Yields one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
     topology, collective = request.topology, request.collective
-    whole = collective.kind == "allreduce"
-    trees, room = served(topology, trees_for("sharp", topology, collective, through=whole))
+    is_allreduce = collective.kind == "allreduce"
+    trees, room = served(topology, trees_for("sharp", topology, collective, through=is_allreduce))
     members = len(collective.members)
-    ends = members if whole else len(ends_of(collective))
+    ends = members if is_allreduce else len(ends_of(collective))
     refuse_more_than_fits("sharp", topology, collective, len(trees) * ends * members)
-    if not whole:
-        made = lay(collective, trees, room, 1)
+    if not is_allreduce:
+        schedule = lay(collective, trees, room, 1)
     else:
         src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]
         sheet, nothing = Sheet(), np.zeros(len(src), np.int64)
         for number, tree in enumerate(trees):
             sheet.lay(tree, nothing, nothing + number, src, dst, REDUCE, nothing)
-        made = sheet.schedule(collective, cut(collective, len(trees)))
-    yield replace(made, provenance={"planner": "sharp", "options": {}})
+        schedule = sheet.schedule(collective, cut(collective, len(trees)))
+    yield replace(schedule, provenance={"planner": "sharp", "options": {}})

@@ -28,22 +28,22 @@ class Sheet:
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
         """Rows between ranks of the tree, which are told by position."""
-        many = len(tree.node)
-        pairs, which = dense(src * many + dst, many * many)
+        rank_count = len(tree.node)
+        pairs, which = dense(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
         self._add(
-            tree.paths(pairs // many, pairs % many), step, chunk, ranks[src], ranks[dst],
+            tree.paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
             np.broadcast_to(np.asarray(op, np.uint8), len(step)), which, joint,
         )  # fmt: skip
 
     def take(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
         """The rows of a schedule: of its chunk c those of chunk[c] here, later[c] steps later."""
         none = np.full(schedule.transfers, -1, np.int64)
-        given = none if schedule.route is None else schedule.route.astype(np.int64)
+        route = none if schedule.route is None else schedule.route.astype(np.int64)
         joint = none if schedule.joint is None else schedule.joint.astype(np.int64)
         self._add(
             schedule.routes, schedule.step + later[schedule.chunk], chunk[schedule.chunk],
-            schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op, given, joint,
+            schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op, route, joint,
         )  # fmt: skip
 
     def _add(
@@ -60,11 +60,11 @@ class Sheet:
         """All rows that were laid, in the order in which they were.
 
         >>> from antiphon.core.example import star
-        >>> sheet, one, none = Sheet(), star(), np.array([0])
-        >>> sheet.take(one, none, none)
-        >>> sheet.take(one, none, none + 2)  # its rows again, two steps later
-        >>> made = sheet.schedule(one.collective, one.chunks)
-        >>> made.step.tolist(), made.src.tolist(), made.dst.tolist()
+        >>> sheet, schedule, none = Sheet(), star(), np.array([0])
+        >>> sheet.take(schedule, none, none)
+        >>> sheet.take(schedule, none, none + 2)  # its rows again, two steps later
+        >>> twice = sheet.schedule(schedule.collective, schedule.chunks)
+        >>> twice.step.tolist(), twice.src.tolist(), twice.dst.tolist()
         ([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 0, 1, 2, 0, 0], [0, 0, 1, 2, 0, 0, 1, 2])
         """
         step, chunk, src, dst, op, route, joint = (np.concatenate(column) for column in zip(*self.rows, strict=True))

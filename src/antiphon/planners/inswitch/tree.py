@@ -33,8 +33,8 @@ class SwitchTree:
     def ranks(self) -> Longs:
         """By position."""
         depth = (self.up >= 0).sum(axis=1)
-        found: Longs = self.node[np.arange(len(depth)), depth]
-        return found
+        ranks: Longs = self.node[np.arange(len(depth)), depth]
+        return ranks
 
     @property
     def links(self) -> Longs:
@@ -48,9 +48,9 @@ class SwitchTree:
         below = level >= apart - 1
         rising, falling = self.up[src][:, ::-1], self.down[dst]
         links = np.concatenate([rising, falling], axis=1)
-        taken = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)
-        ptr = np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int64)
-        return Routes(ptr, links[taken].astype(np.int32))
+        on_path = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)
+        ptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
+        return Routes(ptr, links[on_path].astype(np.int32))
 
     def branching(self, topology: Topology) -> Longs:
         """The switches at which three of its links or more meet: there data is combined, or sent on to several."""
@@ -79,11 +79,11 @@ def switch_trees(
             reached = int((distance[: topology.ranks] > 0).sum())
             trees.append(((-reached, tree.width(topology), -tree.up.shape[1]), tree))
     best = max((worth for worth, _ in trees), default=None)
-    kept: dict[bytes, SwitchTree] = {}
+    distinct_trees: dict[bytes, SwitchTree] = {}
     for worth, tree in trees:
         if worth == best:
-            kept.setdefault(tree.links.tobytes(), tree)
-    return list(kept.values())[:MOST_TREES]
+            distinct_trees.setdefault(tree.links.tobytes(), tree)
+    return list(distinct_trees.values())[:MOST_TREES]
 
 
 def served(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
@@ -120,17 +120,17 @@ def _hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
 def _tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
     depth = distance[members]
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
-    here, place = np.array(members, np.int64), depth.copy()
+    at, place = np.array(members, np.int64), depth.copy()
     rows = np.arange(len(members))
     while len(rows):
-        node[rows, place[rows]] = here[rows]
+        node[rows, place[rows]] = at[rows]
         rows = rows[place[rows] > 0]
-        here[rows], place[rows] = before[here[rows]], place[rows] - 1
+        at[rows], place[rows] = before[at[rows]], place[rows] - 1
     low, high = node[:, :-1], node[:, 1:]
-    there = high >= 0
+    exists = high >= 0
     up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)
-    up[there] = _widest(topology, high[there], low[there])
-    down[there] = _widest(topology, low[there], high[there])
+    up[exists] = _widest(topology, high[exists], low[exists])
+    down[exists] = _widest(topology, low[exists], high[exists])
     return SwitchTree(node, up, down)
 
 
@@ -141,8 +141,8 @@ def _widest(topology: Topology, src: Longs, dst: Longs) -> Longs:
     key = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     order = order_of(key * len(distinct_widths) + width, topology.nodes**2 * len(distinct_widths))
     first = np.flatnonzero(starts(key[order]))
-    found: Longs = order[first[np.searchsorted(key[order][first], src * topology.nodes + dst)]]
-    return found
+    widest: Longs = order[first[np.searchsorted(key[order][first], src * topology.nodes + dst)]]
+    return widest
 
 
 def _able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:

@@ -53,13 +53,13 @@ def kring(
     refuse_more_than_fits("kring", topology, collective, rows)
     seating, sizes = _groups(topology, collective, k, groups, order)
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
-    made = _plan(collective, seating, sizes, overlap)
+    schedule = _plan(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)
     options = {
         "k": None if k is None else min(k, ranks), "groups": text(sizes) if k is None else None,
         "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
     }  # fmt: skip
-    yield finish(made, topology, collective, "kring", options, depth, {"groups": text(sizes)})
+    yield finish(schedule, topology, collective, "kring", options, depth, {"groups": text(sizes)})
 
 
 def _groups(
@@ -83,8 +83,8 @@ def _plan(collective: Collective, seating: list[int], sizes: list[int], overlap:
     if kind == "allgather":
         return lane_rounds(collective, Seats.of(collective, seating), sizes, overlap)
     if kind == "broadcast":
-        return per_root(collective, lambda one: lane_chains(one, Seats.of(one, seating), sizes))
+        return per_root(collective, lambda single: lane_chains(single, Seats.of(single, seating), sizes))
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda one: _plan(one, seating, sizes, overlap))
+        return backwards(collective, lambda single: _plan(single, seating, sizes, overlap))
     first, second = (_plan(part(collective, half), seating, sizes, overlap) for half in ("reducescatter", "allgather"))
     return compose(first, second)

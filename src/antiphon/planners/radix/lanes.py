@@ -105,13 +105,13 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
         column[:low].reshape(-1, ranks)[...] = values
     begin = (0 if overlap else groups - 1) + turns * ((np.arange(groups)[:, None] - owner) % groups)
     for group in range(groups):
-        first, few = int(start[group]), int(size[group])
-        turn = np.arange(few - 1)[:, None]
+        first, length = int(start[group]), int(size[group])
+        turn = np.arange(length - 1)[:, None]
         high = low + turn.size * ranks
-        ring: Ints = rank[first : first + few]
+        ring: Ints = rank[first : first + length]
         for column, values in (
-            (step, begin[group] + turn), (chunk, block), (src, ring[(lane + turn) % few]),
-            (dst, ring[(lane + turn + 1) % few]),
+            (step, begin[group] + turn), (chunk, block), (src, ring[(lane + turn) % length]),
+            (dst, ring[(lane + turn + 1) % length]),
         ):  # fmt: skip
             column[low:high].reshape(-1, ranks)[...] = values
         low = high

@@ -42,10 +42,10 @@ class Radices:
         return "x".join(map(str, self.rounds))
 
 
-def given_k(k: int | None, ranks: int, least: int, default: int = DEFAULT_K) -> int:
+def given_k(k: int | None, ranks: int, minimum: int, default: int = DEFAULT_K) -> int:
     """The option `k`: a whole number; more than there are ranks is as good as all."""
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < least):
-        raise Invalid(f"option k: expected a whole number from {least}, such as 4, got {quote(k)}")
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < minimum):
+        raise Invalid(f"option k: expected a whole number from {minimum}, such as 4, got {quote(k)}")
     return min(default if k is None else k, ranks)
 
 
@@ -56,9 +56,9 @@ def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radi
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
         return Radices(_given(radices, ranks), ranks)
-    most = given_k(k, ranks, 2)
-    factors = None if fold else factors_up_to(ranks, most)
-    return Radices(factors or (most,) * power_below(ranks, most), ranks)
+    limit = given_k(k, ranks, 2)
+    factors = None if fold else factors_up_to(ranks, limit)
+    return Radices(factors or (limit,) * power_below(ranks, limit), ranks)
 
 
 def doubling(ranks: int) -> Radices:
@@ -114,20 +114,21 @@ def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs
     >>> [column.tolist() for column in edges(5, (2, 2, 2))]
     [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]
     """
-    found: list[tuple[Longs, ...]] = []
+    rows: list[tuple[Longs, ...]] = []
     for number, level in enumerate(reversed(range(len(levels)))):
         distance = math.prod(levels[:level])
-        here = np.arange(0, ranks, distance * levels[level])
-        there = here[:, None] + np.arange(1, levels[level]) * distance
-        inside = there < ranks
-        parent, child = np.broadcast_to(here[:, None], there.shape)[inside], there[inside]
-        found.append((np.full(len(child), number), parent, child, np.minimum(distance, ranks - child)))
-    step, parent, child, size = (np.concatenate(column) for column in zip(*found, strict=True))
+        parents = np.arange(0, ranks, distance * levels[level])
+        children = parents[:, None] + np.arange(1, levels[level]) * distance
+        inside = children < ranks
+        parent, child = np.broadcast_to(parents[:, None], children.shape)[inside], children[inside]
+        rows.append((np.full(len(child), number), parent, child, np.minimum(distance, ranks - child)))
+    step, parent, child, size = (np.concatenate(column) for column in zip(*rows, strict=True))
     return step, parent, child, size
 
 
-def factors_up_to(number: int, most: int) -> tuple[int, ...] | None:
-    """The number as a product of as few factors of 2 to `most` as possible, the most even ones, the greatest last;
+def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
+    """Factor the number into as few factors from 2 to `max_factor` as possible, the most even ones, the greatest last.
+
     None where a prime factor is greater.
 
     The last round moves most: with the greatest factor last the messages of a round, which are as large as the product
@@ -136,14 +137,14 @@ def factors_up_to(number: int, most: int) -> tuple[int, ...] | None:
     >>> factors_up_to(24, 4), factors_up_to(7, 4)
     ((2, 3, 4), None)
     """
-    divisors = [d for d in range(2, min(most, number) + 1) if number % d == 0]
+    divisors = [d for d in range(2, min(max_factor, number) + 1) if number % d == 0]
     best: dict[int, tuple[int, ...]] = {1: ()}
 
     def search(rest: int) -> tuple[int, ...] | None:
         if rest not in best:
             tried = [(d, search(rest // d)) for d in divisors if rest % d == 0]
-            found = [tuple(sorted((d, *tail), reverse=True)) for d, tail in tried if tail is not None]
-            best[rest] = min(found, key=lambda f: (len(f), f), default=(0,))
+            products = [tuple(sorted((d, *tail), reverse=True)) for d, tail in tried if tail is not None]
+            best[rest] = min(products, key=lambda f: (len(f), f), default=(0,))
         return best[rest] if best[rest] != (0,) else None
 
     factors = search(number)
@@ -208,19 +209,19 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     size = radices.size
     rows = size * (size - 1)
     step, items, src, dst = (np.empty(rows, np.int32) for _ in range(4))
-    here, low = np.arange(size), 0
-    base, held = here.copy(), np.zeros(1, np.int64)
+    cores, low = np.arange(size), 0
+    base, offsets = cores.copy(), np.zeros(1, np.int64)
     for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
-        digit = here // distance % radix
-        to = here + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
-        shape = (radix - 1, size, len(held))
+        digit = cores // distance % radix
+        to = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        shape = (radix - 1, size, len(offsets))
         high = low + math.prod(shape)
         step[low:high] = number
-        items[low:high].reshape(shape)[...] = item[base[:, None] + held]
-        src[low:high].reshape(shape)[...] = node[here][:, None]
+        items[low:high].reshape(shape)[...] = item[base[:, None] + offsets]
+        src[low:high].reshape(shape)[...] = node[cores][:, None]
         dst[low:high].reshape(shape)[...] = node[to][:, :, None]
         base = base - digit * distance
-        held = (np.arange(radix)[:, None] * distance + held).ravel()
+        offsets = (np.arange(radix)[:, None] * distance + offsets).ravel()
         low = high
     return Rows(step, items, src, dst)
 
@@ -273,12 +274,12 @@ def whole_vectors(collective: Collective, order: Order, radices: Radices, far: b
     """
     seats = Seats.of(collective, order)
     core = core_of(len(seats), radices.size)
-    here = np.arange(radices.size)
+    cores = np.arange(radices.size)
     src, dst, step = [], [], []
     for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
-        digit = here // distance % radix
-        to = here + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
-        src.append(np.broadcast_to(here, to.shape).ravel())
+        digit = cores // distance % radix
+        to = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        src.append(np.broadcast_to(cores, to.shape).ravel())
         dst.append(to.ravel())
         step.append(np.full(to.size, number))
     when = np.concatenate(step)
@@ -293,9 +294,9 @@ def reversal(radices: Radices) -> Longs:
     >>> reversal(Radices((2, 2), 4))
     array([0, 2, 1, 3])
     """
-    here, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
+    cores, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
     for radix, distance in zip(radices.rounds, radices.distances(far=True), strict=True):
-        place += here // distance % radix * done
+        place += cores // distance % radix * done
         done *= radix
     return place
 
@@ -318,18 +319,18 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     inner = seats.rank[core.seat].tolist()
     among = Collective("allgather", collective.ranks, tuple(inner))
     gathered = allgather(among, inner, Radices(radices.rounds, radices.size), far)
-    both = _dealt(compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size))
-    return folded(collective, both, seats.rank[core.extra], seats.rank[core.partner])
+    exchange = _dealt(compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size))
+    return folded(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def _dealt(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
     """Parts of the vector given to others: core c ends with part place[c] after the reducescatter. O(chunks)."""
-    parts = len(inner)
-    goal = np.empty(parts, np.int64)
+    count = len(inner)
+    goal = np.empty(count, np.int64)
     goal[np.argsort(np.argsort(inner))] = place
     chunks = schedule.chunks
-    number = chunks.offset * parts // chunks.denominator
-    offset = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
+    number = chunks.offset * count // chunks.denominator
+    offset = chunks.offset + (goal[number] - number) * (chunks.denominator // count)
     return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 

@@ -61,21 +61,21 @@ def permrecmult(
     topology, collective = request.topology, request.collective
     large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     _check(collective, by)
-    found = chosen(len(collective.members), k, radices, fold)
-    refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, found, large))
+    resolved = chosen(len(collective.members), k, radices, fold)
+    refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
-    made = _plan(collective, seating, found, by, large)
+    schedule = _plan(collective, seating, resolved, by, large)
     natural = seating == list(collective.members)
     options = {
-        "k": None if radices is not None else given_k(k, found.ranks, 2), "radices": radices and str(found),
+        "k": None if radices is not None else given_k(k, resolved.ranks, 2), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
         "order": None if natural else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
-    more = {"radices": str(found), "rounds": made.steps}
-    done = finish(made, topology, collective, "permrecmult", options, pieces, more)
+    facts = {"radices": str(resolved), "rounds": schedule.steps}
+    done = finish(schedule, topology, collective, "permrecmult", options, pieces, facts)
     if by == "permute" and collective.kind != "allreduce":
-        share = moved_share(collective, seating, found)
-        rule = {"rule": "arrival", "radices": list(found.rounds), "ranks": found.ranks}
+        share = moved_share(collective, seating, resolved)
+        rule = {"rule": "arrival", "radices": list(resolved.rounds), "ranks": resolved.ranks}
         local = (Local("permute", share),) if share else ()
         done = replace(done, local=local, provenance={**done.provenance, "layout": rule})
     yield done
@@ -94,13 +94,13 @@ def _check(collective: Collective, by: str) -> None:
 
 def _plan(collective: Collective, order: Sequence[int], radices: Radices, by: str, large: bool) -> Schedule:
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda one: _plan(one, order, radices, by, large))
+        return backwards(collective, lambda single: _plan(single, order, radices, by, large))
     if collective.kind == "allreduce":
         return (in_parts if large else whole_vectors)(collective, list(order), radices, True)
     if by in ("exchange", "exchange-minimal"):
         return _exchanged(collective, order, radices, by == "exchange-minimal")
-    made = allgather(collective, list(order), radices, far=True)
-    return _separated(made) if by == "separate" else made
+    gathered = allgather(collective, list(order), radices, far=True)
+    return _separated(gathered) if by == "separate" else gathered
 
 
 # ---- the layout ----
@@ -124,8 +124,8 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     if not 0 <= rank < total or total < size:
         raise Invalid(f"layout: rank {rank} of {total} ranks with radices {'x'.join(map(str, radices))} does not exist")
     core = core_of(total, size)
-    mine = int(np.searchsorted(core.first, rank, side="right")) - 1
-    order = np.array([mine])
+    own_core = int(np.searchsorted(core.first, rank, side="right")) - 1
+    order = np.array([own_core])
     for radix, distance in zip(radices, Radices(tuple(radices), total).distances(far=True), strict=True):
         digit = order // distance % radix
         away = np.arange(radix)[:, None]
@@ -134,7 +134,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     ends = np.cumsum(core.count[order]) - 1  # the one who speaks for them comes first, whose number is the last
     begins = ends - core.count[order] + 1
     blocks = np.where(_marks(begins, total), blocks + np.repeat(core.count[order], core.count[order]) - 1, blocks - 1)
-    if rank == core.seat[mine]:
+    if rank == core.seat[own_core]:
         return blocks
     return np.concatenate([[rank], blocks[blocks != rank]])
 
@@ -150,15 +150,15 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
     seats = Seats.of(collective, list(order))
     weight = collective.weights
     goal = np.cumsum(weight) - weight
-    most = 0
+    max_moved = 0
     for seat in range(len(seats)):
         block = seats.member[layout(radices.rounds, seat, len(seats))]
         width = weight[block]
         away = (np.cumsum(width) - width) != goal[block]
-        most = max(most, int(width[away].sum()))
-        if most == int(weight.sum()):
+        max_moved = max(max_moved, int(width[away].sum()))
+        if max_moved == int(weight.sum()):
             break  # as a rule already for one of the first
-    return Fraction(most, collective.buffer_weight)
+    return Fraction(max_moved, collective.buffer_weight)
 
 
 # ---- the alternatives ----
@@ -184,28 +184,28 @@ def _exchanged(collective: Collective, order: Sequence[int], radices: Radices, m
     holder = core.seat[np.argsort(place)][np.repeat(np.arange(radices.size), count)]
     block = np.arange(ranks)
     moving = holder != home
-    told = np.repeat(core.extra, ranks)
-    step = [0 * block[moving], np.repeat(moves.step, times) + 1, np.full(len(told), len(radices.rounds) + 1)]
+    targets = np.repeat(core.extra, ranks)
+    step = [0 * block[moving], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
     item = [block[moving], ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
     src = [home[moving], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
-    dst = [holder[moving], core.seat[np.repeat(moves.dst, times)], told]
-    when, what, here, there = (np.concatenate(column) for column in (step, item, src, dst))
-    keep = there != home[what] if minimal else np.ones(len(when), np.bool_)
-    return lay(collective, seats, when[keep], what[keep], here[keep], there[keep])
+    dst = [holder[moving], core.seat[np.repeat(moves.dst, times)], targets]
+    when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))
+    keep = receivers != home[items] if minimal else np.ones(len(when), np.bool_)
+    return lay(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
 
 
-def _separated(made: Schedule) -> Schedule:
+def _separated(schedule: Schedule) -> Schedule:
     """Every contiguous run of blocks of a message in a step of its own. O(rows log rows)."""
-    block = made.chunks.block[made.chunk]
-    order = np.lexsort((block, made.dst, made.src, made.step))
-    step, src, dst, what = (column[order] for column in (made.step, made.src, made.dst, block))
+    block = schedule.chunks.block[schedule.chunk]
+    order = np.lexsort((block, schedule.dst, schedule.src, schedule.step))
+    step, src, dst, blocks = (column[order] for column in (schedule.step, schedule.src, schedule.dst, block))
     message = np.ones(len(order), np.bool_)
     message[1:] = (step[1:] != step[:-1]) | (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     run = message.copy()
-    run[1:] |= what[1:] != what[:-1] + 1
+    run[1:] |= blocks[1:] != blocks[:-1] + 1
     number = np.cumsum(run) - 1
     within = number - np.maximum.accumulate(np.where(message, number, 0))
-    longest = np.zeros(made.steps, np.int64)
+    longest = np.zeros(schedule.steps, np.int64)
     np.maximum.at(longest, step, within + 1)
     begin = np.cumsum(longest) - longest
-    return made.take(order, step=narrow(begin[step] + within))
+    return schedule.take(order, step=narrow(begin[step] + within))

@@ -48,18 +48,18 @@ def recmult(
     """
     topology, collective = request.topology, request.collective
     large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
-    found = chosen(len(collective.members), k, radices, fold)
+    resolved = chosen(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
-    rows = len(collective.roots) * found.ranks if tree else rows_needed(collective.kind, found, large)
+    rows = len(collective.roots) * resolved.ranks if tree else rows_needed(collective.kind, resolved, large)
     refuse_more_than_fits("recmult", topology, collective, rows)
-    levels = _levels(found, k, radices) if tree else found
-    made = _plan(collective, order, levels, large)
+    levels = _levels(resolved, k, radices) if tree else resolved
+    schedule = _plan(collective, order, levels, large)
     options = {
-        "k": None if radices is not None else given_k(k, found.ranks, 2), "radices": radices and str(found),
+        "k": None if radices is not None else given_k(k, resolved.ranks, 2), "radices": radices and str(resolved),
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
     }  # fmt: skip
-    more = {"radices": str(levels), "rounds": made.steps}
-    yield finish(made, topology, collective, "recmult", options, pieces, more)
+    facts = {"radices": str(levels), "rounds": schedule.steps}
+    yield finish(schedule, topology, collective, "recmult", options, pieces, facts)
 
 
 def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
@@ -67,19 +67,19 @@ def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -
     if kind == "allgather":
         return allgather(collective, order, radices, far=False)
     if kind == "broadcast":
-        return per_root(collective, lambda one: _tree(one, order, radices.rounds))
+        return per_root(collective, lambda single: _tree(single, order, radices.rounds))
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda one: _plan(one, order, radices, large))
+        return backwards(collective, lambda single: _plan(single, order, radices, large))
     return (in_parts if large else whole_vectors)(collective, order, radices, False)
 
 
-def _levels(found: Radices, k: int | None, radices: Radix | None) -> Radices:
+def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
     """The levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
     if radices is not None:
-        rest = -(-found.ranks // found.size)
-        return Radices((*found.rounds, rest) if rest > 1 else found.rounds, found.ranks)
-    most = given_k(k, found.ranks, 2)
-    return Radices(powers_above(found.ranks, most), found.ranks)
+        rest = -(-resolved.ranks // resolved.size)
+        return Radices((*resolved.rounds, rest) if rest > 1 else resolved.rounds, resolved.ranks)
+    limit = given_k(k, resolved.ranks, 2)
+    return Radices(powers_above(resolved.ranks, limit), resolved.ranks)
 
 
 def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:

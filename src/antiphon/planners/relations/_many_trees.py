@@ -39,48 +39,48 @@ class Packing:
     @property
     def most(self) -> int:
         """The most trees that one source has: with that for a limit the same would be found."""
-        return max(len(mine) for mine in self.trees.values())
+        return max(len(trees) for trees in self.trees.values())
 
 
-def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], most: int, both: bool) -> Packing | None:
-    """Trees from the sources to all members, at most `most` different ones each; None where they cannot be grown.
+def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool) -> Packing | None:
+    """Trees from the sources to all members, at most `max_trees` different ones each; None where they cannot be grown.
 
-    `both`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
+    `duplex`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
     """
     topology = reach.topology
     if not _few_hops(reach, sources):
         return None
     price = _Prices(topology)
     grown: list[dict[int, Tree]] = []
-    best, kept = 0.0, 0
+    best, rounds = 0.0, 0
     for number in range(1, ROUNDS + 1):
-        mine: dict[int, Tree] = {}
+        round_trees: dict[int, Tree] = {}
         for source in sources:
-            tree = _grow(reach, price, source, members, both)
+            tree = _grow(reach, price, source, members, duplex)
             if tree is None:
                 return None
             price.load(path for _, hop in tree for path in (hop.path, hop.back))
-            mine[source] = tree
-        if any(len({tree[source] for tree in [*grown, mine]}) > most for source in sources):
+            round_trees[source] = tree
+        if any(len({tree[source] for tree in [*grown, round_trees]}) > max_trees for source in sources):
             break
-        grown.append(mine)
+        grown.append(round_trees)
         rate = number / price.worst
         if rate > best * _WORTH:
-            best, kept = rate, number
-    counted = {source: Counter(tree[source] for tree in grown[:kept]) for source in sources}
-    return Packing({source: list(trees.items()) for source, trees in counted.items()}, kept)
+            best, rounds = rate, number
+    counted = {source: Counter(tree[source] for tree in grown[:rounds]) for source in sources}
+    return Packing({source: list(trees.items()) for source, trees in counted.items()}, rounds)
 
 
 def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
     """Whether no more hops are looked at than MOST_HOPS. Ends with the first hop too many."""
-    found, todo, hops = set(sources), list(sources), 0
+    reached, todo, hops = set(sources), list(sources), 0
     while todo:
         near = reach.neighbours(todo.pop())
         hops += ROUNDS * len(sources) * len(near)
         if hops > MOST_HOPS:
             return False
-        fresh = [rank for rank in near if rank not in found]
-        found.update(fresh)
+        fresh = [rank for rank in near if rank not in reached]
+        reached.update(fresh)
         todo += fresh
     return True
 
@@ -114,35 +114,35 @@ class _Prices:
         return sum(self.listed[resource] for link in path for resource in self.on[link])
 
 
-def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], both: bool) -> Tree | None:
+def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
     """A cheap tree: the cheapest hop that leads out of it, again and again (Prim); what serves no member is cut off."""
     tree = {source: Hop(-1, (), 0)}
-    left = set(members) - {source}
+    missing = set(members) - {source}
     waiting: list[tuple[float, int, int, int, Path, Path]] = []
 
     def look(rank: int, depth: int) -> None:
         for head, paths in reach.neighbours(rank).items():
-            back = reach.neighbours(head).get(rank, ()) if both else ((),)
+            back = reach.neighbours(head).get(rank, ()) if duplex else ((),)
             if head not in tree and back:
-                there, home = (min((price.of(path), path) for path in ways) for ways in (paths, back))
-                heapq.heappush(waiting, (there[0] + home[0], depth, rank, head, there[1], home[1]))
+                forth, home = (min((price.of(path), path) for path in choices) for choices in (paths, back))
+                heapq.heappush(waiting, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
 
     look(source, 1)
-    while left and waiting:
+    while missing and waiting:
         _, depth, rank, head, path, home = heapq.heappop(waiting)
         if head not in tree:
             tree[head] = Hop(rank, path, depth, home)
-            left.discard(head)
+            missing.discard(head)
             look(head, depth + 1)
-    if left:
+    if missing:
         return None
-    kept: set[int] = {source}
+    needed: set[int] = {source}
     for member in members:
         at = member
-        while at not in kept:
-            kept.add(at)
+        while at not in needed:
+            needed.add(at)
             at = tree[at].parent
-    return tuple((rank, tree[rank]) for rank in sorted(kept - {source}))
+    return tuple((rank, tree[rank]) for rank in sorted(needed - {source}))
 
 
 def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:

@@ -33,15 +33,15 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
     """A schedule of any collective. Infeasible, with the ranks, where there is none; O(wants * ranks) rows."""
     out = _Rows()
     reach, back = Reach(topology), Reach(reverse(topology))
-    held, wanted = _relation(collective)
+    initial, goals = _relation(collective)
     blocks = np.flatnonzero(collective.weights > 0)  # a block without data needs no chunk
     for chunk, block in enumerate(blocks.tolist()):
-        have = held[block]
+        have = initial[block]
         wants: dict[Value, list[int]] = defaultdict(list)
-        for rank, want in wanted[block].items():
+        for rank, want in goals[block].items():
             if have.get(rank) != want:
                 wants[want].append(rank)
-        _Block(reach, back, out, chunk, block, have, set(wanted[block])).plan(wants)
+        _Block(reach, back, out, chunk, block, have, set(goals[block])).plan(wants)
     return out.schedule(collective, _whole(blocks))
 
 
@@ -57,14 +57,14 @@ def _relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
         names[block][rank].append(name)
-    held = defaultdict(dict, {b: {r: tuple(sorted(ids)) for r, ids in ranks.items()} for b, ranks in names.items()})
-    every = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in held.items()}
-    wanted: dict[int, dict[int, Value]] = defaultdict(dict)
+    initial = defaultdict(dict, {b: {r: tuple(sorted(ids)) for r, ids in ranks.items()} for b, ranks in names.items()})
+    every = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in initial.items()}
+    goals: dict[int, dict[int, Value]] = defaultdict(dict)
     for block, rank, want in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):
-        wanted[block][rank] = every[block] if want < 0 else tuple(sorted(relation.wants[want]))
-    return held, wanted
+        goals[block][rank] = every[block] if want < 0 else tuple(sorted(relation.wants[want]))
+    return initial, goals
 
 
 class _Rows:
@@ -113,8 +113,8 @@ class _Gather:
 
     @property
     def steps(self) -> int:
-        whole = self.lead + max(self.depth.values()) + self.replaces
-        return max(whole, self.uses.get(self.centre, 0))
+        total = self.lead + max(self.depth.values()) + self.replaces
+        return max(total, self.uses.get(self.centre, 0))
 
 
 Spread = tuple[int, list[int]]  # from a rank, to these
@@ -136,12 +136,12 @@ class _Block:
         """First what ranks begin with is spread, and gathered; then what was gathered is spread."""
         first, gathers, second = list[Spread](), list[_Gather](), list[Spread]()
         for want, dests in wants.items():
-            spreads, left = self._from_nearest([r for r, value in self.held.items() if value == want], dests)
+            spreads, unreached = self._from_nearest([r for r, value in self.held.items() if value == want], dests)
             first += spreads
-            while left:
-                gathers.append(self._gather(want, left))
+            while unreached:
+                gathers.append(self._gather(want, unreached))
                 centre = gathers[-1].centre
-                spreads, left = self._from_nearest([centre], [rank for rank in left if rank != centre])
+                spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
                 second += spreads
         begin = max([gather.steps for gather in gathers] + [self._steps(*spread) for spread in first], default=0)
         for spread in first:
@@ -153,34 +153,34 @@ class _Block:
 
     def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Spread], list[int]]:
         """Who gets it from whom, and those that none of the holders reaches."""
-        given: dict[int, list[int]] = defaultdict(list)
-        left = []
+        by_holder: dict[int, list[int]] = defaultdict(list)
+        unreached = []
         for dest in dests:
             near = [(self.reach.of(rank)[dest].depth, rank) for rank in holders if dest in self.reach.of(rank)]
             if near:
-                given[min(near)[1]].append(dest)
+                by_holder[min(near)[1]].append(dest)
             else:
-                left.append(dest)
-        return sorted(given.items()), left
+                unreached.append(dest)
+        return sorted(by_holder.items()), unreached
 
     def _gather(self, want: Value, dests: list[int]) -> _Gather:
         """At the rank, of those that want it, to which all that it takes is nearest."""
-        found = []
+        candidates = []
         for dest in dests[:CENTRES]:
             uses = self._uses(want, dest)
             tree = self.back.of(dest)
-            found.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
-        _, centre, uses = min(found, key=lambda one: one[:2])
+            candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
+        _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
         tree = self.back.of(centre)
-        made = _Gather(centre, uses, replaces=bool(self.held.get(centre)) and not uses.get(centre))
+        gather = _Gather(centre, uses, replaces=bool(self.held.get(centre)) and not uses.get(centre))
         for rank in uses:
             at = rank
-            while at not in made.depth:
-                made.depth[at] = tree[at].depth
+            while at not in gather.depth:
+                gather.depth[at] = tree[at].depth
                 if at != centre:
-                    made.below[tree[at].parent].append(at)
+                    gather.below[tree[at].parent].append(at)
                     at = tree[at].parent
-        return made
+        return gather
 
     def _uses(self, want: Value, dest: int) -> dict[int, int]:
         """How often the value of which rank is to be added up at `dest`: the nearest rank of those that have it."""
@@ -193,9 +193,9 @@ class _Block:
                     near[value] = min(near.get(value, (2**31, 0)), (tree[rank].depth, rank))
                 else:
                     lost.setdefault(value, rank)
-        parts = sum_of(want, sorted(near, key=near.__getitem__))
-        if parts is not None:
-            return {near[value][1]: times for value, times in parts.items()}
+        addends = sum_of(want, sorted(near, key=near.__getitem__))
+        if addends is not None:
+            return {near[value][1]: times for value, times in addends.items()}
         away = sum_of(want, [*near, *lost]) or {}
         for value in [value for value in away if value not in near][:1]:
             raise Infeasible(

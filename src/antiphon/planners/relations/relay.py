@@ -56,19 +56,19 @@ def relay(
     slowest = None
     if trees in (None, 1):
         single = replace(_single(topology, collective, by), pieces=pieces or 1)
-        told = {"by": by} if collective.kind == "allreduce" else {}
-        yield _signed(single, {**told, "trees": 1, "pieces": pieces or 1})
+        by_option = {"by": by} if collective.kind == "allreduce" else {}
+        yield _signed(single, {**by_option, "trees": 1, "pieces": pieces or 1})
         slowest = timeline(single, topology).total
     if trees == 1:
         return
-    found = _several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
-    if found is None:
+    packed = _several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
+    if packed is None:
         if trees is not None:
             raise Unsupported(_no_trees(topology, collective))
         return
-    many, used = found
+    on_trees, used = packed
     for depth in (pieces,) if pieces is not None else PIECES:
-        piped = replace(many, pieces=depth)
+        piped = replace(on_trees, pieces=depth)
         if slowest is None or timeline(piped, topology).total < slowest:
             yield _signed(piped, {"trees": used, "pieces": depth})
 
@@ -93,7 +93,7 @@ def _single(topology: Topology, collective: Collective, by: str) -> Schedule:
         return _allreduce(topology, collective, by)
     if collective.kind in SPREADING:
         return _spread(Reach(topology), collective)
-    return _turned(topology, collective, lambda machine, wanted: _spread(Reach(machine), wanted))
+    return _turned(topology, collective, lambda machine, dual_collective: _spread(Reach(machine), dual_collective))
 
 
 def _turned(topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]) -> Schedule:
@@ -122,19 +122,19 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
         )
     depth = grown.depth[grown.tree[source[block]], at]
     order = np.argsort(depth, kind="stable")
-    wanted, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
-    found, many, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
+    wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
+    row_keys, row_count, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
     for level in range(len(begin) - 2, 0, -1):  # the deepest first: block * ranks + receiver, once for each block
-        reached = distinct(np.concatenate([wanted[begin[level] : begin[level + 1]], passed]))
-        found.append(reached)
-        many += len(reached)
-        if many > MOST_ROWS:
+        reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], passed]))
+        row_keys.append(reached)
+        row_count += len(reached)
+        if row_count > MOST_ROWS:
             raise Unsupported(
                 f"planner relay: more than {MOST_ROWS} transfers; "
                 + instead(trees.topology, collective, "ring", "direct", "compose")
             )
         passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
-    return _schedule(grown, collective, source, np.concatenate(found))
+    return _schedule(grown, collective, source, np.concatenate(row_keys))
 
 
 def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
@@ -152,26 +152,26 @@ class _Grown:
 
     def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
         ranks = collective.ranks
-        found, first = np.unique(sources, return_index=True)
-        some = found[np.argsort(first)]  # in the order in which they are needed: each minds those before
+        distinct_sources, first = np.unique(sources, return_index=True)
+        roots = distinct_sources[np.argsort(first)]  # in the order in which they are needed: each minds those before
         self.tree = np.zeros(ranks, np.int64)
-        self.tree[some] = np.arange(len(some))
-        self.parent, self.depth, self.path = (np.full((len(some), ranks), low, np.int32) for low in (-1, 0, -1))
-        all_near = stars(trees.topology, some)
+        self.tree[roots] = np.arange(len(roots))
+        self.parent, self.depth, self.path = (np.full((len(roots), ranks), low, np.int32) for low in (-1, 0, -1))
+        all_near = stars(trees.topology, roots)
         if all_near is not None:
-            others = np.arange(ranks) != some[:, None]
-            self.parent[:] = some[:, None]
-            self.depth[others] = 1
-            self.path[others] = np.arange(len(all_near))
+            non_roots = np.arange(ranks) != roots[:, None]
+            self.parent[:] = roots[:, None]
+            self.depth[non_roots] = 1
+            self.path[non_roots] = np.arange(len(all_near))
             self.paths = all_near
         else:
-            _refuse_too_long(trees.topology, collective, len(some))
-            self.paths = self._grow(trees, some.tolist())
+            _refuse_too_long(trees.topology, collective, len(roots))
+            self.paths = self._grow(trees, roots.tolist())
 
-    def _grow(self, trees: Reach, some: list[int]) -> Routes:
+    def _grow(self, trees: Reach, roots: list[int]) -> Routes:
         """Tree by tree; the paths that are taken."""
         numbers: dict[Path, int] = {}
-        for number, source in enumerate(some):
+        for number, source in enumerate(roots):
             tree = trees.of(source)
             hops = list(tree.values())
             at = np.fromiter(tree, np.int64, len(tree))
@@ -186,8 +186,8 @@ def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs)
     """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers.
 
     >>> from antiphon.core.example import machine
-    >>> made = _spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
-    >>> made.step.tolist(), made.src.tolist(), made.dst.tolist()
+    >>> schedule = _spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
+    >>> schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 1], [1, 0], [0, 2])
     """
     block, to = rows // collective.ranks, rows % collective.ranks
@@ -223,20 +223,20 @@ def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
 # ---- several ----
 
 
-def _several(topology: Topology, collective: Collective, most: int) -> tuple[Schedule, int] | None:
+def _several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
     """On several trees per source, and on how many; None where these cannot be grown."""
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":
-        found = pack(Reach(topology), collective.members[:1], collective.members, most, both=True)
-        return (reduce_and_spread(collective, found), found.most) if found is not None else None
+        packing = pack(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
+        return (reduce_and_spread(collective, packing), packing.most) if packing is not None else None
     if collective.kind in SPREADING:
-        return _spread_several(topology, collective, most)
-    turned = _spread_several(reverse(topology), dual(collective)[0], most)
+        return _spread_several(topology, collective, max_trees)
+    turned = _spread_several(reverse(topology), dual(collective)[0], max_trees)
     return (invert(turned[0]), turned[1]) if turned is not None else None
 
 
-def _spread_several(topology: Topology, collective: Collective, most: int) -> tuple[Schedule, int] | None:
+def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
     source = _sources(collective)
-    found = pack(Reach(topology), sorted(set(source.values())), collective.members, most, both=False)
-    return (spread(collective, found, source), found.most) if found is not None else None
+    packing = pack(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
+    return (spread(collective, packing, source), packing.most) if packing is not None else None

@@ -18,10 +18,10 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
     room = Counter(want)
     usable = [value for value in dict.fromkeys(values) if Counter(value) <= room]
     if all(len(value) == 1 for value in usable):  # mostly: nothing to search
-        known = {value[0] for value in usable}
-        return {(name,): times for name, times in room.items()} if known >= room.keys() else None
+        singles = {value[0] for value in usable}
+        return {(name,): times for name, times in room.items()} if singles >= room.keys() else None
     having: dict[int, list[Value]] = {name: [v for v in usable if name in v] for name in room}
-    taken: list[Value] = []
+    chosen: list[Value] = []
     turns = [_choices(room, having)]
     compared = 0
     while compared < MOST:
@@ -30,12 +30,12 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
             turns.pop()
             if not turns:
                 return None
-            room.update(taken.pop())
+            room.update(chosen.pop())
             continue
         room.subtract(value)
-        taken.append(value)
+        chosen.append(value)
         if not any(room.values()):
-            return dict(Counter(taken))
+            return dict(Counter(chosen))
         turns.append(_choices(room, having))
         compared += sum(len(having[name]) for name, times in room.items() if times)
     raise Unsupported(
@@ -46,7 +46,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
 
 def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
     """What may come next: all that fits and has the id which the fewest have."""
-    left = +room
-    fitting = [[v for v in having[name] if Counter(v) <= left] for name in left]
+    remaining = +room
+    fitting = [[v for v in having[name] if Counter(v) <= remaining] for name in remaining]
     fewest: list[Value] = min(fitting, key=len)
     return iter(fewest)

@@ -82,8 +82,8 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
 def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """At step s seat j passes on the part of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter).
 
-    >>> made = _hops(Collective("allgather", 3), [0, 2, 1])
-    >>> made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()
+    >>> schedule = _hops(Collective("allgather", 3), [0, 2, 1])
+    >>> schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 0, 0, 1, 1, 1], [0, 2, 1, 1, 0, 2], [0, 2, 1, 0, 2, 1], [2, 1, 0, 2, 1, 0])
     """
     seats = Seats.of(collective, list(cycle))

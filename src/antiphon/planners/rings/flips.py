@@ -16,13 +16,13 @@ MOST_SWAPS = 200_000  # looked at; complete networks of up to 64 ranks need at m
 Factor = list[int]  # by rank the rank that follows it
 
 
-def joined_flips(factors: list[Factor], seed: int = 0, most: int = MOST_SWAPS) -> list[Factor]:
+def joined_flips(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWAPS) -> list[Factor]:
     """As many factors, of the same links, each a single cycle; [] where this search finds none.
 
     One factor that is not a cycle and any other swap the class that leaves the fewest cycles, if these are no more
     than before: equals wander on. O(ranks) per swap looked at; in complete networks about 80 of them per rank.
     """
-    state = _Flips([list(factor) for factor in factors], random.Random(seed), most)
+    state = _Flips([list(factor) for factor in factors], random.Random(seed), max_swaps)
     ranks = len(factors[0]) if factors else 0
     if ranks < 3:
         return []

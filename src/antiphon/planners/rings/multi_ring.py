@@ -124,10 +124,10 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
     """Over routes it is not the number of rings that counts: whether any could be faster."""
     if rings.over != "routes":
         return rings
-    least, because = least_time(topology, members)
-    proved = bool(least > 0 and cost <= least * 1.00001)
-    found: dict[str, Any] = {"none are faster": proved}
-    return Rings(rings.cycles, rings.over, found | {"because": because} if proved else found)
+    min_time, because = least_time(topology, members)
+    proved = bool(min_time > 0 and cost <= min_time * 1.00001)
+    facts: dict[str, Any] = {"none are faster": proved}
+    return Rings(rings.cycles, rings.over, facts | {"because": because} if proved else facts)
 
 
 def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
@@ -141,32 +141,32 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     resources = topology.resources
     if not cycles:
         return np.zeros((0, 1))
-    here = np.array(cycles, np.int32)
-    src, dst = here.ravel(), np.roll(here, -1, axis=1).ravel()
+    cycle_ranks = np.array(cycles, np.int32)
+    src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
     keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
-    found = paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
-    if len(found.lost):
+    routing = paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
+    if len(routing.lost):
         return np.zeros((0, 1))
-    hops = np.diff(found.table.ptr)[place]
-    link = found.table.links[ranges(found.table.ptr[place], hops)]
-    ring = np.repeat(np.arange(here.size) // here.shape[1], hops)
-    many = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    limit = resources.limit_of[ranges(resources.limit_ptr[link], many)]
+    hops = np.diff(routing.table.ptr)[place]
+    link = routing.table.links[ranges(routing.table.ptr[place], hops)]
+    ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)
+    limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    limit = resources.limit_of[ranges(resources.limit_ptr[link], limit_counts)]
     capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
     out = np.zeros((len(cycles), len(capacity)))
     np.add.at(out, (ring, link), 1.0)
-    np.add.at(out, (np.repeat(ring, many), limit), 1.0)
+    np.add.at(out, (np.repeat(ring, limit_counts), limit), 1.0)
     out /= capacity
     return out
 
 
-def _best_order(loads: NDArray[np.float64], most: int, as_given: bool) -> tuple[list[int], list[float]]:
+def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> tuple[list[int], list[float]]:
     """Rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
     busiest link or limit if the first 1, 2, ... of them share the data."""
     total = np.zeros(loads.shape[1])
     chosen: list[int] = []
     costs: list[float] = []
-    for turn in range(len(loads) if as_given else min(most, len(loads))):
+    for turn in range(len(loads) if as_given else min(max_rings, len(loads))):
         if as_given:
             pick = turn
         else:
@@ -191,8 +191,8 @@ def _logical(topology: Topology, members: tuple[int, ...], seed: int) -> list[li
     if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):
         return [plain]
     number = {rank: i for i, rank in enumerate(groups[0])}
-    held = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
-    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, held))][:MOST_INNER]
+    inner_rings = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
+    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][:MOST_INNER]
     opened = [[*order[at:], *order[:at]] for order in inner for at in range(size)]
     rings = [
         [group[i] for place, group in enumerate(groups) for i in (order if place % 2 == 0 else order[::-1])]

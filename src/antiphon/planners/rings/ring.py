@@ -40,15 +40,17 @@ def ring(
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
     cycle = given_order(order, collective) if order is not None else _found_cycle(topology, collective)
-    ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
-    hops = [_hops(topology, way) for way in ways]
+    orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
+    hops = [_hops(topology, oriented) for oriented in orientations]
     # where neither way round goes, `finish` names the hop that is lost
-    goes = [i for i, found in enumerate(hops) if not len(found.lost)] or [0]
-    parts = _width(topology, [hops[i] for i in goes])
-    made = split(both_ways(collective, cycle) if len(goes) == 2 else around(collective, ways[goes[0]]), parts)
+    goes = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
+    width = _width(topology, [hops[i] for i in goes])
+    schedule = split(
+        both_ways(collective, cycle) if len(goes) == 2 else around(collective, orientations[goes[0]]), width
+    )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
-    yield finish(made, topology, collective, "ring", options, depth)
+    yield finish(schedule, topology, collective, "ring", options, depth)
 
 
 def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
@@ -65,13 +67,13 @@ def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
 
 
 def _hops(topology: Topology, cycle: Sequence[int]) -> Paths:
-    here = np.array(cycle, np.int32)
-    return paths(topology, here, np.roll(here, -1))
+    ranks = np.array(cycle, np.int32)
+    return paths(topology, ranks, np.roll(ranks, -1))
 
 
 def _width(topology: Topology, hops: Sequence[Paths]) -> int:
     """How many chunks a hop can carry in one round: the unit links of the narrowest hop, where they are few."""
-    links = [narrowest(topology, found) for found in hops if not len(found.lost)]
+    links = [narrowest(topology, routing) for routing in hops if not len(routing.lost)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit
