@@ -196,7 +196,7 @@ def test_rows_of_one_machine() -> None:
 
 @pytest.mark.slow
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = blink.measured_plan
+    made = blink.measure_plan
 
     def slower(*args: Any) -> MeasuredPlan:
         one = made(*args)
@@ -205,7 +205,7 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
     box = antiphon.topology("dgx1p")
     found = unique_allocations(box, [3])
     assert blink.of_allocations("dgx1p", "broadcast", found, ())["ok"]
-    monkeypatch.setattr(blink, "measured_plan", slower)
+    monkeypatch.setattr(blink, "measure_plan", slower)
     row = blink.of_allocations("dgx1p", "broadcast", found, ())
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}

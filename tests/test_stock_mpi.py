@@ -220,7 +220,7 @@ def test_every_rule_that_can_be_for_mpich(mpich: Mpi, compiled: Callable[[Mpi], 
         mine = {kind: found[number % len(found)] for kind, found in some.items()}
         plans, forced = {}, {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"}
         for kind, one in mine.items():
-            told = {**here.about, "algorithm": one.name, "parameters": dict(one.parameters)}
+            told = {**here.description, "algorithm": one.name, "parameters": dict(one.parameters)}
             plans[kind] = table(kind, RANKS, [(0, None, told)], 0 if kind in ("broadcast", "reduce") else None)
             own = {key: value for key, value in one.settings.items() if key not in here.always}
             forced |= {key: one.name if key.endswith("_ALGORITHM") else str(value) for key, value in own.items()}
