@@ -25,15 +25,15 @@ class Page:
     lines: dict[int, int] = field(default_factory=dict)  # how many each process has
 
     def process(self, pid: int, name: str) -> None:
-        self._named("process_name", pid, 0, name)
-        self._sorted("process_sort_index", pid, 0, pid)
+        self._add_name("process_name", pid, 0, name)
+        self._add_order("process_sort_index", pid, 0, pid)
 
     def line(self, pid: int, name: str, number: int | None = None) -> int:
         """Add a line to a process and return its number; lines are shown in the order in which they were added."""
         place = self.lines[pid] = self.lines.get(pid, 0) + 1
         tid = place if number is None else number
-        self._named("thread_name", pid, tid, name)
-        self._sorted("thread_sort_index", pid, tid, place)
+        self._add_name("thread_name", pid, tid, name)
+        self._add_order("thread_sort_index", pid, tid, place)
         return tid
 
     def slice(
@@ -67,10 +67,10 @@ class Page:
         }
         return msgspec.json.encode(document) + b"\n"
 
-    def _named(self, event: str, pid: int, tid: int, name: str) -> None:
+    def _add_name(self, event: str, pid: int, tid: int, name: str) -> None:
         self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
 
-    def _sorted(self, event: str, pid: int, tid: int, place: int) -> None:
+    def _add_order(self, event: str, pid: int, tid: int, place: int) -> None:
         self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": place}})
 
 
@@ -115,7 +115,7 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
     place: dict[tuple[str, int], tuple[int, int]] = {}
     for rank, side in sorted(slices_of, key=lambda key: (key[0], order.index(key[1]))):
         slices = slices_of[rank, side]
-        lanes = _lanes([when for when, _ in slices])
+        lanes = _assign_lanes([when for when, _ in slices])
         tids = [
             page.line(RANKS, f"rank {rank} {SIDES[side]}" + (f" ({lane + 1})" if lane else ""))
             for lane in range(max(lanes, default=-1) + 1)
@@ -132,11 +132,11 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
             page.arrow(number, (*place["send", number], passage.sent[0]), (*place["receive", number], passage.taken[0]))
 
 
-def _lanes(slices: Sequence[Slice]) -> list[int]:
+def _assign_lanes(slices: Sequence[Slice]) -> list[int]:
     """Assign slices to lines so that slices on one line do not overlap, with as few lines as slices overlap at a
     moment.
 
-    >>> _lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
+    >>> _assign_lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
     lanes = [0] * len(slices)

@@ -41,12 +41,12 @@ class Level:
     gamma: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
-        sizes = _numbers(self.sizes, "sizes", float("inf"))
+        sizes = _parse_figures(self.sizes, "sizes", float("inf"))
         if not sizes or any(b <= a for a, b in pairwise(sizes)):
             raise Invalid("sizes: expected bytes in ascending order, each once")
         object.__setattr__(self, "sizes", sizes if len(sizes) > 1 else (1.0,))  # constant, whatever the one size is
         for name in FIGURES:
-            values = _numbers(getattr(self, name), name, MOST_SECONDS)
+            values = _parse_figures(getattr(self, name), name, MOST_SECONDS)
             if len(values) == 1:
                 values *= len(sizes)
             if len(values) != len(sizes):
@@ -162,7 +162,7 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return LogGP(tuple(levels), self.device_radix, self.node_radix, self.node, self.packet)
 
 
-def _numbers(values: object, label: str, maximum: float) -> tuple[float, ...]:
+def _parse_figures(values: object, label: str, maximum: float) -> tuple[float, ...]:
     several = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
     if isinstance(values, np.ndarray):
         several = values.tolist()

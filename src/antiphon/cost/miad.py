@@ -88,40 +88,40 @@ class Miad:
         before = self.medians.get(self.best) if self.medians else None
         speed = self.medians[self._size] = statistics.median(runs)
         if self._finals is not None:
-            self._final()
+            self._run_final()
             return
         better = before is None or speed > before * (1 + self.tolerance)
         far = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
         self._worse = 0 if better else self._worse + 1
-        self._move(far)
+        self._choose_next(far)
 
-    def _move(self, far: bool) -> None:
+    def _choose_next(self, far: bool) -> None:
         """Choose the next size after the present one has been measured."""
         at = self._size
         if self._rising:
             if not far and self._worse < self.patience and at < self.largest:
-                self._size = min(self._aligned(at * self.factor, at), self.largest)
+                self._size = min(self._round_up(at * self.factor, at), self.largest)
                 return
             best = self.best  # turn round: from above the best down to below it
             self._rising, self._worse = False, 0
             self._down = self.step or max(best // 8, self.align)
             self._floor = max(self.smallest, int(best / self.factor))
-            at = min(self._aligned(best * self.factor, best), at) if best < at else at
+            at = min(self._round_up(best * self.factor, best), at) if best < at else at
         if self._worse >= self.patience and at < self.best:
-            self._final()
+            self._run_final()
             return
         while at > self._floor:
-            at = max(self._aligned(at - self._down, 0), self._floor)
+            at = max(self._round_up(at - self._down, 0), self._floor)
             if at not in self.medians:
                 self._size = at
                 return
-        self._final()
+        self._run_final()
 
-    def _aligned(self, size: float, above: int) -> int:
+    def _round_up(self, size: float, above: int) -> int:
         """Round up to a multiple of align."""
         return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
 
-    def _final(self) -> None:
+    def _run_final(self) -> None:
         """Choose the next size to be run again, or finish."""
         if self._finals is None:
             self._finals = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]

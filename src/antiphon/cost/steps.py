@@ -130,7 +130,9 @@ class Barriers:
         """
         line, late = self.line, self.latencies
         loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
-        return _passed(line.begin, line.length, loaded, step) + _passed(late.begin, late.length, late.seconds, step)
+        return _time_until(line.begin, line.length, loaded, step) + _time_until(
+            late.begin, late.length, late.seconds, step
+        )
 
     def path(self) -> list[Hop]:
         """Per run of equally loaded steps a message over its busiest link, as (step, src, dst): O(E log E) in
@@ -161,12 +163,12 @@ class Barriers:
         return priced(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
 
 
-def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
+def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
     """Return the time until these steps, for runs of steps of given seconds each. O((steps + runs) log runs).
 
     Two steps of 1 s, a step of nothing, one step of 5 s:
 
-    >>> _passed(np.array([0, 3]), np.array([2, 1]), np.array([1.0, 5.0]), np.array([1, 3, 4]))
+    >>> _time_until(np.array([0, 3]), np.array([2, 1]), np.array([1.0, 5.0]), np.array([1, 3, 4]))
     array([1., 2., 7.])
     """
     marks = np.stack([begin, begin + length], axis=1).ravel()

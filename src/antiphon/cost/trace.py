@@ -123,7 +123,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     ]
     for number, details in enumerate(getattr(events, "about", ())):
         facts[number] |= details
-    chain = _numbers(events, path)
+    chain = _path_messages(events, path)
     for number in chain:
         facts[number]["critical"] = True
     whens = list(zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True))
@@ -132,11 +132,11 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     ]  # fmt: skip
     write_ranks(page, passages)
     for resource in np.unique(routing.use_resource).tolist():
-        pid, tid = _line(resource, topology)
+        pid, tid = _line_of(resource, topology)
         page.line(pid, resource_name(topology, resource), tid)
     busy = getattr(events, "busy", None)
     if busy is not None:  # turns overlap: how loaded each link is says more
-        _counters(page, busy, topology)
+        _write_counters(page, busy, topology)
     else:
         _write_turns(page, events, passages, topology)
     _write_path(page, [passages[number] for number in chain])
@@ -152,10 +152,10 @@ def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topolo
         begin = max(start, reached.get(resource, start))
         reached[resource] = max(begin, end)
         passage, when = passages[number], (begin, reached[resource])
-        page.slice("turn", passage.title, _line(resource, topology), when, passage.facts, passage.marked)
+        page.slice("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
 
 
-def _numbers(events: Events, path: Sequence[Hop]) -> list[int]:
+def _path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
     """Return the messages of a path. Of several with the same (step, src, dst), on different routes, the one that lands
     last."""
     table, hops = events.paths.messages, set(path)
@@ -176,15 +176,15 @@ def _write_path(page: Page, passages: Sequence[Passage]) -> None:
         page.slice("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
 
 
-def _counters(page: Page, busy: Utilisation, topology: Topology) -> None:
+def _write_counters(page: Page, busy: Utilisation, topology: Topology) -> None:
     """Write per link and limit a counter ("C") of the share of its capacity that is in use."""
     columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
     for resource, begin, end, share in columns:
-        name, place = resource_name(topology, resource), _line(resource, topology)
+        name, place = resource_name(topology, resource), _line_of(resource, topology)
         for at, value in ((begin, share), (end, 0.0)):
             page.counter(name, place, at * 1e6, {"share": round(value, 6)})
 
 
-def _line(resource: int, topology: Topology) -> tuple[int, int]:
+def _line_of(resource: int, topology: Topology) -> tuple[int, int]:
     """Return process and line of a link or limit."""
     return (LINKS, resource + 1) if resource < topology.links else (LIMITS, resource - topology.links + 1)

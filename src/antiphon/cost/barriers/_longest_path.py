@@ -69,9 +69,9 @@ class Flow:
         self.versions = versions(self.schedule)
 
     def __call__(self, nbytes: int) -> Prediction:
-        line = self._line(nbytes)
+        line = self._find_line(nbytes)
         terms = {"latency": line.alpha, "bandwidth": line.beta * nbytes}
-        return Prediction(sum(terms.values()), terms, self._bottleneck(line, terms), line.hops)
+        return Prediction(sum(terms.values()), terms, self._name_bottleneck(line, terms), line.hops)
 
     def events(self, nbytes: int) -> Events:
         """Return when every message is in transit."""
@@ -82,7 +82,7 @@ class Flow:
         np.minimum.at(start, self.paths.use_message, times.use_start)
         return Events(self.paths, start, landed, times.use_start, times.use_end)
 
-    def _bottleneck(self, line: PathTime, terms: dict[str, float]) -> str:
+    def _name_bottleneck(self, line: PathTime, terms: dict[str, float]) -> str:
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"
@@ -90,7 +90,7 @@ class Flow:
             return latency_name(line.messages, line.greatest).replace("step", "message")
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
-    def _line(self, nbytes: int) -> PathTime:
+    def _find_line(self, nbytes: int) -> PathTime:
         """Return the path time at this size. The time is convex in nbytes: it lies below its chords and above its
         tangents, and where the two meet no simulation is needed."""
         if nbytes in self.known:
@@ -146,7 +146,7 @@ class Flow:
             reads, writes, message_of_row = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
             ready[m0:m1] = np.maximum.reduceat(written_at[reads], row_ptr[m0:m1] - r0)
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
-            begin, end = _turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
+            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             free[resource] = end  # a link's last turn stands last
             out = ready[m0:m1].copy()
@@ -255,7 +255,7 @@ class _Walk:
         return PathTime(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
 
 
-def _turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
+def _queue_turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
     """Return start and end of every turn, queued one after the other on each link; `place` is 0 where a link's queue
     begins.
 

@@ -148,19 +148,19 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     rows_by_kind: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
     for row in rows:
         if row.kind not in AT_ONCE:
-            rows_by_kind[_kind(row)].setdefault(row.nbytes, []).append(row)
+            rows_by_kind[_kind_of(row)].setdefault(row.nbytes, []).append(row)
     for kind, name in KINDS.items():
         if not rows_by_kind[kind]:
             raise Invalid(f"no row of {name}: the fit needs all of {', '.join(KINDS.values())}")
     sizes = sorted(set().union(*rows_by_kind.values()))
     for size in sizes:
         for kind, name in KINDS.items():
-            _check(rows_by_kind[kind].get(size, []), f"{format_size(size)}: {name}")
+            _check_rows(rows_by_kind[kind].get(size, []), f"{format_size(size)}: {name}")
     if not LEAST_SIZES <= len(sizes) <= MOST_SIZES:
         raise Invalid(f"{len(sizes)} sizes: expected {LEAST_SIZES} to {MOST_SIZES}; better 12 or more, 1 B to 1 MB")
 
     def medians(kind: str, quantity: str) -> Floats:
-        return np.array([np.median([_figure(row, quantity) for row in rows_by_kind[kind][size]]) for size in sizes])
+        return np.array([np.median([_figure_of(row, quantity) for row in rows_by_kind[kind][size]]) for size in sizes])
 
     n_many = medians("many", "n")
     bursts = [
@@ -168,7 +168,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     ]  # by size
     small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
     shared = None if large is None else _over_one(large, n_many)
-    if small is None or large is None or shared is None or _alike(small, large, n_many, shared):
+    if small is None or large is None or shared is None or _same_ports(small, large, n_many, shared):
         shared = None
     return Cells(
         np.array(sizes, float),
@@ -183,8 +183,8 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
         n_many - 1 if small is None else small.more(n_many),
         float(small.count or 1) if small else 1.0,
         shared,
-        {kind: _scatter(rows_by_kind[kind].values(), kind) for kind in KINDS},
-        {kind: np.array([_own(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS},
+        {kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
+        {kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS},
     )
 
 
@@ -195,25 +195,25 @@ def _over_one(burst: AtOnce, n: Floats) -> Floats:
     return excess
 
 
-def _alike(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
+def _same_ports(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
     """Whether large messages use the same ports as small ones, with no other limit."""
     same = (small.count, small.form) == (large.count, large.form)
     return same and bool((over <= ALIKE * large.more(n) + NEGLIGIBLE).all())
 
 
-def _kind(row: RoundTrip) -> str:
+def _kind_of(row: RoundTrip) -> str:
     if row.kind == SERVER:
         return "server"
     return "one" if row.n == 1 else "delayed" if row.delay else "many"
 
 
-def _figure(row: RoundTrip, quantity: str) -> float:
+def _figure_of(row: RoundTrip, quantity: str) -> float:
     if quantity == "excess":
         return row.seconds - (row.n - 1) * row.delay
     return row.seconds / row.n - row.delay if quantity == "each" else float(getattr(row, quantity))
 
 
-def _check(rows: Sequence[RoundTrip], label: str) -> None:
+def _check_rows(rows: Sequence[RoundTrip], label: str) -> None:
     if not rows:
         raise Invalid(f"{label} is missing; every size needs all of them")
     if len({row.n for row in rows}) > 1:
@@ -225,19 +225,19 @@ def _check(rows: Sequence[RoundTrip], label: str) -> None:
             raise Invalid(f"{where}{label} took {row.seconds:g} s, less than its delays alone ({delays:g} s)")
 
 
-def _scatter(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
+def _typical_error(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
     """The relative error of a median, typical of a kind."""
-    errors = [_own(rows, kind) for rows in cells if len(rows) >= FEW]
+    errors = [_median_error(rows, kind) for rows in cells if len(rows) >= FEW]
     return float(np.median(errors)) if errors else 0.0
 
 
-def _own(rows: Sequence[RoundTrip], kind: str) -> float:
+def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
     """The relative error of one median: 1.25 deviations over the root of the repetitions, but no less than a clock can
     tell; 0: too few."""
     if len(rows) < FEW:
         return 0.0
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
-    values = np.array([_figure(row, figure) for row in rows])
+    values = np.array([_figure_of(row, figure) for row in rows])
     shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
     deviation = np.median(np.abs(values - np.median(values))) / NORMAL
     error = 1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))

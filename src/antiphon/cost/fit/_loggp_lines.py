@@ -77,7 +77,7 @@ def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tupl
     starts = [m]
     while starts[0]:
         starts.insert(0, int(last_start[starts[0]]))
-    moved = [_movable(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
+    moved = [_movable_range(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
     return starts[:-1], moved
 
 
@@ -86,7 +86,7 @@ def first_least(costs: Floats) -> int:
     return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
 
 
-def _movable(price: Floats, low: int, at: int, high: int) -> tuple[int, int]:
+def _movable_range(price: Floats, low: int, at: int, high: int) -> tuple[int, int]:
     """Return the range to which this break can move at little more cost, the others fixed."""
     current = price[low, at] + price[at, high]
     able = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= current + PLAUSIBLE]

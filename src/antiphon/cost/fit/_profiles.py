@@ -105,17 +105,17 @@ def loggp_profile(
         raise Invalid("nothing to write into a profile: these measurements determine no figure")
     level = loggp_level(fit, within, gamma)
     if into is None or into.loggp is None:
-        return replace(into or Profile(name), loggp=_limited(LogGP((level,)), fit))
+        return replace(into or Profile(name), loggp=_set_radices(LogGP((level,)), fit))
     levels = list(into.loggp.levels)
     names = [other.within for other in levels]
     if within in names:
         levels[names.index(within)] = level
     else:
         levels.insert(len(levels) - ("" in names) if within else len(levels), level)
-    return replace(into, loggp=_limited(replace(into.loggp, levels=tuple(levels)), fit))
+    return replace(into, loggp=_set_radices(replace(into.loggp, levels=tuple(levels)), fit))
 
 
-def _limited(figures: LogGP, fit: LogGPFit) -> LogGP:
+def _set_radices(figures: LogGP, fit: LogGPFit) -> LogGP:
     """Set the radices that are known; None where no limit was seen."""
     device, node = (fit.radices[name] for name in ("device", "node"))
     if device.state in (DETERMINED, UNSEEN):

@@ -128,7 +128,7 @@ class GenmodelFit:
         if len(self.models.tied) == 1:
             for vector in echelon(self.models.solution):
                 weights = {name: rounded(v) for name, v in zip(self.models.names, vector, strict=True) if v}
-                yield _words(weights), always(weights)
+                yield _format_weights(weights), always(weights)
 
     def _with_incast(self) -> Iterator[tuple[str, Weights]]:
         """Yield the combinations of other terms and incast that the data cannot separate."""
@@ -141,7 +141,7 @@ class GenmodelFit:
             plain = {name: rounded(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, place] for key in hiding}
             extra = {key: models.solution.explained(vector, column) for key, column in columns.items()}
-            yield f"{_words(plain)} + incast", _besides(plain, extra)
+            yield f"{_format_weights(plain)} + incast", _add_incast(plain, extra)
 
     @property
     def fitted(self) -> Floats:
@@ -235,12 +235,12 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     beyond chance is left out. O(rows * thresholds), thresholds being at most the greatest number of ranks.
     """
     fixed = dict(known or {})
-    table = _counted(measured)
+    table = _count_factors(measured)
     free = tuple(name for name in UNKNOWNS[:4] if name not in fixed)
     seconds = np.array([row.seconds for row in measured])
     spent = sum((table[name] * value for name, value in fixed.items()), np.zeros(len(measured)))
     target = (seconds - spent) / seconds
-    _check(measured, spent, fixed)
+    _check_spent(measured, spent, fixed)
     columns = np.array([table[name] / seconds for name in free]).T
     received = [counts(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
@@ -264,7 +264,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     return GenmodelFit(measured, Models(names, fixed, solutions, best, freedom), plain, max_senders > 1, fixed)
 
 
-def _counted(measured: Sequence[Measured]) -> dict[str, Floats]:
+def _count_factors(measured: Sequence[Measured]) -> dict[str, Floats]:
     """Return the factor of each parameter in every measurement."""
     factors = [(counts(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
@@ -275,7 +275,7 @@ def _counted(measured: Sequence[Measured]) -> dict[str, Floats]:
     }
 
 
-def _check(measured: Sequence[Measured], spent: Floats, fixed: Mapping[str, float]) -> None:
+def _check_spent(measured: Sequence[Measured], spent: Floats, fixed: Mapping[str, float]) -> None:
     for row, seconds in zip(measured, spent.tolist(), strict=True):
         if seconds >= row.seconds:
             where = f"line {row.line}: " if row.line else ""
@@ -302,12 +302,12 @@ def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
     return gained > max(2 * float(fdtri(2, freedom, SURE)) * best.squares / freedom, rounding)
 
 
-def _besides(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
+def _add_incast(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
     """Return these weights with that of incast added, by threshold."""
     return lambda w_t: {**plain, INCAST: 0.0 if w_t is None else extra.get(w_t, 0.0)}
 
 
-def _words(weights: Mapping[str, float]) -> str:
+def _format_weights(weights: Mapping[str, float]) -> str:
     """alpha + 2.5 delta - 3e+06 beta"""
     text = ""
     for name, weight in weights.items():

@@ -211,16 +211,16 @@ class _Fitter:
         growth: dict[str, Estimate] = {}
         start: dict[str, float] = {}
         slope: dict[str, float] = {}
-        transfer = self._gap(figures, start)
+        transfer = self._fit_gap(figures, start)
         rest = self.cells.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
             matrix = self.cells.maps[name][self.span]
-            rest = rest - self._overhead(name, matrix, (figures, growth), (start, slope), minimum=0.0)
-        self._overhead("L", rest, (figures, growth), (start, slope), minimum=-math.inf)
+            rest = rest - self._fit_overhead(name, matrix, (figures, growth), (start, slope), minimum=0.0)
+        self._fit_overhead("L", rest, (figures, growth), (start, slope), minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
         return Regime(low, high, {name: figures[name] for name in NAMES}, growth, start, slope)
 
-    def _gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
+    def _fit_gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
         """Fit g and G; if one is negative, drop it and fit the other alone. Return rows of (s-1) G."""
         x = self.sizes - 1
         fitted_rows: list[Row] = []
@@ -272,7 +272,7 @@ class _Fitter:
 
         return lines
 
-    def _overhead(
+    def _fit_overhead(
         self,
         name: str,
         matrix: Floats,
@@ -290,12 +290,12 @@ class _Fitter:
         if not weights.any():
             figures[name] = Estimate(name, OPEN)
             return zero
-        sloped = _product(line_map(x, weights, (0, 1)), matrix)
+        sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
         certain = (weights > 0).sum() >= LEAST and abs(self._value(sloped[1])) > self._half(sloped[1], SURE)
-        rows = sloped if certain else _product(line_map(x, weights, (0,)), matrix)
+        rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)
         at = [self._value(rows[0]), self._value(rows[0] + rows[1] * x[-1])]
         if certain and min(at) < minimum:  # a line that leaves what is possible: its mean says more
-            rows, certain = _product(line_map(x, weights, (0,)), matrix), False
+            rows, certain = _apply_lines(line_map(x, weights, (0,)), matrix), False
             at = [self._value(rows[0])]
         figures[name] = self._estimate(name, rows[0])
         if at[0] < minimum:
@@ -337,7 +337,7 @@ class _Fitter:
         return Estimate(name, DETERMINED, rounded(value), rounded(value - half), rounded(value + half))
 
 
-def _product(lines: Floats, matrix: Floats) -> Floats:
+def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
     """Return the rows of the lines, applied to the figures of the matrix. What cancels becomes exactly zero, not
     rounding: a transfer fitted to half round trips, say, leaves no slope in them."""
     product = matmul(lines, matrix)

@@ -53,7 +53,7 @@ class AtOnce:
         """Return how many more turns n messages take than one."""
         if self.count is None:
             return np.zeros_like(n)
-        turns: Floats = _turns(n, self.count, self.form)
+        turns: Floats = _count_turns(n, self.count, self.form)
         return turns
 
     @property
@@ -76,13 +76,15 @@ def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
     fits: dict[tuple[str, int], AtOnce] = {}
     ports: dict[str, int] = {}  # of large messages, which go in turn: small ones have as many
     for (kind, size), points in sorted(measured.items(), reverse=True):
-        fit = _fitted(kind, size, points, kind not in ports, ports.get(kind, 0))
+        fit = _fit_count(kind, size, points, kind not in ports, ports.get(kind, 0))
         ports.setdefault(kind, (fit.count or 0) if fit.usable and fit.form == IN_TURN else 0)
         fits[kind, size] = fit
     return [fits[key] for key in sorted(fits)]
 
 
-def _fitted(kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int) -> AtOnce:
+def _fit_count(
+    kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int
+) -> AtOnce:
     """Fit one kind and size. `bytes_count`: the time of a message is mostly its bytes, so another turn takes about as
     long again. `expected`: the count preferred where it fits as well as any."""
     n = np.array(sorted(points), float)
@@ -124,23 +126,23 @@ def _candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Cand
     first = n - n[0]
     if bytes_count:
         slow = np.minimum(first * SLOW / max_n, SLOW)  # of what one message takes
-        yield _solved(0, "", [np.ones_like(n), 1 + slow], n, seconds)
+        yield _solve_candidate(0, "", [np.ones_like(n), 1 + slow], n, seconds)
     else:
-        yield _solved(0, "", [np.ones_like(n)], n, seconds)
+        yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
-            turns = _turns(n, count, form)
+            turns = _count_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
             room = max_n / SLOW if bytes_count else count / BUSY
             columns = [np.ones_like(n), turns]
             if count > 1:
                 columns.append(within + room * turns)
-            candidate = _solved(count, form, columns, n, seconds)
+            candidate = _solve_candidate(count, form, columns, n, seconds)
             if not bytes_count or candidate.turn >= (CLEAR - NEGLIGIBLE) * alone:
                 yield candidate
 
 
-def _solved(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
+def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
     design = np.stack(columns, 1)
     relative = design / seconds[:, None]
     norms = np.sqrt(dot(relative.T, relative.T))
@@ -148,11 +150,11 @@ def _solved(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds
     fitted: Floats = dot(design, shares / np.where(norms > 0, norms, 1.0))
     squares = float(((fitted / seconds - 1) ** 2).mean()) + EXACT**2
     unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
-    turn = float(fitted[-1] - fitted[0]) / float(_turns(n, count, form)[-1]) if count else 0.0
+    turn = float(fitted[-1] - fitted[0]) / float(_count_turns(n, count, form)[-1]) if count else 0.0
     return _Candidate(count, form, len(n) * math.log(squares) + unknowns * math.log(len(n)), turn, fitted)
 
 
-def _turns(n: Floats, count: int, form: str) -> Floats:
+def _count_turns(n: Floats, count: int, form: str) -> Floats:
     turns: Floats = np.ceil(n / count) - 1 if form == IN_TURN else np.maximum(n / count, 1) - 1
     return turns
 
@@ -182,9 +184,9 @@ def radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
     """
     large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]
-    node = _radix(large.get(PAIRS))
-    ports = _radix(bursts[0]) if bursts else NOTHING
-    send, receive = _radix(large.get(FAN_OUT)), _radix(large.get(FAN_IN))
+    node = _radix_of(large.get(PAIRS))
+    ports = _radix_of(bursts[0]) if bursts else NOTHING
+    send, receive = _radix_of(large.get(FAN_OUT)), _radix_of(large.get(FAN_IN))
     if node.state != OPEN:
         send, receive = (_of_ports(radix, node, ports) for radix in (send, receive))
     elif send.state == OPEN and receive.state == OPEN:
@@ -207,7 +209,7 @@ def _of_ports(radix: Radix, node: Radix, ports: Radix) -> Radix:
     return ports
 
 
-def _radix(measurement: AtOnce | None) -> Radix:
+def _radix_of(measurement: AtOnce | None) -> Radix:
     return NOTHING if measurement is None else Radix(measurement.state, measurement.count, measurement.most)
 
 

@@ -87,18 +87,18 @@ def _steps(plan: Plan, n: int) -> list[Step]:
         if plan.collective != ALLREDUCE:
             raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
         return [Step(1, n - 1.0, n - 1, n), Step(1, n - 1.0, 1, 0)]
-    reducing = _reducing(plan, n)
+    reducing = _reducing_steps(plan, n)
     spreading = [step._replace(fanin=0) for step in reducing]
     return {"reducescatter": reducing, "allgather": spreading, ALLREDUCE: reducing + spreading}[plan.collective]
 
 
-def _reducing(plan: Plan, n: int) -> list[Step]:
+def _reducing_steps(plan: Plan, n: int) -> list[Step]:
     """The steps of the reducescatter; those of the allgather are the same without combining."""
     if plan.name == "ring":
         return [Step(n - 1, 1 / n, 1, 2)]
     if plan.name == "rhd":
-        return _halving(plan, n)
-    fanins = (n,) if plan.name == "cps" else _fanins(plan.name, n)
+        return _halving_steps(plan, n)
+    fanins = (n,) if plan.name == "cps" else _parse_fanins(plan.name, n)
     steps, size = [], 1.0
     for f in fanins:
         size /= f
@@ -106,7 +106,7 @@ def _reducing(plan: Plan, n: int) -> list[Step]:
     return steps
 
 
-def _halving(plan: Plan, n: int) -> list[Step]:
+def _halving_steps(plan: Plan, n: int) -> list[Step]:
     """Those beyond the greatest power of two fold into a neighbour first."""
     levels = n.bit_length() - 1
     steps = [Step(1, 2.0**-k, 1, 2) for k in range(1, levels + 1)]
@@ -117,7 +117,7 @@ def _halving(plan: Plan, n: int) -> list[Step]:
     return [Step(1, 1.0, 1, 2), *steps]
 
 
-def _fanins(name: str, n: int) -> tuple[int, ...]:
+def _parse_fanins(name: str, n: int) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})+", name):
         raise unknown("plan", name, [*NAMES, LEVELS])
     fanins = tuple(map(int, name.split("x")))

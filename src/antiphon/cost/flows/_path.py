@@ -31,9 +31,9 @@ class Walk:
         written_at = self.moments.there
         version = int(written_at.argmax()) if len(written_at) else -1
         while version >= 0:
-            message, version = self._version(version)
+            message, version = self._trace_version(version)
             while message >= 0:
-                message, version = self._message(message)
+                message, version = self._trace_message(message)
         return self
 
     def hops(self) -> list[Hop]:
@@ -41,7 +41,7 @@ class Walk:
         at = self.passed[::-1]
         return list(zip(*(column[at].tolist() for column in (sent.step, sent.src, sent.dst)), strict=True))
 
-    def _version(self, version: int) -> tuple[int, int]:
+    def _trace_version(self, version: int) -> tuple[int, int]:
         """Return what delayed writing this version: a message, or an earlier version; -1 for none."""
         moments, version_table, work = self.moments, self.parts.versions, self.parts.work
         spent = float(moments.there[version] - moments.combine[version])
@@ -67,7 +67,7 @@ class Walk:
             return -1, version - 1
         return last, -1
 
-    def _message(self, message: int) -> tuple[int, int]:
+    def _trace_message(self, message: int) -> tuple[int, int]:
         """Return what delayed this message: an earlier one on its connection, or a version that it reads."""
         moments, parts = self.moments, self.parts
         self.passed.append(message)

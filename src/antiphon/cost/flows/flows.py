@@ -76,7 +76,7 @@ class Flows:
 
     def __call__(self, nbytes: int) -> Prediction:
         if nbytes not in self.known:
-            self.known[nbytes] = self._predicted(nbytes)
+            self.known[nbytes] = self._predict_size(nbytes)
         return self.known[nbytes]
 
     def run(self, nbytes: int) -> Moments:
@@ -96,12 +96,12 @@ class Flows:
         turns = moments.begin[user], moments.sent[user]
         return FlowEvents(self.parts.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
 
-    def _predicted(self, nbytes: int) -> Prediction:
+    def _predict_size(self, nbytes: int) -> Prediction:
         walk = Walk(self.parts, self.run(nbytes)).back()
         terms = dict(walk.terms)
-        return Prediction(sum(terms.values()), terms, self._bottleneck(walk, terms), walk.hops(), self.note)
+        return Prediction(sum(terms.values()), terms, self._name_bottleneck(walk, terms), walk.hops(), self.note)
 
-    def _bottleneck(self, walk: Walk, terms: dict[str, float]) -> str:
+    def _name_bottleneck(self, walk: Walk, terms: dict[str, float]) -> str:
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"

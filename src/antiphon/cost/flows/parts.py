@@ -150,8 +150,8 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, step
     later = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[later] += 1
     gates[count], reads[message_count] = NEVER, NEVER
-    after, first, several = _connections(routing)
-    uses = _uses(routing)
+    after, first, several = _find_connections(routing)
+    uses = _list_uses(routing)
     if steps is not None:
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return Parts(
@@ -164,7 +164,7 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, step
     )  # fmt: skip
 
 
-def _uses(routing: Paths) -> Ints:
+def _list_uses(routing: Paths) -> Ints:
     """List per message the links and limits it loads, one row each; a repeated resource is listed as often. O(uses).
 
     Through a switch (node 3), by link 1 to rank 0, 3 to rank 1, 5 to rank 2:
@@ -172,7 +172,7 @@ def _uses(routing: Paths) -> Ints:
     >>> from antiphon.core.example import star
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
-    >>> _uses(paths(messages(star()), switched))
+    >>> _list_uses(paths(messages(star()), switched))
     array([[1, 4],
            [1, 2],
            [0, 3],
@@ -187,7 +187,7 @@ def _uses(routing: Paths) -> Ints:
     return table
 
 
-def _connections(routing: Paths) -> tuple[Longs, Bools, bool]:
+def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     """The next message with the same (src, dst, route), which messages are the first of theirs, and whether any two
     ranks have several such connections. One sort.
 
@@ -196,7 +196,7 @@ def _connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     >>> from antiphon.core.example import machine, of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 1, 0, 1, 0)]
     >>> table = messages(of_rows("broadcast", 3, rows, roots=(0,), parts=2))
-    >>> _connections(paths(table, machine()))
+    >>> _find_connections(paths(table, machine()))
     (array([2, 3, 3, 3]), array([ True,  True, False]), False)
     """
     table, route = routing.messages, routing.route
@@ -224,7 +224,7 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
     >>> table = messages(star())
     >>> profile = Profile(incast={"wire": Incast(1e-9, 1)})
-    >>> crowd = crowds(table, _uses(paths(table, switched)), switched, profile, False)
+    >>> crowd = crowds(table, _list_uses(paths(table, switched)), switched, profile, False)
     >>> crowd.pairs, crowd.resource, crowd.pair.tolist()
     (1, array([1]), [[0, 1], [0, 1], [1, 1], [1, 1]])
     """

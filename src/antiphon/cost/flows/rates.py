@@ -67,11 +67,11 @@ class Network:
         np.add.at(self.count, entered, 1)
         self.count[-1] = 0
         self._count_senders(ended, begun)
-        touched = self._touched(freed, entered)
+        touched = self._find_touched(freed, entered)
         if len(touched):
-            self._share(now, touched)
+            self._update_rates(now, touched)
         if self.watch is not None:
-            self._tell(now, np.concatenate([freed, entered]), touched)
+            self._report_loads(now, np.concatenate([freed, entered]), touched)
 
     def seconds_per_byte(self, resources: Longs) -> Floats:
         """Cost of links and limits with their present senders: beta + epsilon * max(f - w_t, 0)."""
@@ -94,7 +94,7 @@ class Network:
             self.by_pair = np.bincount(crowds.sender_pair[self.by_sender > 0], minlength=crowds.pairs + 1)
         self.senders[crowds.resource] = np.maximum.reduceat(self.by_pair[: crowds.pairs], crowds.first)
 
-    def _touched(self, freed: NDArray[Any], entered: NDArray[Any]) -> Longs:
+    def _find_touched(self, freed: NDArray[Any], entered: NDArray[Any]) -> Longs:
         """Return the flows whose rate may change: all that are connected to a change through flows and links in use.
 
         Where that goes on and on, everyone: exact, too, and cheaper than to search.
@@ -117,7 +117,7 @@ class Network:
             mark[-1] = False
         return flows
 
-    def _share(self, now: float, flows: Longs) -> None:
+    def _update_rates(self, now: float, flows: Longs) -> None:
         """Assign new rates to flows that share no link with any other; unchanged ones are left alone."""
         rate, bottleneck = self.fill(flows)
         old = self.rate[flows]
@@ -176,7 +176,7 @@ class Network:
             open_flows, lines = open_flows[~done], lines[~done]
         return rate, bottleneck
 
-    def _tell(self, now: float, changed: Longs, touched: Longs) -> None:
+    def _report_loads(self, now: float, changed: Longs, touched: Longs) -> None:
         """Report the load of every link whose flows or rates changed."""
         assert self.watch is not None
         lines = self.parts.uses[touched].ravel()

@@ -69,7 +69,7 @@ class Run:
         >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.there)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """
-        self._moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
+        self._process_moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
         while True:
             first = self.network.next_end()
             if self.calendar:
@@ -82,42 +82,42 @@ class Run:
                 at, _, kind, chosen = heapq.heappop(self.calendar)
                 due[kind].append(chosen)
                 now = max(now, at)
-            self._moment(now, ended, _joined(due[_EXPIRES]), _joined(due[_COMBINED]), NOTHING)
+            self._process_moment(now, ended, _concatenate(due[_EXPIRES]), _concatenate(due[_COMBINED]), NOTHING)
         network = self.network
         return Moments(
             self.ready, self.begin, self.sent, network.held, network.lost, self.possible, self.combine, self.there,
             self.before, self.moments,
         )  # fmt: skip
 
-    def _moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
+    def _process_moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
         """Process everything that happens now and its immediate consequences; then update the rates. Arguments:
         messages whose flow has ended, whose latency has expired, that are ready; versions that are written."""
         self.moments += 1
         first_ended, moving = ended, []
         while len(ended) or len(expired) or len(written) or len(ready):
-            free, full = self._sent(now, ended), self._gates(ended, written)
-            ready = _joined([ready, self._written(now, written)])
-            begun = _joined([free, self._expired(self._ready(now, ready)), self._expired(expired)])
+            free, full = self._mark_sent(now, ended), self._open_gates(ended, written)
+            ready = _concatenate([ready, self._mark_written(now, written)])
+            begun = _concatenate([free, self._mark_expired(self._start_ready(now, ready)), self._mark_expired(expired)])
             self.begin[begun] = now
             moves = self.network.left[begun] > 0
             moving.append(begun[moves])
-            ended, written = begun[~moves], self._possible(now, full)
+            ended, written = begun[~moves], self._start_combining(now, full)
             expired = ready = NOTHING
-        begun = _joined(moving)
+        begun = _concatenate(moving)
         if len(first_ended) or len(begun):
             self.network.change(now, first_ended, begun)
 
-    def _sent(self, now: float, ended: Longs) -> Longs:
+    def _mark_sent(self, now: float, ended: Longs) -> Longs:
         """Mark messages whose last byte has arrived; return the next ones of their connections that wait for nothing
         else."""
         self.sent[ended] = now
-        return self._counted(self.parts.after[ended])
+        return self._count_down(self.parts.after[ended])
 
-    def _expired(self, chosen: Longs) -> Longs:
+    def _mark_expired(self, chosen: Longs) -> Longs:
         """Mark messages whose latency is over; return those that begin to move."""
-        return self._counted(chosen)
+        return self._count_down(chosen)
 
-    def _counted(self, chosen: Longs) -> Longs:
+    def _count_down(self, chosen: Longs) -> Longs:
         """Decrement the wait counters of these distinct messages; return those that no longer wait. O(chosen)."""
         if not len(chosen):
             return NOTHING
@@ -125,7 +125,7 @@ class Run:
         self.waits[chosen] = remaining
         return chosen[remaining == 0]
 
-    def _gates(self, ended: Longs, written: Longs) -> Longs:
+    def _open_gates(self, ended: Longs, written: Longs) -> Longs:
         """Return versions that can now be written. A message that ended unblocks the versions it writes and the
         successors of those it read; a written version unblocks its successor. O(rows)."""
         parts = self.parts
@@ -137,29 +137,29 @@ class Run:
         if not len(at):
             return NOTHING
         np.subtract.at(self.gates, at, 1)
-        return self._distinct(at[self.gates[at] == 0])
+        return self._drop_repeats(at[self.gates[at] == 0])
 
-    def _written(self, now: float, written: Longs) -> Longs:
+    def _mark_written(self, now: float, written: Longs) -> Longs:
         """Mark versions as written; return the messages that now have all they read."""
         if not len(written):
             return NOTHING
         self.there[written] = now
         readers = self.parts.readers_of(written)
         np.subtract.at(self.reads, readers, 1)
-        return self._distinct(readers[self.reads[readers] == 0])
+        return self._drop_repeats(readers[self.reads[readers] == 0])
 
-    def _ready(self, now: float, chosen: Longs) -> Longs:
+    def _start_ready(self, now: float, chosen: Longs) -> Longs:
         """Start messages: their latency runs; return those without latency."""
         if not len(chosen):
             return chosen
         self.ready[chosen] = now
         alpha = self.parts.paths.alpha[chosen]
-        for value in _values(alpha):
+        for value in _distinct_values(alpha):
             if value > 0:
-                self._later(now + value, _EXPIRES, chosen[alpha == value])
+                self._schedule_event(now + value, _EXPIRES, chosen[alpha == value])
         return chosen[alpha == 0]
 
-    def _possible(self, now: float, chosen: Longs) -> Longs:
+    def _start_combining(self, now: float, chosen: Longs) -> Longs:
         """Return versions that can be written at once, those without work. The others queue for their rank's processor.
 
         What a rank can combine at one moment is one piece of work: begun when the one before is done, done as a whole.
@@ -188,11 +188,11 @@ class Run:
         self.before[batch] = np.repeat(self.last[rank], size)
         self.free[rank], self.last[rank] = done, batch[first]
         ends = np.repeat(done, size)
-        for value in _values(ends):
-            self._later(value, _COMBINED, batch[ends == value])
+        for value in _distinct_values(ends):
+            self._schedule_event(value, _COMBINED, batch[ends == value])
         return at_once
 
-    def _distinct(self, values: Longs) -> Longs:
+    def _drop_repeats(self, values: Longs) -> Longs:
         """Each once, without sorting: of equal ones the last finds its own mark. O(values)."""
         if len(values) < 2:
             return values
@@ -200,11 +200,11 @@ class Run:
         self.marks[values] = place
         return values[self.marks[values] == place]
 
-    def _later(self, when: float, kind: int, chosen: Longs) -> None:
+    def _schedule_event(self, when: float, kind: int, chosen: Longs) -> None:
         heapq.heappush(self.calendar, (when, next(self.number), kind, chosen))
 
 
-def _values(column: Floats) -> list[float]:
+def _distinct_values(column: Floats) -> list[float]:
     """The distinct values: mostly one."""
     if not len(column):
         return []
@@ -213,7 +213,7 @@ def _values(column: Floats) -> list[float]:
     return [float(value) for value in np.unique(column)]
 
 
-def _joined(arrays: list[Longs]) -> Longs:
+def _concatenate(arrays: list[Longs]) -> Longs:
     arrays = [array for array in arrays if len(array)]
     if not arrays:
         return NOTHING

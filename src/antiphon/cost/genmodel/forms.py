@@ -91,7 +91,7 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
         received = (f - 1) * size
         half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.slower(f - 1))
         reducing += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
-    return _whole(half, reducing, collective)
+    return _complete(half, reducing, collective)
 
 
 def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
@@ -172,10 +172,10 @@ def _paired(steps: int, share: float, nbytes: float, tier: Tier, server: Server,
     """Steps in which every server has one sender and combines two values; `share` of nbytes in all, each way."""
     moved = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
-    return _whole(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
+    return _complete(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
 
 
-def _whole(half: Terms, reducing: Terms, collective: str) -> Terms:
+def _complete(half: Terms, reducing: Terms, collective: str) -> Terms:
     """An allreduce is a reducescatter and an allgather that moves as much and combines nothing."""
     return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[_known(collective)]
 

@@ -111,13 +111,13 @@ class _Busy:
         rank = self._rank()
         return {
             "alpha": latency_name(int(steps.sum()), float(slowest)),
-            "beta": self._resource(),
-            "epsilon": self._resource(),
+            "beta": self._busiest_resource(),
+            "epsilon": self._busiest_resource(),
             "gamma": rank,
             "delta": rank,
         }
 
-    def _resource(self) -> str:
+    def _busiest_resource(self) -> str:
         """The link or limit that steps wait for the longest in total, and its incast, if it has any."""
         loads, used = self.work.loads, np.flatnonzero(self.run >= 0)
         if not len(used):

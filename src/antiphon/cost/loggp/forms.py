@@ -157,7 +157,7 @@ def recmult(
     Allreduce: the paper charges m gamma per round; k - 1 vectors arrive and are combined, so here it is (k-1) m gamma.
     """
     _check(p, m, collective)
-    radices = _radices(p, k)
+    radices = _parse_radices(p, k)
     several = list(figures) if isinstance(figures, Sequence) else [figures] * len(radices)
     if len(several) != len(radices):
         raise Invalid(f"figures: {len(several)} for {len(radices)} rounds; give one for each, or one for all")
@@ -172,7 +172,7 @@ def recmult(
     return total
 
 
-def _radices(p: int, k: int | Sequence[int]) -> list[int]:
+def _parse_radices(p: int, k: int | Sequence[int]) -> list[int]:
     if isinstance(k, int) and not isinstance(k, bool):
         if k < 2:
             raise Invalid(f"k = {k}: expected a radix from 2 on")

@@ -123,7 +123,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
     if lists[ENTRIES] == 0:
         return 0.0, -1
     now, entry = heap[TIMES], lists[WHATS] & ((1 << BITS) - 1)
-    _drop(heap, lists)
+    _remove_first(heap, lists)
     heap[MOMENT], lists[NOW] = now, entry
     message = lists[first + entry]
     lists[first + entry] = lists[following + message]
@@ -131,7 +131,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
 
 
 @compiled
-def _drop(heap: Floats, lists: Longs) -> None:
+def _remove_first(heap: Floats, lists: Longs) -> None:
     """Remove the heap's first entry: move the last one to the top and sift it down."""
     lists[ENTRIES] -= 1
     count = lists[ENTRIES]

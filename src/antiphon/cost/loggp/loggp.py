@@ -65,10 +65,12 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     reduced, note = within_pieces(schedule)
     profiled_topology = loaded_profile.on(topology)
     work = work_of(expand(reduced), profiled_topology, loaded_profile.loggp, order, options.sent)
-    return Simulation(profiled_topology, loaded_profile, work, options, note, _local(schedule, loaded_profile, local))
+    return Simulation(
+        profiled_topology, loaded_profile, work, options, note, _local_work(schedule, loaded_profile, local)
+    )
 
 
-def _local(schedule: Schedule, profile: Profile, local: str) -> tuple[float, str]:
+def _local_work(schedule: Schedule, profile: Profile, local: str) -> tuple[float, str]:
     """Return the seconds per byte of nbytes of each rank's local work at the end, and its name."""
     if local not in ("on", "off"):
         raise Invalid(f"option local of model loggp: expected on or off, got {quote(local)}")

@@ -65,7 +65,7 @@ class Simulation:
 
     def __call__(self, nbytes: int) -> Prediction:
         if nbytes not in self.known:
-            self.known[nbytes] = self._predicted(nbytes)
+            self.known[nbytes] = self._predict_size(nbytes)
         return self.known[nbytes]
 
     # ---- the simulation ----
@@ -156,14 +156,14 @@ class Simulation:
         work, log = self.work, engine.new_log(len(self.work)) if record else engine.no_log()
         if not len(work):
             return Outcome(0.0, -1, 0, log)
-        outcome = self._simulated(nbytes, record, log)
+        outcome = self._simulate_size(nbytes, record, log)
         if outcome.done != len(work):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages came to their end")
         for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.nic, log.combining, log.longest):
             np.divide(grains, engine.GRAINS, out=grains)
         return replace(outcome, seconds=outcome.seconds / engine.GRAINS)
 
-    def _simulated(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
+    def _simulate_size(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
         """Simulate in grains of time."""
         work = self.work
         exact, size, per_byte = self.cost(nbytes)
@@ -187,11 +187,11 @@ class Simulation:
 
     # ---- what it says ----
 
-    def _predicted(self, nbytes: int) -> Prediction:
+    def _predict_size(self, nbytes: int) -> Prediction:
         logged = len(self.work) <= MOST_LOGGED
         outcome = self.run(nbytes, logged)
         if logged:
-            terms, path = self._terms(outcome, nbytes)
+            terms, path = self._split_terms(outcome, nbytes)
         else:
             terms, path = {"messages": outcome.seconds}, np.zeros(0, np.int64)
         seconds, busiest = outcome.seconds, self.work.capacity * nbytes
@@ -204,8 +204,8 @@ class Simulation:
         if self.local[0]:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
-        hops = LazyPath(lambda: self._hops(path if logged else self.path(self.run(nbytes))))
-        return Prediction(float(seconds), terms, self._bottleneck(terms, outcome, path, nbytes), hops, note)
+        hops = LazyPath(lambda: self._path_hops(path if logged else self.path(self.run(nbytes))))
+        return Prediction(float(seconds), terms, self._name_bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
     def _waiting(self) -> str:
@@ -220,11 +220,11 @@ class Simulation:
             at = int(outcome.log.before[at])
         return np.array(path[::-1], np.int64)
 
-    def _hops(self, path: Longs) -> tuple[Hop, ...]:
+    def _path_hops(self, path: Longs) -> tuple[Hop, ...]:
         columns = (c[path].tolist() for c in (self.work.sent.step, self.work.sent.src, self.work.sent.dst))
         return tuple(zip(*columns, strict=True))
 
-    def _terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
+    def _split_terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
         """Split the time of the critical path into terms: costs and queueing of its messages. Also return the path."""
         path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
@@ -245,7 +245,7 @@ class Simulation:
         terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0
         return terms, path
 
-    def _bottleneck(self, terms: dict[str, float], outcome: Outcome, path: Longs, nbytes: int) -> str:
+    def _name_bottleneck(self, terms: dict[str, float], outcome: Outcome, path: Longs, nbytes: int) -> str:
         greatest = max(terms, key=lambda term: terms[term], default="")
         if not greatest or not terms[greatest]:
             return "nothing takes time"
@@ -273,7 +273,7 @@ class Simulation:
         if term == "processors":
             return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
-            return f"NICs of {self._node(src)} and {self._node(dst)}"
+            return f"NICs of {self._name_node(src)} and {self._name_node(dst)}"
         sends = log.cause[worst] == engine.SEND_PORT
         return f"rank {src}: sends to more at once than it has ports" if sends else (
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
@@ -291,7 +291,7 @@ class Simulation:
         outer = self.profile.loggp.levels[best - 1].within if best else ""
         return f"bytes of {count} messages" + (f" between one {outer} and another" if outer else "")
 
-    def _node(self, rank: int) -> str:
+    def _name_node(self, rank: int) -> str:
         if self.work.node[rank] < 0:
             return f"rank {rank}"
         names = self.topology.places[rank].split("/")

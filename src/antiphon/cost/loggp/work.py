@@ -61,7 +61,7 @@ class SentWork:
     @cached_property
     def graph(self) -> Graph:
         """Dependencies indexed by condition; built when a simulation first needs them."""
-        return _graph(self.sent, self.klass, self.waits)
+        return _build_graph(self.sent, self.klass, self.waits)
 
     @property
     def in_rounds(self) -> bool:
@@ -92,10 +92,10 @@ def work_of(
         level, latency, per_byte, capacity, busiest = _from_links(paths(message_table, topology))
         node = np.full(message_table.ranks, -1, np.int64)
     else:
-        level = _levels(message_table, figures, topology)
+        level = _find_levels(message_table, figures, topology)
         node, latency, per_byte, capacity, busiest = figures.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[message_table.src == message_table.dst] = -1
-    klass, kinds = _classes([message_table.weight, message_table.combined, level])
+    klass, kinds = _find_classes([message_table.weight, message_table.combined, level])
     levels, (share, combined) = (
         kinds[2].astype(np.int64),
         (kinds[i].astype(np.float64) / message_table.scale for i in (0, 1)),
@@ -116,10 +116,10 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
         own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
         graph = replace(graph, left=graph.left | own)
-    level = _levels(graph, figures, topology)
+    level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
     times, seconds = np.unique(graph.seconds, return_inverse=True)
-    klass, kinds = _classes([graph.nbytes, graph.combined, level, seconds.ravel()])
+    klass, kinds = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
     return SentWork(
         graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
@@ -127,13 +127,13 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     )  # fmt: skip
 
 
-def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
+def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     """Group messages with equal columns into classes; return each message's class, and each column's value by class.
 
     Few classes are numbered as they come, many by their values:
 
     >>> weight, combined, level = np.array([6, 6, 2, 6]), np.array([6, 6, 0, 0]), np.array([1, 1, 1, 1], np.int32)
-    >>> klass, kinds = _classes([weight, combined, level])
+    >>> klass, kinds = _find_classes([weight, combined, level])
     >>> klass.tolist(), [kind.tolist() for kind in kinds]
     ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
     """
@@ -151,7 +151,7 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     return narrow(place.ravel()), [column[at] for column in columns]
 
 
-def _levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
+def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
     """Return the level of every message between ranks; Invalid where the profile has none for it."""
     src, dst = fixed(sent.src, sent.dst)
     level: Ints = passes.levels(src, dst, np.stack(figures.groups(topology)), np.empty(len(sent), np.int32))
@@ -187,7 +187,7 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     return narrow(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
 
 
-def _graph(sent: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
+def _build_graph(sent: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
     """Invert the dependencies (`antiphon.core.messages.Waits`): for each condition, the messages that it releases."""
     if len(wait.need_ptr):
         message, condition = wait.pairs("need")

@@ -115,11 +115,11 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
                 raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
 
     def assumes(self, figure: str) -> bool:
-        """Whether no measurement tells this figure, such as "hop simple": one that is assumed, or all of them."""
+        """Whether a figure such as "hop simple" is assumed rather than measured."""
         return not self.calibrated_by or figure in self.assumed
 
     def basis(self) -> str:
-        """What the figures rest on, for the line that tells one."""
+        """The basis of the figures, for output."""
         device = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
             return f"{device} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
@@ -127,7 +127,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 def read_calls(data: bytes) -> Calls:
-    """One such file."""
+    """Parse and check one such file."""
     calls = decode(data, Calls)
     check_keys(data)
     calls.check()
@@ -136,7 +136,7 @@ def read_calls(data: bytes) -> Calls:
 
 @cache
 def shipped_calls() -> Mapping[str, Calls]:
-    """Those that come with Antiphon, by name."""
+    """Return the figures that come with Antiphon, by name."""
     tables = {}
     for file in sorted(FOLDER.glob("*.json")):
         with reading(file.name):

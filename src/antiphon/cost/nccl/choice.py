@@ -47,7 +47,7 @@ KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
 
 @dataclass(frozen=True)
 class Priced:
-    """One way of doing it: seconds, and the terms that they are the sum of. `limit`: what its bytes wait for."""
+    """One option: seconds, and the terms that they are the sum of. `limit`: the resource that its bytes wait for."""
 
     algorithm: str
     protocol: str
@@ -62,8 +62,8 @@ class Priced:
 
 @dataclass(frozen=True)
 class Costs:
-    """The figures that a machine is priced by: of its GPUs, of its network, and how processes drive the GPUs. `taken`:
-    where the machine does not tell that these are its own, who says so."""
+    """The figures of a topology: of its GPUs, of its network, and how processes drive the GPUs. `taken`: why these
+    figures apply, where the topology does not say so."""
 
     gpu: Calls
     network: Calls | None = None
@@ -71,17 +71,17 @@ class Costs:
     taken: str = ""
 
     def launch(self, local: int, rest: float) -> float:
-        """Until its kernel is at work. One process launches on one GPU after the other, and that while what it
-        launched before runs: where this takes longer than launch and `rest` of one call, the GPUs wait for it."""
+        """Seconds until its kernel runs. One process launches on one GPU after the other while earlier launches run:
+        where that is longer than launch and `rest` of one call, the GPUs wait for it."""
         every = self.gpu.launch + self.gpu.launch_more * (local - 1) if self.one_process else 0.0
         return max(self.gpu.launch, every - rest)
 
     def basis(self) -> str:
-        """What every figure says in its line."""
+        """The basis of a figure, with the names of the tables."""
         return "; ".join([*(calls.basis() for calls in self._both), *self._taken])
 
     def brief(self) -> str:
-        """The same without the names of the tables."""
+        """The basis of a figure without the names of the tables."""
         calibrated = [calls.name for calls in self._both if calls.calibrated_by]
         uncalibrated = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
         return "; ".join(
@@ -89,8 +89,8 @@ class Costs:
         )
 
     def beyond(self, protocol: str, *, in_switches: bool = False) -> str:
-        """What is to be added to a figure by this protocol: what of it no table tells. `in_switches`: those of a node
-        do what GPUs do elsewhere."""
+        """Return remarks on what of a figure by this protocol no table covers. `in_switches`: the node's switches do
+        what GPUs do elsewhere."""
         figures = [f"hop {protocol}", f"share {protocol}"]
         remarks = []
         for calls in self._both:
@@ -102,7 +102,7 @@ class Costs:
         return "".join(remarks)
 
     def at_once(self, terms: Mapping[str, float]) -> str:
-        """What is to be added where several messages at once take a part of the time, and no table tells what."""
+        """Return a remark where simultaneous messages take part of the time and no table covers them."""
         near = bool(terms.get("fan")) and self.gpu.assumes("message")
         far = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
         return f"; {AT_ONCE} not calibrated" if near or far else ""
@@ -131,7 +131,7 @@ class Load:
     to_all: bool = False
 
     def out_of(self, nodes: int, place: Place) -> float:
-        """Bytes that a group of nodes sends to others: as a single one to the next, or all of its nodes."""
+        """Bytes that a group of nodes sends to others: as a single node to the next, or as all of its nodes."""
         away = (place.nodes - nodes) / (place.nodes - 1) if self.to_all else 1.0
         return self.cards * away * (nodes if self.to_all else 1)
 
@@ -139,7 +139,7 @@ class Load:
 def prices(
     place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[Priced]:
-    """All that NCCL could do for this collective here, the least first; nbytes as nccl-tests counts them. O(1)."""
+    """Price all options of NCCL for this collective, fastest first; nbytes as nccl-tests counts them. O(1)."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
     options = []
@@ -156,7 +156,7 @@ def prices(
 
 
 def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> Priced | None:
-    """By copy engines; None where NCCL cannot, or nothing is known of them."""
+    """Price copy engines; None where NCCL cannot use them or they have no figures."""
     copies = costs.gpu.copies
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
@@ -172,7 +172,7 @@ def _summed(algorithm: str, protocol: str, costs: Costs, place: Place, rest: Map
 
 
 def taken(costs: Costs, algorithm: str) -> int | None:
-    """How many multiprocessors of a GPU this takes at most while it runs; None where that is not known."""
+    """Return the maximum number of multiprocessors in use while it runs; None where unknown."""
     if algorithm == COPIES:
         return 0
     units = costs.gpu.units.taken if costs.gpu.units is not None else {}
@@ -180,7 +180,7 @@ def taken(costs: Costs, algorithm: str) -> int | None:
 
 
 def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
-    """Launch, hops, and the bytes over whatever they wait longest for."""
+    """Price launch, hops, and the bytes over their bottleneck."""
     share = costs.gpu.share[protocol]
     if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
@@ -197,7 +197,7 @@ def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs
 
 
 def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
-    """Those that this algorithm has here."""
+    """The protocols of this algorithm here."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
     able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
@@ -207,7 +207,7 @@ def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
 
 
 def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
-    """What this algorithm does of this collective; None where it cannot."""
+    """Return the load of this algorithm for the collective; None where it does not support it."""
     if (algorithm == SENDS) != (collective in TO_EACH):
         return None
     if algorithm == SENDS:
@@ -223,7 +223,8 @@ def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: i
 
 
 def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
-    """Where switches multicast and reduce: those of a node (and trees between nodes), or those of the network."""
+    """Return the load where switches multicast and reduce: those of a node (and trees between nodes), or those of the
+    network."""
     nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
         return None
@@ -264,8 +265,8 @@ def _pat(place: Place, collective: str, nbytes: int) -> Load | None:
 
 
 def _sends(place: Place, collective: str, nbytes: int) -> Load:
-    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes. Where
-    pairs of a node have no link, what others relay for them counts as more bytes over the wire."""
+    """Return the load of sending each rank its share: one stays, some go within the node, the rest to other nodes.
+    Where pairs of a node have no link, relayed data counts as more bytes over the wire."""
     share, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
     relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0

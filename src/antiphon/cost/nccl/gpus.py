@@ -33,11 +33,11 @@ EC2 = "ec2:instance="
 
 
 def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls]) -> tuple[Calls, str] | None:
-    """The figures of its GPUs, and who says so where these are not the catalogue's; None where nobody does."""
+    """Return the figures of its GPUs, and on whose word if not by the catalogue; None where unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
         box, changes = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
-        if not _fits(place, box, slowed=DEGRADED in changes):
+        if not _matches_box(place, box, slowed=DEGRADED in changes):
             return None
         own = box_of(machine.name)
         return (
@@ -49,12 +49,12 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
     if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
-    fits = any(_fits(place, box, slowed=slowed) for box in catalogue[generation].boxes)
+    fits = any(_matches_box(place, box, slowed=slowed) for box in catalogue[generation].boxes)
     return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
 
 
 def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
-    """Whose figures are those of GPUs that a tool calls so, or of the catalogue's machine of this name."""
+    """Return the generation of GPUs with this model name, or of the catalogue's machine of this name."""
     if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
         return generation
     calls = gpu_of(model, catalogue)
@@ -62,7 +62,7 @@ def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
 
 
 def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
-    """The generation of GPUs that a machine of the catalogue has, by its name; None where nothing is known of it."""
+    """Return the generation of GPUs of a machine of the catalogue, by its name; None where unknown."""
     box = box_of(name)
     return next((calls for calls in catalogue.values() if box in calls.boxes), None) if box else None
 
@@ -74,7 +74,7 @@ def box_of(name: str) -> str:
 
 
 def _spec(name: str) -> str:
-    """The name as of the catalogue, without what is behind it."""
+    """Return the catalogue's part of a name, without the changes after it."""
     return name.split(" ", 1)[0]
 
 
@@ -91,8 +91,8 @@ def _box(name: str) -> str:
     return EC2 + options.get("instance", "") if kind == "ec2" else kind
 
 
-def _fits(place: Place, box: str, *, slowed: bool) -> bool:
-    """Whether its nodes are no larger than those of this one, and have no other wires within, but slower ones where
+def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
+    """Whether its nodes are no larger than those of this one, with the same wires within, or slower ones where
     `slowed`."""
     own = _within(box)
     if own is None or place.local > own.local:
@@ -110,7 +110,7 @@ def _fits(place: Place, box: str, *, slowed: bool) -> bool:
 
 
 def kinds_within(calls: Calls) -> set[str]:
-    """Of links within the nodes that these figures are of."""
+    """Return the kinds of links within the nodes that these figures describe."""
     places = [within_box for box in calls.boxes if (within_box := _within(box)) is not None]
     return {kind for place in places for kind, _ in place.inner}
 

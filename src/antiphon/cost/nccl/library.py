@@ -1,5 +1,5 @@
-"""`--library nccl`: what NCCL (RCCL, MSCCL) would do on a machine at each size, what that takes, how much of the GPUs,
-and what the figure rests on."""
+"""`--library nccl`: the choice of NCCL (RCCL, MSCCL) on a topology at each size, its time, its share of the GPUs, and
+the basis of the figures."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Library:
     limits: dict[str, Proven | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
-        """All that it could do, its choice first; nothing faster than the proven bound of the machine."""
+        """Return all options, the chosen one first; none is faster than the proven bound of the topology."""
         options = prices(self.place, self.costs, collective, nbytes, self.algorithms)
-        algorithm = self._registered(collective, nbytes)
+        algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
-        return [self._hold(option, collective, nbytes) for option in options]
+        return [self._apply_bound(option, collective, nbytes) for option in options]
 
     def limit(self, collective: str) -> Proven | None:
         """The proven bound of a collective, where it is known."""
@@ -80,50 +80,50 @@ class Library:
             self.limits[collective] = proven_limit(self.machine, collective, self.root)
         return self.limits[collective]
 
-    def _hold(self, option: Priced, collective: str, nbytes: int) -> Priced:
+    def _apply_bound(self, option: Priced, collective: str, nbytes: int) -> Priced:
         limit = self.limit(collective)
         return option if limit is None else limit.hold(option, nbytes)
 
-    def _registered(self, collective: str, nbytes: int) -> Algorithm | None:
+    def _find_registered(self, collective: str, nbytes: int) -> Algorithm | None:
         return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
 
     def _chosen_by(self, collective: str, nbytes: int) -> str:
-        """Why MSCCL chooses so: one of its algorithms by its range, where none is here all as NCCL does."""
-        algorithm = self._registered(collective, nbytes)
+        """Return why MSCCL chooses this: an algorithm's range, or that it has none here."""
+        algorithm = self._find_registered(collective, nbytes)
         return (
             algorithm.why() if algorithm is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
         )
 
     def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
-        """Its range, if it is chosen by that; what it gains on the next best, and what it waits for most."""
+        """Return its range, if chosen by that; otherwise the gain over the next best, and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
-        if self._registered(collective, nbytes) is not None:
+        if self._find_registered(collective, nbytes) is not None:
             return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
         return f"{chosen_by}; {why(best, rest)}" if chosen_by else why(best, rest)
 
     def taken(self, collective: str, nbytes: int) -> int | None:
-        """How many multiprocessors of each GPU its choice takes at most; None where that is not known."""
-        algorithm = self._registered(collective, nbytes)
+        """Return the maximum number of multiprocessors of each GPU that the choice uses; None where unknown."""
+        algorithm = self._find_registered(collective, nbytes)
         return (
             algorithm.blocks if algorithm is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
         )
 
     def basis(self, collective: str, nbytes: int) -> str:
-        """Whether the figure of its choice is calibrated, and by which tables: as it stands in that line."""
-        algorithm = self._registered(collective, nbytes)
+        """Whether the figure of the choice is calibrated, and by which tables."""
+        algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
-        return self.costs.basis() + self._beyond(collective, self.at(collective, nbytes)[0])
+        return self.costs.basis() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
     def brief(self, collective: str, nbytes: int) -> str:
-        """The same of its choice at a size, without the names of the tables."""
-        algorithm = self._registered(collective, nbytes)
+        """The basis of the choice at a size, without the names of the tables."""
+        algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
-        return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0])
+        return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
-    def _beyond(self, collective: str, option: Priced) -> str:
-        """What of a figure no table of this collective tells."""
+    def _remark_missing(self, collective: str, option: Priced) -> str:
+        """Return remarks on what of a figure no table of this collective covers."""
         remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if option.algorithm in NO_TABLE:
             return f"; {option.algorithm} not calibrated{remark}"
@@ -139,7 +139,7 @@ class Library:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
             units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
-            copied = copied and self._hold(copied, collective, nbytes)
+            copied = copied and self._apply_bound(copied, collective, nbytes)
             limit = self.limit(collective) if best.limit == BOUND else None
             rows.append(
                 {
@@ -173,8 +173,8 @@ def error_at(collective: str, nbytes: int) -> float | None:
 
 
 def how_near(collectives: Iterable[str]) -> str:
-    """What is to be added where speedups over NCCL are told: of those by sends, which no table of part fit has in it,
-    nothing."""
+    """Return a remark on the error of NCCL's predicted times, for output of speedups; empty where all collectives are
+    by sends, which no fitted table includes."""
     kinds = sorted(set(collectives))
     without = [kind for kind in kinds if kind in TO_EACH]
     if without == kinds:
@@ -188,7 +188,7 @@ def how_near(collectives: Iterable[str]) -> str:
 
 
 def mostly(best: Priced) -> str:
-    """What it waits for most."""
+    """Return the term that takes most of the time."""
     if best.limit == BOUND:
         return "the proven bound"
     term = max(best.terms, key=lambda name: best.terms[name])
@@ -196,7 +196,7 @@ def mostly(best: Priced) -> str:
 
 
 def why(best: Priced, rest: Sequence[Priced]) -> str:
-    """What it gains on the next best way, and what it waits for most."""
+    """Return the gain over the next best option, and the bottleneck."""
     if not rest:
         return f"the only way; mostly {mostly(best)}"
     other = next((option for option in rest if option.algorithm != best.algorithm), rest[0])
@@ -204,8 +204,8 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
 
 
 def library(request: str, machine: Topology) -> Library:
-    """The library that `request` names on this machine: nccl, rccl or msccl, behind a colon gpu=, network=, processes=,
-    algorithm=. Unsupported where no figures are known of its GPUs or its network, and none are named."""
+    """Return the library that `request` names on this topology: nccl, rccl or msccl, behind a colon gpu=, network=,
+    processes=, algorithm=. Unsupported where its GPUs or its network have no figures and none are named."""
     name, _, behind = request.partition(":")
     if name not in LIBRARIES:
         raise Invalid(f"library {quote(name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}")
@@ -228,7 +228,7 @@ def library(request: str, machine: Topology) -> Library:
 def library_here(
     machine: Topology, *, gpu: str = "", network: str = "", processes: str = PROCESSES[0], algorithm: str = ""
 ) -> Library:
-    """The library that the figures of this machine are of."""
+    """Return the library whose figures this topology has."""
     place = place_of(machine)
     if place.local > 1 and not place.wire:
         raise Unsupported(
@@ -246,7 +246,7 @@ def library_here(
 
 
 def library_of(machine: Topology, members: Collection[int], **options: str) -> Library:
-    """The same of the machine that these ranks make up."""
+    """Return the library of the topology that these ranks form."""
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
@@ -256,8 +256,8 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
 
 
 def library_among(machine: Topology, collectives: Iterable[Collective], **options: str) -> Library | None:
-    """What tells NCCL's own choice of these collectives; among some ranks only, on the machine that these make up. None
-    for groups of which nothing is known, and for collectives of one's own."""
+    """Return the library that has figures for these collectives; among a subset of ranks, on the topology that it
+    forms. None for groups without figures, and for custom collectives."""
     collectives = tuple(collectives)
     groups = {tuple(sorted(collective.members)) for collective in collectives}
     if len(groups) != 1 or any(collective.kind not in KINDS for collective in collectives):
@@ -272,7 +272,7 @@ def library_among(machine: Topology, collectives: Iterable[Collective], **option
 
 
 def _gpu(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
-    """Its figures, and what is to be said where these are not known to be its own."""
+    """Return the figures of its GPUs, and a remark where they are not known to be its own."""
     catalogue = shipped_calls()
     detected = generation_of(machine, place, catalogue)
     if requested:
@@ -288,7 +288,7 @@ def _gpu(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
 
 
 def _network(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
-    """The same of its network; None where it has none."""
+    """Return the figures of its network, and the same remark; None where there is no network."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None
     if place.nodes == 1:

@@ -62,20 +62,20 @@ def calls(
         raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(BY)}")
     node = node_of_ranks(topology)
     far = node[schedule.src] != node[schedule.dst]
-    own = _own(schedule, topology, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes})
-    predictors, between = _ways(own, schedule, topology, BY[by]), own.costs.network
-    extra = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
-    extra["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
+    own = _find_library(schedule, topology, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes})
+    predictors, between = _prepare_protocols(own, schedule, topology, BY[by]), own.costs.network
+    extra = {"messages": _count_messages(schedule, node) * between.message if between is not None else 0.0}
+    extra["fan"] = _count_fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
     costs = own.costs if far.any() else replace(own.costs, network=None)
     joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
     traced = all(hasattr(predictor, "events") for predictor in predictors.values())
-    launch, strange = partial(own.costs.launch, own.place.local), _strange(own, schedule, topology)
+    launch, strange = partial(own.costs.launch, own.place.local), _remark_uncalibrated(own, schedule, topology)
     return (_Traced if traced else _Called)(predictors, launch, extra, costs, joined, strange)
 
 
-def _own(schedule: Schedule, topology: Topology, leaves: bool, overrides: Mapping[str, str]) -> Library:
-    """Whose figures: of a group those of the machine that it makes up, by which it is also told whether anything is
-    known; else those of the whole, also where it sends by way of other nodes."""
+def _find_library(schedule: Schedule, topology: Topology, leaves: bool, overrides: Mapping[str, str]) -> Library:
+    """Return whose figures apply: those of a group's own topology, which also decides whether any are known; otherwise,
+    and where the group sends through other nodes, those of the whole."""
     members = schedule.collective.members
     if len(members) == topology.ranks:
         return library_here(topology, **overrides)
@@ -91,9 +91,9 @@ def _own(schedule: Schedule, topology: Topology, leaves: bool, overrides: Mappin
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """`ways`: by protocol; `launch`: seconds of it, by those of the rest; `more`: of several messages at once; `costs`:
-    the figures that it needs; `joined`: whether switches between nodes multicast or reduce; `strange`: what is to be
-    said of links that these are not of."""
+    """`ways`: predictors by protocol; `launch`: its seconds, by those of the rest; `more`: seconds of simultaneous
+    messages; `costs`: the figures used; `joined`: whether switches between nodes multicast or reduce; `strange`: remark
+    about links without figures."""
 
     ways: Mapping[str, Predictor]
     launch: Callable[[float], float]
@@ -114,7 +114,7 @@ class _Called:
         return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe(name))
 
     def _describe(self, protocol: str) -> tuple[str, str]:
-        """What it takes of a GPU and what the figures rest on, at length and in a few words."""
+        """Describe the GPU units used and the basis of the figures, at length and briefly."""
         switched = protocol == NVLS
         remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
             self.more
@@ -125,10 +125,10 @@ class _Called:
 
 
 class _Traced(_Called):
-    """By what can also say when every message is under way."""
+    """As `_Called`, for models that also return when every message is in transit."""
 
     def events(self, nbytes: int) -> Events:
-        """Those of the fastest protocol, all of them after the launch."""
+        """Return the events of the fastest protocol, all after the launch."""
         name, best = self.best(nbytes)
         unshifted: Events = self.ways[name].events(nbytes)  # type: ignore[attr-defined]
         extra = sum(self.more.values())
@@ -143,14 +143,14 @@ class _Traced(_Called):
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
-    """What it takes of a GPU's multiprocessors, where that is known."""
+    """Describe the multiprocessors used of a GPU, where known."""
     units, used = costs.gpu.units, taken(costs, algorithm)
     return "" if units is None or used is None else f"up to {used} of {units.of} SMs; "
 
 
-def _messages(schedule: Schedule, node: Longs) -> float:
-    """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
-    pieces too. O(rows log rows)."""
+def _count_messages(schedule: Schedule, node: Longs) -> float:
+    """Count messages to or from other nodes that a rank has beyond the first of a step, summed over the steps,
+    including those of pieces. O(rows log rows)."""
     crossing = np.flatnonzero(node[schedule.src] != node[schedule.dst])
     senders, receivers = _ends(schedule, crossing)
     sides = (
@@ -160,9 +160,9 @@ def _messages(schedule: Schedule, node: Longs) -> float:
     return max(float(side.sum()) for side in sides) * _passes(schedule)
 
 
-def _fan(schedule: Schedule, node: Longs) -> float:
-    """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
-    its own, summed over the steps, those of pieces too. O(rows log rows)."""
+def _count_fan(schedule: Schedule, node: Longs) -> float:
+    """Count the ranks of its node, beyond the first, to which a rank sends the same data in a step, or with whose data
+    it combines its own; summed over the steps, including those of pieces. O(rows log rows)."""
     inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
     senders, receivers = _ends(schedule, inner)
     data = (schedule.chunk[inner], len(schedule.chunks))
@@ -179,8 +179,8 @@ def _ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
 
 
 def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], other: Bounded) -> Longs:
-    """Of each step that has any of these rows the most values of `other`, less one, that rows have which are alike in
-    the columns `alike`. Columns come with a bound of their values. Two sorts.
+    """For each step with any of these rows: the maximum number, less one, of distinct values of `other` among rows with
+    equal columns `alike`. Columns come with a bound of their values. Two sorts.
 
     >>> from antiphon.core.example import star
     >>> schedule = star()  # in step 0 rank 0 gets from two others, in step 1 both get from one
@@ -204,26 +204,29 @@ def _passes(schedule: Schedule) -> float:
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
 
-def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
-    """On the machine as each protocol sees it: the latency of a link and the share of it, by kind."""
+def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
+    """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
     gpu, network, place = own.costs.gpu, own.costs.network, own.place
-    near, far, trunks = _kinds(place, topology)
+    near, far, trunks = _sort_kinds(place, topology)
     if schedule.joint is not None and gpu.nvls is not None:
         latency, share = gpu.nvls.latency / NVLS_PASSES, gpu.nvls.share
-        link_figures = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
-        return {"nvls": _flowing(schedule, topology, link_figures)}
+        link_figures = {**dict.fromkeys(near, (latency, share)), **_network_figures(network, far, trunks, SIMPLE)}
+        return {"nvls": _prepare_switched(schedule, topology, link_figures)}
     able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
     links = 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
     predictors: dict[str, Predictor] = {}
     for p in able:
-        link_figures = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}
+        link_figures = {
+            **dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])),
+            **_network_figures(network, far, trunks, p),
+        }
         predictors[p] = by(schedule, topology, profile=_profile(link_figures))
     return predictors
 
 
-def _kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
-    """Kinds of links within nodes, into or out of them, and between switches; what a group does not have itself, and
-    may send by, is as in the whole machine."""
+def _sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
+    """Return the kinds of links within nodes, into or out of them, and between switches; kinds that a group lacks but
+    may use are those of the whole machine."""
     wires = wires_of(topology)
     near = {kind for kind, _ in place.inner}
     far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
@@ -237,9 +240,9 @@ def _kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[st
     return near, far, trunks | (set(wires.trunks) - near - far)
 
 
-def _strange(own: Library, schedule: Schedule, topology: Topology) -> str:
-    """What is to be added where it sends by links that its figures do not speak for: those of a group, by what only the
-    rest of the machine has."""
+def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -> str:
+    """Return a remark where it sends over kinds of links without figures, or for a group over those of the rest of the
+    machine."""
     place, network = own.place, own.costs.network
     calibrated = {kind for kind, _ in place.inner}
     if network is not None:
@@ -253,9 +256,9 @@ def _strange(own: Library, schedule: Schedule, topology: Topology) -> str:
     return f"; links of kind {', '.join(sorted(strange))} not calibrated" if strange else ""
 
 
-def _flowing(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
-    """Through switches that reduce and multicast pieces flow on: latency once for each step of the whole, not of every
-    piece, as the figure was measured."""
+def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
+    """Prepare a predictor for switches that reduce and multicast: latency counts once per step of the whole, not per
+    piece, as it was measured."""
     late = Barriers(replace(schedule, pieces=1), _profile(link_figures).on(topology)).predictor()(0)
     still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
     flow = Barriers(schedule, _profile(still).on(topology)).predictor()
@@ -269,8 +272,8 @@ def _flowing(schedule: Schedule, topology: Topology, link_figures: Seen) -> Pred
     return predict
 
 
-def _far(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> Seen:
-    """Half of a hop on either side of the network; what is between its switches keeps the latency that it has."""
+def _network_figures(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> Seen:
+    """Half of a hop's latency on either side of the network; links between its switches keep their own."""
     if network is None:
         return {}
     share = network.share[protocol]

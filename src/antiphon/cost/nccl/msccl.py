@@ -1,5 +1,5 @@
-"""What MSCCL would do: the algorithms that come with it, each for a range of sizes, and below and above these what NCCL
-(RCCL) does by itself.
+"""MSCCL's choice: the algorithms that come with it, each for a range of sizes, and outside of these ranges that of NCCL
+(RCCL).
 
 The file `msccl.json` has them as they were published, with their ranges: those of msccl-tools for Azure's NDv4, and
 those that RCCL brings along for MI300X. MSCCL takes the first one whose range has the size; whether it is the fastest
@@ -69,7 +69,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
         return self.collective == collective and self.least <= nbytes and (self.most is None or nbytes <= self.most)
 
     def basis(self, costs: Costs) -> str:
-        """What a figure of it rests on."""
+        """The basis of its figures."""
         if self.calibrated_by:
             assumptions = f"; {costs.taken}" if costs.taken else ""
             return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{assumptions}"
@@ -90,7 +90,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_algorithms(data: bytes) -> tuple[Algorithm, ...]:
-    """The algorithms in the text of such a file, each checked."""
+    """Parse and check the algorithms of such a file."""
     file = decode(data, _File)
     check_keys(data)
     if (file.format, file.version) != (FORMAT, VERSION):
@@ -107,12 +107,12 @@ def shipped_algorithms() -> tuple[Algorithm, ...]:
 
 
 def registered(gpu: str, place: Place) -> list[Algorithm]:
-    """Those that MSCCL has on such a machine."""
+    """Return MSCCL's algorithms for such a machine."""
     return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
 
 
 def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[Priced]) -> Priced:
-    """What it takes. `library`: all that NCCL could do, its choice first."""
+    """Price an algorithm. `library`: all options of NCCL, its choice first."""
     if algorithm.as_library:
         best = library[0]
         return Priced(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
@@ -125,7 +125,7 @@ def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, lib
 
 
 def moved_by(collective: str, ranks: int) -> float:
-    """What part of the data goes over a rank's wire in allpairs or a ring."""
+    """Return the share of the data that crosses a rank's wire in allpairs or a ring."""
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 

@@ -69,8 +69,8 @@ _wires: WeakKeyDictionary[Topology, Wires] = WeakKeyDictionary()
 
 
 def place_of(machine: Topology) -> Place:
-    """Read off the links; Unsupported where nodes differ in ranks, or do not reach each other, as nothing was measured
-    of such. O(links) once."""
+    """Derive the place from the links; Unsupported where nodes differ in ranks, or do not reach each other, as there
+    are no measurements of such. O(links) once."""
     place = _places.get(machine)
     if place is None:
         place = _places[machine] = _place(machine)
@@ -78,7 +78,7 @@ def place_of(machine: Topology) -> Place:
 
 
 def wires_of(machine: Topology) -> Wires:
-    """Read off the links. O(links) once."""
+    """Derive the wires from the links. O(links) once."""
     wires = _wires.get(machine)
     if wires is None:
         wires = _wires[machine] = _sorted_wires(machine, _node_of_all(machine, node_of_ranks(machine)))
@@ -97,8 +97,8 @@ def _place(machine: Topology) -> Place:
     wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
     if nodes > 1:
         _check_reach(machine, node_of, nodes)
-    card = _leaving(machine, (src >= 0) & (dst != src), speed, src)
-    in_switches, in_network = _abilities(machine, node_of)
+    card = _outgoing_bandwidth(machine, (src >= 0) & (dst != src), speed, src)
+    in_switches, in_network = _find_abilities(machine, node_of)
     local = machine.ranks // nodes
     reach = float(wire.min()) if local > 1 else 0.0
     pairs = inside & (machine.link_dst < machine.ranks)
@@ -106,7 +106,7 @@ def _place(machine: Topology) -> Place:
     meet = wires.switched or linked == machine.ranks * (local - 1)
     return Place(
         machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
-        linked, wires.inner, wires.trunks, _cuts(machine, node_of, speed) if wires.trunks else (),
+        linked, wires.inner, wires.trunks, _find_cuts(machine, node_of, speed) if wires.trunks else (),
         0.0 if meet or not reach else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
 
 
 def node_of_ranks(machine: Topology) -> Longs:
-    """Of every rank the number of its node; all are in one where none is told."""
+    """Return the number of each rank's node; all are in one where places name none."""
     return np.array(hosts(machine) or [0] * machine.ranks, np.int64)
 
 
@@ -162,14 +162,14 @@ def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
 
 
 def _host(place: str) -> str:
-    """The part of a place up to the host."""
+    """Return the prefix of a place up to the host."""
     components = place.split("/")
     at = next((i for i, component in enumerate(components[:-1]) if component.startswith(BOXES)), None)
     return "/".join(components[: at + 1]) if at is not None else ""
 
 
-def _leaving(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
-    """The least that a node can send to others: its links, and the shared limits among them."""
+def _outgoing_bandwidth(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
+    """Return the minimum bandwidth from a node to others: its links, and the shared limits among them."""
     rate = {link: float(speed[link]) for link in np.flatnonzero(leaving).tolist()}
     for limit in machine.limits:
         members = [link for link in limit.links if link in rate]
@@ -204,7 +204,7 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
             )
 
 
-def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
+def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
     """Groups of nodes on the same switches, then groups of such groups: the number of nodes of each, and what
     its links to others carry, once for all that are alike. O(links * levels)."""
     nodes = int(node_of.max()) + 1
@@ -214,7 +214,7 @@ def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tupl
     size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
     cuts: set[tuple[int, float]] = set()
     while True:
-        merged = _joined(machine, group, nodes)
+        merged = _merge_groups(machine, group, nodes)
         if (merged == group).all():
             return tuple(sorted(cuts))
         group = merged
@@ -226,8 +226,8 @@ def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tupl
         }
 
 
-def _joined(machine: Topology, group: Longs, nodes: int) -> Longs:
-    """Groups that meet the same switches made one, together with the switches that meet no other group."""
+def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
+    """Merge groups that meet the same switches, together with the switches that meet no other group."""
     src, dst = group[machine.link_src], group[machine.link_dst]
     meets: dict[int, set[int]] = {}
     for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:
@@ -244,7 +244,7 @@ def _joined(machine: Topology, group: Longs, nodes: int) -> Longs:
     return np.array([leader.get(member, member) for member in group.tolist()], np.int64)
 
 
-def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
+def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     """Whether switches within nodes multicast and reduce, and whether those between do."""
     able = [False, False]
     for switch, ability in enumerate(machine.abilities):
@@ -254,14 +254,14 @@ def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
 
 
 def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls | None:
-    """The network that all of these links are, for this generation rather than for any."""
+    """Return the network to which all of these links belong, preferably one for this generation."""
     kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
     able = [c for c in networks.values() if kinds and kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
     return min(able, key=lambda calls: not calls.gpus, default=None)
 
 
 def by_name(name: str, catalogue: Mapping[str, Calls], option: str, *, boxes: bool) -> Calls:
-    """What was asked for by name."""
+    """Look up figures by name."""
     able = {key: calls for key, calls in catalogue.items() if bool(calls.boxes) == boxes}
     if name not in able:
         raise Invalid(f"{option}={quote(name)}: figures are known of {', '.join(able)}")

@@ -35,7 +35,7 @@ class Proven:
         return Proven(proven.bytes_per_second, proven.witness.describe(machine, collective.buffer_weight))
 
     def hold(self, prediction: Priced, nbytes: int) -> Priced:
-        """The prediction, raised to the bound's time at zero latency where it is less."""
+        """Return the prediction, raised to the bound's time at zero latency where it is below."""
         min_seconds = float(nbytes / self.bytes_per_second)
         if prediction.seconds >= min_seconds:
             return prediction

@@ -75,13 +75,15 @@ def cut(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
     number = {call: place for place, call in enumerate(other_calls)}
     buckets = [Collective(old[0].kind, nbytes, old[0].group, 0.0, bucket=True) for _, nbytes in sizes]
     ranks = {
-        rank: _line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
+        rank: _rebucket_line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
         for rank, items in step.ranks.items()
     }
     return replace(step, ranks=ranks, calls=[*(step.calls[call] for call in other_calls), *buckets], lanes={})
 
 
-def _line(step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]) -> list[Item]:
+def _rebucket_line(
+    step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]
+) -> list[Item]:
     """Return a rank's items with the new buckets called after their amount of work, and waited for where the first old
     one was."""
     new_items: list[Item] = []

@@ -62,13 +62,15 @@ def join(traces: Sequence[Recorded]) -> Job:
         raise Invalid(
             f"the traces have {min(step_counts)} to {max(step_counts)} steps; record the same ones at all ranks"
         )
-    names, groups = _groups(by_rank)
-    matched, numbers = _match(by_rank)
-    ahead = _ahead(by_rank, matched)
-    begun = {rank: _begun(trace) for rank, trace in by_rank.items()}
-    calls = [_collective(who, begun, by_rank, names, ahead) for who in matched]
-    ranks = {rank: _line(trace, numbers[rank], ahead[rank], calls) for rank, trace in by_rank.items()}
-    steps = [max(trace.steps[k][1] - _before(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))]
+    names, groups = _collect_groups(by_rank)
+    matched, numbers = _match_calls(by_rank)
+    ahead = _clock_offsets(by_rank, matched)
+    begun = {rank: _possible_begins(trace) for rank, trace in by_rank.items()}
+    calls = [_build_collective(who, begun, by_rank, names, ahead) for who in matched]
+    ranks = {rank: _build_line(trace, numbers[rank], ahead[rank], calls) for rank, trace in by_rank.items()}
+    steps = [
+        max(trace.steps[k][1] - _step_begin(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))
+    ]
     notes = list(dict.fromkeys(note for trace in by_rank.values() for note in trace.notes))
     size = max((group.size for group in groups), default=1)
     if len(by_rank) < size:
@@ -77,19 +79,19 @@ def join(traces: Sequence[Recorded]) -> Job:
         )
     first = next(iter(by_rank.values()))
     job = Job(
-        groups, calls, ranks, {rank: _lanes(trace, numbers[rank]) for rank, trace in by_rank.items()}, steps, notes
+        groups, calls, ranks, {rank: _list_lanes(trace, numbers[rank]) for rank, trace in by_rank.items()}, steps, notes
     )
     job.check()
-    gradients = _gradients(first, ranks[first.rank], ahead[first.rank])
+    gradients = _last_gradients(first, ranks[first.rank], ahead[first.rank])
     return replace(job, gradients=gradients, processor=any(trace.processor for trace in by_rank.values()))
 
 
-def _before(trace: Recorded, step: int) -> float:
+def _step_begin(trace: Recorded, step: int) -> float:
     """When the previous step ended: what lies between two steps belongs to the later one."""
     return trace.steps[step - 1][1] if step else trace.steps[0][0]
 
 
-def _groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
+def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
     names: dict[str, int] = {}
     groups: list[ProcessGroup] = []
     for trace in by_rank.values():
@@ -102,7 +104,7 @@ def _groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[Proce
     return names, groups
 
 
-def _match(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]], dict[int, list[int]]]:
+def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]], dict[int, list[int]]]:
     """Return collectives as {rank: its number there}, and for every rank the collective of each of its calls. Calls of
     a group in a step are matched in order."""
     matches: dict[tuple[str, int, int], dict[int, int]] = {}
@@ -129,7 +131,7 @@ def _match(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]], dict[
     return matched, numbers
 
 
-def _ahead(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[int, int]]) -> dict[int, float]:
+def _clock_offsets(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[int, int]]) -> dict[int, float]:
     """Return by how much each rank's clock is ahead of the first rank's: 0 on the same host, else estimated from the
     ends of collectives, which are nearly simultaneous everywhere."""
     first = next(iter(by_rank))
@@ -141,7 +143,7 @@ def _ahead(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[int, int]]
     return offsets
 
 
-def _collective(who: Mapping[int, int], begun: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
+def _build_collective(who: Mapping[int, int], begun: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
                 names: Mapping[str, int], ahead: Mapping[int, float]) -> Collective:  # fmt: skip
     """Return a collective that lasts from when all ranks had called it with a free lane until it was over."""
     start = max(begun[rank][number] - ahead[rank] for rank, number in who.items())
@@ -151,7 +153,7 @@ def _collective(who: Mapping[int, int], begun: Mapping[int, Sequence[float]], by
     return Collective(call.kind, call.nbytes, names[call.group], max(end - start, 0.0), min(start, end), call.bucket)
 
 
-def _begun(trace: Recorded) -> list[float]:
+def _possible_begins(trace: Recorded) -> list[float]:
     """Return when each call could have begun at this rank."""
     begun = [call.called for call in trace.calls]
     free: dict[str, float] = {}
@@ -162,14 +164,14 @@ def _begun(trace: Recorded) -> list[float]:
     return begun
 
 
-def _lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
+def _list_lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
     lanes: dict[str, list[tuple[float, int]]] = {}
     for call, number in zip(trace.calls, numbers, strict=True):
         lanes.setdefault(call.lane, []).append((call.start, number))
     return [[number for _, number in sorted(lane)] for lane in lanes.values()]
 
 
-def _line(trace: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence[Collective]) -> list[Item]:
+def _build_line(trace: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence[Collective]) -> list[Item]:
     """Return the items of a rank, from the beginning of its first step to the end of its last."""
     waits = {call for _, _, call in trace.waits}
     marks: list[tuple[float, int, int, float]] = []  # from, kind, call, until
@@ -201,11 +203,11 @@ def _line(trace: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence
     return items
 
 
-def _gradients(trace: Recorded, items: Sequence[Item], ahead: float) -> list[Gradient]:
+def _last_gradients(trace: Recorded, items: Sequence[Item], ahead: float) -> list[Gradient]:
     """Return the gradients of the last step, each with the work that the rank had done in the step by then."""
     if not trace.gradients or len(trace.gradients) > MOST_GRADIENTS:
         return []
-    begin, end = _before(trace, len(trace.steps) - 1) - ahead, trace.steps[-1][1] - ahead
+    begin, end = _step_begin(trace, len(trace.steps) - 1) - ahead, trace.steps[-1][1] - ahead
     work = [i for i in items if i.what == WORK and i.at + i.seconds > begin]
     gradients, done, place = list[Gradient](), 0.0, 0
     for moment, nbytes in sorted(trace.gradients):

@@ -102,7 +102,7 @@ class Calls:
         self.ends: list[float | None] = [None] * len(job.calls)
         self.sleepers: list[list[int]] = [[] for _ in job.calls]
         self.behind: list[list[int]] = [[] for _ in job.calls]
-        for lane in _lanes(job, serial):
+        for lane in _list_lanes(job, serial):
             for before, after in pairwise(lane):
                 self.behind[before].append(after)
                 self.missing[after] += 1
@@ -120,7 +120,7 @@ class Calls:
         return woken, [after for after in self.behind[call] if self.come(after, now)]
 
 
-def _lanes(job: Job, serial: bool) -> list[list[int]]:
+def _list_lanes(job: Job, serial: bool) -> list[list[int]]:
     """List the collectives that run one after another."""
     if not serial:
         return [list(lane) for lanes in job.lanes.values() for lane in lanes]

@@ -58,7 +58,7 @@ def hierarchical_ps(
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
         candidates = [
-            fans for fans in candidates if _goes(topology, seating, Groups.of_fans(fans), DIRECT)
+            fans for fans in candidates if _has_links(topology, seating, Groups.of_fans(fans), DIRECT)
         ] or candidates[:1]
     for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
@@ -81,7 +81,7 @@ def hierarchical_ring(
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
-    fans, seating = _levels(topology, collective, fanins, order)
+    fans, seating = _choose_levels(topology, collective, fanins, order)
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1
     named = ",".join(map(str, seating))
@@ -109,20 +109,20 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
             line = Spans.side_by_side(np.full(len(groups.parts), fine))
     if groups.even() or kind != "allreduce":
         line = line.grouped(np.array([0, size]))
-    gather = _gathered(exchanges(groups, line), seats, direction)
+    gather = _chain_exchanges(exchanges(groups, line), seats, direction)
     scatter = [] if kind == "allgather" else backwards(gather)
     placements = [*scatter, *(after(gather, scatter) if kind != "reducescatter" else [])]
     return laid(placements, part(collective, kind), where)
 
 
-def _gathered(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
-    """Every exchange as soon as those that come before it are done, around a ring or straight to all."""
+def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
+    """Start every exchange as soon as those before it are done, around a ring or directly to all."""
     stop: dict[Path, int] = {(): 0}
     placements = []
     for exchange in gathers:
         placements.append(
             Part(
-                _within(exchange.sizes, direction),
+                _plan_within(exchange.sizes, direction),
                 seats.rank[exchange.seats].astype(np.int64),
                 exchange.where,
                 start=stop[exchange.path[:-1]],
@@ -132,7 +132,7 @@ def _gathered(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list
     return placements
 
 
-def _within(sizes: Sequence[int], direction: str) -> Schedule:
+def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
     """An allgather among the ranks of a group, of blocks of these sizes."""
     every = Collective("allgather", len(sizes), weights=np.array(sizes))
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
@@ -142,7 +142,7 @@ def _within(sizes: Sequence[int], direction: str) -> Schedule:
     return lay(every, Seats.of(every), hop, (sender - turn * hop) % len(sizes), sender, (sender + turn) % len(sizes))
 
 
-def _levels(
+def _choose_levels(
     topology: Topology, collective: Collective, fanins: Fans | None, order: Order
 ) -> tuple[list[int] | Groups, list[int]]:
     """The fan-ins, innermost first, or groups of unequal size; and the ranks in an order in which groups are runs."""
@@ -153,16 +153,16 @@ def _levels(
         return given_fans(fanins, ranks), given_order(order, collective)
     if order is None:
         groups, seating = placed_groups(topology, collective.members)
-        if not groups.even() and _goes(topology, seating, groups):
+        if not groups.even() and _has_links(topology, seating, groups):
             return groups, seating
         fans, seating = nested_groups(topology, collective.members)
-        if len(fans) > 1 and _goes(topology, seating, Groups.of_fans(fans)):
+        if len(fans) > 1 and _has_links(topology, seating, Groups.of_fans(fans)):
             return fans, seating
     seating = given_order(order, collective)
     candidates = factorisations(ranks)
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
-        if _goes(topology, seating, Groups.of_fans(fans)):
+        if _has_links(topology, seating, Groups.of_fans(fans)):
             return fans, seating
     raise Unsupported(
         f"planner hierarchical-ring: no factorisation of the {ranks} ranks makes rings of links or paths through "
@@ -171,7 +171,7 @@ def _levels(
     )
 
 
-def _goes(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
+def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
     """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
     where there would be far too many transfers."""
     size = len(seating)

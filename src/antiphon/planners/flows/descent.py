@@ -22,15 +22,15 @@ HOP = 1e-3  # of the mean price, for every link: of ways as good the shorter
 
 
 def descended(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
-    """Flows near the least time, and how long they take. O(rounds * wants * links log links)."""
-    amount = _towards(program, 1 / program.capacity)
+    """Return flows near the minimum time, and their time. O(rounds * wants * links log links)."""
+    amount = _route_cheapest(program, 1 / program.capacity)
     load, sharp = program.loads(amount), SHARP
     for _ in range(rounds):
         full = load / program.capacity
         price = exp(sharp * (full / full.max() - 1)) / program.capacity
-        better = _towards(program, price)
+        better = _route_cheapest(program, price)
         toward = program.loads(better)
-        step = _step(program.capacity, load, toward)
+        step = _choose_step(program.capacity, load, toward)
         if not step:
             sharp *= SHARPER
             continue
@@ -39,15 +39,15 @@ def descended(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
     return Flow(amount, float((load / program.capacity).max()))
 
 
-def _step(capacity: Floats, load: Floats, toward: Floats) -> float:
-    """Of some steps the one with the least greatest load."""
+def _choose_step(capacity: Floats, load: Floats, toward: Floats) -> float:
+    """Return the step size, of a few, with the smallest maximum load."""
     sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
     loads = (1 - sizes)[:, None] * load + sizes[:, None] * toward
     return float(sizes[int((loads / capacity).max(axis=1).argmin())])
 
 
-def _towards(program: FlowProgram, price: Floats) -> Floats:
-    """Every want along its cheapest paths at these prices of rows."""
+def _route_cheapest(program: FlowProgram, price: Floats) -> Floats:
+    """Route every want along its cheapest paths at these prices of rows."""
     cost = program.priced(price)
     cost = cost + HOP * float(cost[: program.topology.links].mean())
     amount = np.zeros((len(program.wants), program.links))
@@ -62,7 +62,7 @@ def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floa
     from scipy.sparse.csgraph import dijkstra
 
     tail, head = program.ends_of(program.wants[numbers[0]])
-    graph, link_of = _graph(program.nodes, tail, head, cost)
+    graph, link_of = _build_graph(program.nodes, tail, head, cost)
     roots = np.array([program.wants[number].root for number in numbers])
     far, before = dijkstra(graph, indices=roots, return_predecessors=True)
     needed = np.zeros((len(numbers), program.nodes))
@@ -82,8 +82,8 @@ def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floa
     return amount
 
 
-def _graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[Any, Longs]:
-    """The cheapest link of every pair of nodes, and its number."""
+def _build_graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[Any, Longs]:
+    """Return the cheapest link of every pair of nodes, and its number."""
     import scipy.sparse as sp
 
     order = np.lexsort((cost, head, tail))

@@ -32,7 +32,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
     rate_bound = bound(topology, collective)
     program = FlowProgram(topology, wants)
     time = rate_bound.inverse * collective.input_weight / topology.unit * topology.resources.scale
-    flow = _flow(program, float(time), bool(rate_bound.tight))
+    flow = _find_flow(program, float(time), bool(rate_bound.tight))
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
     schedule = lay(topology, collective, paths, shares, wants.group, wants.blocks)
@@ -51,8 +51,8 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
 
 
-def _flow(program: FlowProgram, time: float, tight: bool) -> Flow:
-    """The shortest of the fastest flows; fast ones where the linear program is too large, or is not solved."""
+def _find_flow(program: FlowProgram, time: float, tight: bool) -> Flow:
+    """Return the shortest of the fastest flows, or an approximation where the linear program is too large or fails."""
     if not program.wants:
         return Flow(np.zeros((0, program.links)), 0.0)
     if program.size > MOST_VARIABLES:

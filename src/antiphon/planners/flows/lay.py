@@ -36,7 +36,7 @@ class _Pattern:
 def lay(
     topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
 ) -> Schedule:
-    """The schedule of these paths and all their images. O(rows log rows)."""
+    """Return the schedule of these paths and all their images. O(rows log rows)."""
     pattern = _pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
@@ -85,7 +85,7 @@ def _pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
 
 
 def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
-    """The block of every chunk of every image, image by image."""
+    """Return the block of every chunk of every image, image by image."""
     if len(node) == 1:
         return pattern.block
     size = node.shape[1]
@@ -96,7 +96,7 @@ def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
 
 
 def _table(hops: Table) -> tuple[Routes, Longs]:
-    """Every hop once, and which of them each row takes. O(rows log rows).
+    """Return the distinct hops, and the number of each row's hop. O(rows log rows).
 
     >>> routes, route = _table(np.array([[3, -1], [0, 2], [3, -1]]))  # links of the ways of three rows
     >>> routes.links.tolist(), routes.ptr.tolist(), route.tolist()

@@ -1,4 +1,4 @@
-"""Flows taken apart into paths, and their shares rounded to a common denominator."""
+"""Decompose flows into paths, and round their shares to a common denominator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switch
 
 @dataclass(frozen=True)
 class Path:
-    """From a sender to a receiver, with its part of the weight between `pair`."""
+    """A path from a sender to a receiver, with its share of the weight between `pair`."""
 
     pair: tuple[tuple[int, ...], int]
     hops: Hops
@@ -34,7 +34,7 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Of every path how many of `denominator` parts it carries of what goes between its pair; some carry none."""
+    """For every path how many of `denominator` parts of its pair's data it carries; some carry none."""
 
     parts: Longs
     denominator: int
@@ -42,7 +42,7 @@ class Shares:
 
 
 def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
-    """At most as many per want as ends and links. O(paths * links on the way)."""
+    """Decompose the flow; at most as many paths per want as ends and links. O(paths * hops)."""
     paths = []
     for want, amounts in zip(program.wants, flow.amount, strict=True):
         paths += _Taken(program, want, amounts).paths()
@@ -50,7 +50,7 @@ def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
 
 
 class _Taken:
-    """One want's flow, which is taken apart from its ends back to its root."""
+    """One want's flow, decomposed from its ends back to its root."""
 
     def __init__(self, program: FlowProgram, want: Want, amounts: Floats) -> None:
         self.program, self.want, self.topology = program, want, program.topology
@@ -63,14 +63,14 @@ class _Taken:
     def paths(self) -> list[Path]:
         paths: list[Path] = []
         for end, weight in self.want.ends:
-            paths += self._to(end, weight)
+            paths += self._decompose_end(end, weight)
         return paths
 
-    def _to(self, end: tuple[int, ...], weight: float) -> list[Path]:
+    def _decompose_end(self, end: tuple[int, ...], weight: float) -> list[Path]:
         merged: dict[tuple[int, ...], float] = {}
         remaining = float(weight)
         while remaining > NOTHING * weight:
-            route = self._way(self.program.node_of(end))
+            route = self._trace_route(self.program.node_of(end))
             if route is None:
                 break
             amount = min(remaining, *(self.left[node][link] for node, link in route))
@@ -84,8 +84,8 @@ class _Taken:
         assert merged, "a flow does not serve its end"
         return [self._path(end, links, amount) for links, amount in merged.items()]
 
-    def _way(self, node: int) -> list[tuple[int, int]] | None:
-        """Back to the root by the links that carry most; circles on the way are taken out. (node, link into it)."""
+    def _trace_route(self, node: int) -> list[tuple[int, int]] | None:
+        """Trace back to the root by the links that carry most, removing cycles. Returns (node, link into it)."""
         route: list[tuple[int, int]] = []
         place = {node: 0}
         while node != self.want.root:
@@ -122,7 +122,7 @@ class _Taken:
 
 
 def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Shares:
-    """Whole parts of the smallest denominator that gives the shares exactly, else of that which loses least."""
+    """Round shares to the smallest denominator that represents them exactly, or to the one that loses least time."""
     if not paths:
         return Shares(np.zeros(0, np.int64), 1, 0.0)
     pair = _numbered(paths)
@@ -131,8 +131,8 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
     weight = np.bincount(pair, weights=amount)[pair]
     best: Shares | None = None
     for denominator in _denominators(share):
-        units = _rounded(share, pair, denominator)
-        needed_time = _time(program, paths, units / denominator * weight)
+        units = _round_shares(share, pair, denominator)
+        needed_time = _max_load_time(program, paths, units / denominator * weight)
         if best is None or needed_time < best.time * (1 - 1e-9):
             best = Shares(units, denominator, needed_time)
         if best.time <= time * (1 + (LOSS if denominator >= MOST else EXACT)):
@@ -141,8 +141,8 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
     return best
 
 
-def _time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
-    """What the fullest row takes where paths (and their images) carry so much."""
+def _max_load_time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
+    """Return the time of the most loaded row where paths (and their images) carry these amounts."""
     lengths = [sum(map(len, path.hops)) for path in paths]
     crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
     load = np.bincount(crossed, weights=np.repeat(amounts, lengths), minlength=program.links).astype(np.float64)
@@ -150,7 +150,7 @@ def _time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float
 
 
 def _denominators(share: Floats) -> list[int]:
-    """Those that give all shares exactly come first."""
+    """Yield candidates; those that represent all shares exactly come first."""
     exact = [k for k in range(1, MOST + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5]
     return [*exact[:1], *COARSE, *FINE]
 
@@ -160,8 +160,8 @@ def _numbered(paths: Sequence[Path]) -> Longs:
     return np.array([number.setdefault(path.pair, len(number)) for path in paths], np.int64)
 
 
-def _rounded(share: Floats, pair: Longs, denominator: int) -> Longs:
-    """Largest remainders: of every pair the parts sum to the denominator."""
+def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
+    """Round by largest remainders: the units of every pair sum to the denominator."""
     exact = share * denominator
     units = np.floor(exact + EXACT).astype(np.int64)
     lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)

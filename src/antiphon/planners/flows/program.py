@@ -101,27 +101,27 @@ class FlowProgram:
         return sp.hstack([block] * len(self.wants), format="csr")
 
     def loads(self, amount: Floats) -> Floats:
-        """What every row carries, of amounts by link (or by want and link)."""
+        """Return the load of every row, for amounts by link (or by want and link)."""
         row, link = self._crossing()
         total = amount if amount.ndim == 1 else amount.sum(axis=0)
         load: Floats = np.bincount(row, weights=total[link], minlength=len(self.capacity)).astype(np.float64)
         return load
 
     def priced(self, price: Floats) -> Floats:
-        """What a unit of weight pays on every link, by prices of rows."""
+        """Return the price of a unit of weight on every link, from prices of rows."""
         row, link = self._crossing()
         prices: Floats = np.bincount(link, weights=price[row], minlength=self.links).astype(np.float64)
         return prices
 
     def least(self) -> Flow | None:
-        """The least time, and flows that take it; None where the solver fails."""
+        """Return flows of minimum time; None where the solver fails."""
         import scipy.sparse as sp
 
         equal, right = self._conserved()
         loads = self._loads()
         scale = float(right.max(initial=1.0))
         room = self.capacity / self.capacity.max()
-        solution = _solved(
+        solution = _solve_program(
             np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
             sp.hstack([loads, sp.csr_array(-room[:, None])], format="csr"),
             np.zeros(len(room)),
@@ -133,7 +133,7 @@ class FlowProgram:
         return self._flow(solution[:-1] * scale, float(solution[-1]) * scale / self.capacity.max())
 
     def shortest(self, time: float) -> Flow | None:
-        """The flows with the fewest hops that take no longer; None where there are none."""
+        """Return flows with the fewest hops within this time; None where there are none."""
         equal, right = self._conserved()
         scale = float(right.max(initial=1.0))
         into_rank = self.topology.link_dst < self.topology.ranks
@@ -143,7 +143,7 @@ class FlowProgram:
         loads = self._loads()
         import scipy.sparse as sp
 
-        solution = _solved(
+        solution = _solve_program(
             np.tile(cost, len(self.wants)), sp.diags_array(1 / wide) @ loads, room / wide, equal, right / scale
         )
         return None if solution is None else self._flow(solution * scale, time)
@@ -152,7 +152,7 @@ class FlowProgram:
         return Flow(values.reshape(len(self.wants), self.links), time)
 
 
-def _solved(cost: Floats, upper: Any, limits: Floats, equal: Any, right: Floats) -> Floats | None:
+def _solve_program(cost: Floats, upper: Any, limits: Floats, equal: Any, right: Floats) -> Floats | None:
     from scipy.optimize import linprog
 
     solution = linprog(

@@ -1,4 +1,4 @@
-"""What flows must carry: per source, or per destination, how much to (or from) whom."""
+"""What flows must carry: per source, or per destination, the amounts and the other ends."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Wants:
 
 
 def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants:
-    """By senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied, or are too
-    many blocks."""
+    """List wants by senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied, or
+    there are too many blocks."""
     if collective.blocks > MOST_BLOCKS:
         raise Unsupported(
             f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
@@ -72,7 +72,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
 
 
 def _group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
-    """Symmetries that keep what is wanted: of an alltoall of equal blocks; of others the identity alone is tried."""
+    """Return symmetries that preserve the wants: for an alltoall of equal blocks, all; else only the identity."""
     members: Sequence[int] = collective.members
     weights = needs.weights[needs.block]
     alike = len(needs) == len(members) * (len(members) - 1) and bool(np.all(weights == weights[:1]))

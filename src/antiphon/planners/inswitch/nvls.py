@@ -51,7 +51,7 @@ def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = N
 def _mixtures(
     topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
-    """Allreduces with plain transfers beside the joints, if those leave the links room."""
+    """Yield allreduces with plain transfers beside the joints, where the joints leave links idle."""
     trees, room = among
     count = len(collective.members)
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
@@ -75,7 +75,7 @@ def _mixtures(
 
 
 def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
-    """The numbers of pieces to plan for: the one given, or several where that pays."""
+    """Return the numbers of pieces to try: the user's, or several where that pays."""
     if pieces is None:
         return DEPTHS if pipelined else (1,)
     if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
@@ -84,7 +84,7 @@ def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
 
 
 def trees_for(planner: str, topology: Topology, collective: Collective, through: bool = False) -> list[SwitchTree]:
-    """The trees of switches that can do all that the collective needs, or Unsupported."""
+    """Return the trees of switches with all abilities that the collective needs, or raise Unsupported."""
     abilities = {"reduce": collective.kind in REDUCES, "multicast": collective.kind in SPREADS, "through": through}
     trees = switch_trees(topology, np.array(collective.members), **abilities)
     if not trees:
@@ -99,13 +99,13 @@ def trees_for(planner: str, topology: Topology, collective: Collective, through:
 
 
 def ends_of(collective: Collective) -> Longs:
-    """The positions among the members where parts end or begin, one each."""
+    """Return the positions among the members at which shares end or begin, one each."""
     members = np.array(collective.members)
     return np.searchsorted(members, collective.roots) if collective.roots else np.arange(len(members))
 
 
 def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
-    """Every part as a reduction, a multicast, or both; a share of it on every tree."""
+    """Plan every rank's share as a reduction, a multicast, or both; a fraction of it on every tree."""
     ends, sheet = ends_of(collective), Sheet()
     begin, multicast_at = turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
@@ -123,7 +123,7 @@ def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int)
 
 
 def turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
-    """When each part is reduced, and when multicast, with no more than `room` joints under way at once.
+    """Return when each share is reduced, and when multicast, with at most `room` joints at once.
 
     With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than
     the others: least where both are half of what there is room for.

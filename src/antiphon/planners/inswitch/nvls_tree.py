@@ -54,7 +54,7 @@ def nvls_tree(
     for option, chosen, choices in (("within", within, WITHIN), ("between", between, BETWEEN)):
         if chosen is not None and chosen not in choices:
             raise unknown(f"{option} of planner nvls-tree", chosen, choices)
-    inner, gather = _inner(request, boxes, within)
+    inner, gather = _plan_inner(request, boxes, within)
     refused: list[str] = []
     feasible = False
     for name in BETWEEN if between is None else (between,):
@@ -72,7 +72,7 @@ def nvls_tree(
             _at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather)
         )  # in a box one thing after the other
         for depth in depths(pieces, not alone):
-            schedule = _stacked(topology, collective, (inner[1], lanes, gather), depth)
+            schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
     if not feasible:
@@ -103,19 +103,19 @@ def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int])
         raise Unsupported(f"planner nvls-tree: {kind} of {len(group.members)}: {why}; use trees or relay") from None
 
 
-def _inner(
+def _plan_inner(
     request: Request, boxes: list[list[int]], within: str | None
 ) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
-    """Which way it goes within boxes, the reducescatters and the allgathers."""
-    name = within or _fastest(request, boxes[0])
+    """Return the planner within boxes, its reducescatters and its allgathers."""
+    name = within or _choose_inner(request, boxes[0])
     first, last = (
         [_plan_group(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather")
     )
     return (name, first), last
 
 
-def _fastest(request: Request, box: list[int]) -> str:
-    """The way within a box by which an allreduce there is fastest, of large data."""
+def _choose_inner(request: Request, box: list[int]) -> str:
+    """Return the planner with the fastest allreduce of large data within a box."""
     rates: dict[str, Fraction] = {}
     for name, plan in WITHIN.items():
         with suppress(Unsupported):
@@ -123,11 +123,11 @@ def _fastest(request: Request, box: list[int]) -> str:
     return max(rates, key=lambda name: rates[name], default="ring")
 
 
-def _stacked(
+def _stack_levels(
     topology: Topology, collective: Collective, levels: tuple[list[Schedule], ...], pieces: int
 ) -> Schedule:  # fmt: skip
-    """One level after the other, each cut as finely as all. Chunk k of part i is chunk i * cuts + k; parts whose lanes
-    would ask too much of a switch at once take turns."""
+    """Compose the levels, each cut equally finely. Chunk k of part i is chunk i * cuts + k; lanes that would together
+    exceed a switch's joints take turns."""
     cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
     inner, lanes, gather = ([split(schedule, cuts // _parts(schedule)) for schedule in level] for level in levels)
     first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
@@ -147,7 +147,7 @@ def _stacked(
 
 
 def _parts(schedule: Schedule) -> int:
-    """Into how many equal chunks every block is cut."""
+    """Return into how many equal chunks every block is cut."""
     chunks = schedule.chunks
     if not chunks.uniform or chunks.denominator % int(chunks.share[0]):
         raise Unsupported("planner nvls-tree: the ways within boxes or among them cut parts unevenly; choose others")
@@ -161,7 +161,7 @@ def _places(schedule: Schedule, cuts: int) -> Longs:
 
 
 def _at_once(topology: Topology, schedule: Schedule) -> int:
-    """The least number of joints that a switch on the way of one serves at once; 0 where none states it."""
+    """Return the smallest number of joints that a switch on the routes serves at once; 0 where none states it."""
     joints = joints_of(schedule)
     if joints is None:
         return 0

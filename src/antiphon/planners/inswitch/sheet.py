@@ -1,4 +1,4 @@
-"""Rows as they are laid one after the other: through trees of switches, or taken from other schedules."""
+"""A schedule under construction: rows through trees of switches, or copied from other schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]
 
 @dataclass(eq=False)
 class Sheet:
-    """Columns so far; joints and routes of what is added get numbers of their own."""
+    """The columns so far; joints and routes are renumbered as rows are added."""
 
     rows: list[Columns] = field(default_factory=list)
     table: Routes = NO_ROUTES
@@ -27,7 +27,7 @@ class Sheet:
     def lay(
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
-        """Rows between ranks of the tree, which are told by position."""
+        """Add rows between ranks of the tree, given by position."""
         rank_count = len(tree.node)
         pairs, which = dense(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
@@ -37,7 +37,7 @@ class Sheet:
         )  # fmt: skip
 
     def take(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
-        """The rows of a schedule: of its chunk c those of chunk[c] here, later[c] steps later."""
+        """Add the rows of a schedule: its chunk c becomes chunk[c], later[c] steps later."""
         none = np.full(schedule.transfers, -1, np.int64)
         route = none if schedule.route is None else schedule.route.astype(np.int64)
         joint = none if schedule.joint is None else schedule.joint.astype(np.int64)
@@ -57,7 +57,7 @@ class Sheet:
         self.joints = max(self.joints, int(joint.max(initial=-1)) + 1)
 
     def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
-        """All rows that were laid, in the order in which they were.
+        """Return the schedule of all rows, in the order in which they were added.
 
         >>> from antiphon.core.example import star
         >>> sheet, schedule, none = Sheet(), star(), np.array([0])

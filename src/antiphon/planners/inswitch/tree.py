@@ -1,4 +1,4 @@
-"""Trees of switches that join ranks: the way of rows that are bound together.
+"""Trees of switches that join ranks: the routes of joints.
 
 A tree has its ranks as leaves, and each of its links leads both ways; so the paths between its ranks, through the
 lowest switch that is above both, are a tree for whatever ranks send and receive.
@@ -31,7 +31,7 @@ class SwitchTree:
 
     @property
     def ranks(self) -> Longs:
-        """By position."""
+        """The ranks by position."""
         depth = (self.up >= 0).sum(axis=1)
         ranks: Longs = self.node[np.arange(len(depth)), depth]
         return ranks
@@ -41,7 +41,7 @@ class SwitchTree:
         return distinct(np.concatenate([side[side >= 0] for side in (self.up, self.down)]))
 
     def paths(self, src: Longs, dst: Longs) -> Routes:
-        """A path from every rank of `src` to that of `dst`, both told by position, through the tree."""
+        """Return a path through the tree from every rank of `src` to that of `dst`, both given by position."""
         levels = self.up.shape[1]
         apart = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]  # nodes above both
         level = np.arange(levels)[None, :]
@@ -53,7 +53,7 @@ class SwitchTree:
         return Routes(ptr, links[on_path].astype(np.int32))
 
     def branching(self, topology: Topology) -> Longs:
-        """The switches at which three of its links or more meet: there data is combined, or sent on to several."""
+        """The switches at which at least three of its links meet: there data is combined or multicast."""
         met = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
         return np.flatnonzero(met >= 3)
 
@@ -61,7 +61,7 @@ class SwitchTree:
         return min(topology.types[kind].bandwidth for kind in np.unique(topology.link_type[self.links]).tolist())
 
     def room(self, topology: Topology) -> int:
-        """How many joints its switches serve at once; 0 where none states a limit."""
+        """The number of joints its switches serve at once; 0 where none states a limit."""
         stated = (topology.ability(node).at_once for node in self.branching(topology).tolist())
         return min((count for count in stated if count), default=0)
 
@@ -69,13 +69,12 @@ class SwitchTree:
 def switch_trees(
     topology: Topology, members: AnyInts, *, multicast: bool = False, reduce: bool = False, through: bool = False
 ) -> list[SwitchTree]:
-    """The trees that join these ranks by switches that can do what is asked: those that lead to the fewest other ranks
-    (a box's own, not the fabric's), of these the widest, then the lowest; of several that are alike each one. None
-    where there is none. A search from every switch."""
+    """Return the trees of capable switches that join these ranks: those that reach the fewest other ranks (a box's own,
+    not the fabric's), then the widest, then the lowest; of several equivalent ones all. A search from every switch."""
     trees = []
-    for before, distance in _hubs(topology, members):
-        tree = _tree(topology, members, before, distance)
-        if _able(topology, tree, multicast or through, reduce or through, through):
+    for before, distance in _find_hubs(topology, members):
+        tree = _build_tree(topology, members, before, distance)
+        if _is_able(topology, tree, multicast or through, reduce or through, through):
             reached = int((distance[: topology.ranks] > 0).sum())
             trees.append(((-reached, tree.width(topology), -tree.up.shape[1]), tree))
     best = max((worth for worth, _ in trees), default=None)
@@ -87,14 +86,14 @@ def switch_trees(
 
 
 def served(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
-    """Those of the trees that can be used at once, and how many joints each may have at a time (0: no limit)."""
+    """Return the trees that can be used at once, and how many joints each may serve at a time (0: no limit)."""
     room = min((count for tree in trees if (count := tree.room(topology))), default=0)
     if room < len(trees):
         return (trees[:1], room) if room else (trees, 0)
     return trees, room // len(trees)
 
 
-def _hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
+def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
     """From switches that reach all of these ranks and back: the node before every node on the way, and its distance;
     those whose farthest rank is nearest first."""
     from scipy.sparse import csr_array
@@ -117,7 +116,7 @@ def _hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
     return [(before[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
 
 
-def _tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
+def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
     depth = distance[members]
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
     at, place = np.array(members, np.int64), depth.copy()
@@ -129,12 +128,12 @@ def _tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) 
     low, high = node[:, :-1], node[:, 1:]
     exists = high >= 0
     up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)
-    up[exists] = _widest(topology, high[exists], low[exists])
-    down[exists] = _widest(topology, low[exists], high[exists])
+    up[exists] = _widest_links(topology, high[exists], low[exists])
+    down[exists] = _widest_links(topology, low[exists], high[exists])
     return SwitchTree(node, up, down)
 
 
-def _widest(topology: Topology, src: Longs, dst: Longs) -> Longs:
+def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
     """The widest link of each pair, of equals the first."""
     distinct_widths = sorted({kind.bandwidth for kind in topology.types}, reverse=True)
     width = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
@@ -145,7 +144,7 @@ def _widest(topology: Topology, src: Longs, dst: Longs) -> Longs:
     return widest
 
 
-def _able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:
+def _is_able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:
     for node in tree.branching(topology).tolist():
         ability = topology.ability(node)
         if (multicast and not ability.multicast) or (reduce and not ability.reduce):

@@ -51,7 +51,7 @@ def kring(
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_more_than_fits("kring", topology, collective, rows)
-    seating, sizes = _groups(topology, collective, k, groups, order)
+    seating, sizes = _choose_groups(topology, collective, k, groups, order)
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
     schedule = _plan(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)
@@ -62,7 +62,7 @@ def kring(
     yield finish(schedule, topology, collective, "kring", options, depth, {"groups": text(sizes)})
 
 
-def _groups(
+def _choose_groups(
     topology: Topology, collective: Collective, k: int | None, groups: Sizes | None, order: Order
 ) -> tuple[list[int], list[int]]:
     """The order of ranks in which groups are runs, and the sizes of these."""

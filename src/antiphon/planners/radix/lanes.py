@@ -39,7 +39,7 @@ def given_sizes(groups: Sizes, ranks: int) -> list[int]:
 
 
 def text(sizes: Iterable[int]) -> str:
-    """Sizes as the option takes them."""
+    """Format sizes as the option takes them."""
     runs = [(size, len(list(same))) for size, same in groupby(sizes)]
     return "+".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)
 
@@ -67,7 +67,7 @@ def by_places(topology: Topology, collective: Collective, order: Order) -> tuple
 
 
 def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
-    """All who take part, neighbours by their places side by side."""
+    """Return the members in an order in which neighbours by place are adjacent."""
     return placed_groups(topology, collective.members)[1]
 
 

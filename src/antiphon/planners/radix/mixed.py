@@ -43,15 +43,15 @@ class Radices:
 
 
 def given_k(k: int | None, ranks: int, minimum: int, default: int = DEFAULT_K) -> int:
-    """The option `k`: a whole number; more than there are ranks is as good as all."""
+    """Parse the option `k`; values above the number of ranks count as that number."""
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < minimum):
         raise Invalid(f"option k: expected a whole number from {minimum}, such as 4, got {quote(k)}")
     return min(default if k is None else k, ranks)
 
 
 def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
-    """As told by `radices`, else by k: powers of k, else as few factors of the number of ranks as can be, none above k,
-    else (or with `fold`) the greatest power of k there are ranks for."""
+    """Return the radices: as given, else by k: powers of k, else the fewest factors of the number of ranks, none above
+    k, else (or with `fold`) the greatest power of k that fits."""
     if radices is not None:
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
@@ -62,7 +62,7 @@ def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radi
 
 
 def doubling(ranks: int) -> Radices:
-    """Those of recursive doubling: partners two by two, as often as there are ranks for.
+    """Return the radices of recursive doubling: 2, as often as the ranks allow.
 
     >>> doubling(11)
     Radices(rounds=(2, 2, 2), ranks=11)
@@ -319,11 +319,13 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     inner = seats.rank[core.seat].tolist()
     among = Collective("allgather", collective.ranks, tuple(inner))
     gathered = allgather(among, inner, Radices(radices.rounds, radices.size), far)
-    exchange = _dealt(compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size))
+    exchange = _deal_parts(
+        compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size)
+    )
     return folded(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
 
 
-def _dealt(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
+def _deal_parts(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
     """Parts of the vector given to others: core c ends with part place[c] after the reducescatter. O(chunks)."""
     count = len(inner)
     goal = np.empty(count, np.int64)
@@ -335,7 +337,7 @@ def _dealt(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
 
 
 def rows_needed(kind: str, radices: Radices, large: bool = False) -> int:
-    """About how many transfers there will be."""
+    """Estimate the number of transfers."""
     ranks = radices.ranks
     if kind == "allreduce" and not large:
         return radices.size * sum(r - 1 for r in radices.rounds) + 2 * (ranks - radices.size)

@@ -98,9 +98,9 @@ def _plan(collective: Collective, order: Sequence[int], radices: Radices, by: st
     if collective.kind == "allreduce":
         return (in_parts if large else whole_vectors)(collective, list(order), radices, True)
     if by in ("exchange", "exchange-minimal"):
-        return _exchanged(collective, order, radices, by == "exchange-minimal")
+        return _plan_exchange(collective, order, radices, by == "exchange-minimal")
     gathered = allgather(collective, list(order), radices, far=True)
-    return _separated(gathered) if by == "separate" else gathered
+    return _separate_runs(gathered) if by == "separate" else gathered
 
 
 # ---- the layout ----
@@ -146,7 +146,7 @@ def _marks(at: Longs, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def moved_share(collective: Collective, order: Sequence[int], radices: Radices) -> Fraction:
-    """Of nbytes, what the permutation moves at the rank where it moves most. O(P^2)."""
+    """Return the share of nbytes that the permutation moves at the rank where it moves most. O(P^2)."""
     seats = Seats.of(collective, list(order))
     weight = collective.weights
     goal = np.cumsum(weight) - weight
@@ -164,7 +164,7 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
 # ---- the alternatives ----
 
 
-def _exchanged(collective: Collective, order: Sequence[int], radices: Radices, minimal: bool) -> Schedule:
+def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radices, minimal: bool) -> Schedule:
     """First everyone sends its block to where, gathered far first, the blocks come out in order (Sack and Gropp 2012);
     every message is then a run of the buffer, and those who fold hand theirs in by the same exchange.
 
@@ -194,8 +194,8 @@ def _exchanged(collective: Collective, order: Sequence[int], radices: Radices, m
     return lay(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
 
 
-def _separated(schedule: Schedule) -> Schedule:
-    """Every contiguous run of blocks of a message in a step of its own. O(rows log rows)."""
+def _separate_runs(schedule: Schedule) -> Schedule:
+    """Put every contiguous run of blocks of a message in a step of its own. O(rows log rows)."""
     block = schedule.chunks.block[schedule.chunk]
     order = np.lexsort((block, schedule.dst, schedule.src, schedule.step))
     step, src, dst, blocks = (column[order] for column in (schedule.step, schedule.src, schedule.dst, block))

@@ -38,12 +38,13 @@ class Packing:
 
     @property
     def most(self) -> int:
-        """The most trees that one source has: with that for a limit the same would be found."""
+        """The largest number of trees of one source: the smallest limit that gives the same packing."""
         return max(len(trees) for trees in self.trees.values())
 
 
 def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool) -> Packing | None:
-    """Trees from the sources to all members, at most `max_trees` different ones each; None where they cannot be grown.
+    """Grow trees from the sources to all members, at most `max_trees` different ones each; None where that is
+    impossible.
 
     `duplex`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
     """
@@ -72,7 +73,7 @@ def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees
 
 
 def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
-    """Whether no more hops are looked at than MOST_HOPS. Ends with the first hop too many."""
+    """Whether at most MOST_HOPS hops are examined. Stops at the first hop beyond."""
     reached, todo, hops = set(sources), list(sources), 0
     while todo:
         near = reach.neighbours(todo.pop())
@@ -86,7 +87,7 @@ def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
 
 
 class _Prices:
-    """What links cost by what is loaded on them and on the limits they share."""
+    """Prices of links by the load on them and on their shared limits."""
 
     def __init__(self, topology: Topology) -> None:
         speeds = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
@@ -115,7 +116,7 @@ class _Prices:
 
 
 def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
-    """A cheap tree: the cheapest hop that leads out of it, again and again (Prim); what serves no member is cut off."""
+    """Grow a cheap tree: repeatedly add the cheapest hop that leaves it (Prim), then prune branches without members."""
     tree = {source: Hop(-1, (), 0)}
     missing = set(members) - {source}
     waiting: list[tuple[float, int, int, int, Path, Path]] = []
@@ -146,7 +147,7 @@ def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], dup
 
 
 def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
-    """Every block along the trees of its source, each with its share."""
+    """Send every block along the trees of its source, each its share."""
     listed = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
     rows = [
         (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)
@@ -157,7 +158,7 @@ def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> 
 
 
 def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
-    """An allreduce: every share up its tree to the middle, adding on the way, and down again."""
+    """Plan an allreduce: every share is reduced up its tree to the centre, then broadcast down."""
     rows, counts = [], []
     for chunk, (tree, count) in enumerate(t for trees in packing.trees.values() for t in trees):
         hops = _from_the_middle(tree)
@@ -169,6 +170,6 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
 
 
 def _from_the_middle(tree: Tree) -> dict[int, Hop]:
-    """The same tree, seen from the rank whose farthest rank is nearest."""
+    """Root the tree at its centre: the rank whose farthest rank is nearest."""
     ranks = sorted({end for rank, hop in tree for end in (rank, hop.parent)})
     return min((hung_from(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))

@@ -1,4 +1,4 @@
-"""Any relation, block by block: what ranks begin with is sent along shortest paths, and added up on the way.
+"""Plan any relation, block by block: initial values are sent along shortest paths, and combined on the way.
 
 Whoever wants just what some rank has gets it along a tree from the nearest. Other wants are sums: at one of those
 that want the same sum the parts are gathered, along the tree of shortest paths to it and combined where its branches
@@ -30,10 +30,10 @@ CENTRES = 16  # of those that want the same sum, how many are tried as the place
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
-    """A schedule of any collective. Infeasible, with the ranks, where there is none; O(wants * ranks) rows."""
+    """Plan any collective. Infeasible, naming the ranks, where it is impossible; O(wants * ranks) rows."""
     out = _Rows()
     reach, back = Reach(topology), Reach(reverse(topology))
-    initial, goals = _relation(collective)
+    initial, goals = _read_relation(collective)
     blocks = np.flatnonzero(collective.weights > 0)  # a block without data needs no chunk
     for chunk, block in enumerate(blocks.tolist()):
         have = initial[block]
@@ -49,8 +49,8 @@ def _whole(blocks: Longs) -> Chunks:
     return Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
 
 
-def _relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]:
-    """Per block and rank what it has and what it wants."""
+def _read_relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]:
+    """Return per block and rank its initial value and its wanted value."""
     relation = collective.relation
     names: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for block, rank, name in zip(
@@ -94,7 +94,7 @@ class _Rows:
 
 @dataclass
 class _Gather:
-    """The sum is made at `centre`, of the value of each rank in `uses` so many times; `below`: the tree's branches."""
+    """A sum formed at `centre`, from the value of each rank in `uses` that many times; `below`: the tree's branches."""
 
     centre: int
     uses: dict[int, int]
@@ -103,7 +103,7 @@ class _Gather:
     replaces: bool = False  # what the centre begins with is not part of the sum
 
     def collects(self, rank: int) -> bool:
-        """Whether a value is put together there before it goes on."""
+        """Whether a rank combines values before it sends them on."""
         return bool(self.below.get(rank)) or self.uses.get(rank, 0) > 1
 
     @property
@@ -133,13 +133,13 @@ class _Block:
     taken: set[int] = field(default_factory=set)  # ranks whose first slot something passes through
 
     def plan(self, wants: dict[Value, list[int]]) -> None:
-        """First what ranks begin with is spread, and gathered; then what was gathered is spread."""
+        """Spread and gather initial values first; then spread the gathered sums."""
         first, gathers, second = list[Spread](), list[_Gather](), list[Spread]()
         for want, dests in wants.items():
             spreads, unreached = self._from_nearest([r for r, value in self.held.items() if value == want], dests)
             first += spreads
             while unreached:
-                gathers.append(self._gather(want, unreached))
+                gathers.append(self._plan_gather(want, unreached))
                 centre = gathers[-1].centre
                 spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
                 second += spreads
@@ -147,12 +147,12 @@ class _Block:
         for spread in first:
             self._spread(*spread, 0, begin)
         for gather in gathers:
-            self._collect(gather, begin)
+            self._lay_gather(gather, begin)
         for spread in second:
             self._spread(*spread, begin, None)
 
     def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Spread], list[int]]:
-        """Who gets it from whom, and those that none of the holders reaches."""
+        """Assign each destination to its nearest holder; also return the destinations that no holder reaches."""
         by_holder: dict[int, list[int]] = defaultdict(list)
         unreached = []
         for dest in dests:
@@ -163,11 +163,11 @@ class _Block:
                 unreached.append(dest)
         return sorted(by_holder.items()), unreached
 
-    def _gather(self, want: Value, dests: list[int]) -> _Gather:
-        """At the rank, of those that want it, to which all that it takes is nearest."""
+    def _plan_gather(self, want: Value, dests: list[int]) -> _Gather:
+        """Plan a sum at the rank, of those that want it, with the shortest total distance to the addends."""
         candidates = []
         for dest in dests[:CENTRES]:
-            uses = self._uses(want, dest)
+            uses = self._find_addends(want, dest)
             tree = self.back.of(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
         _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
@@ -182,8 +182,8 @@ class _Block:
                     at = tree[at].parent
         return gather
 
-    def _uses(self, want: Value, dest: int) -> dict[int, int]:
-        """How often the value of which rank is to be added up at `dest`: the nearest rank of those that have it."""
+    def _find_addends(self, want: Value, dest: int) -> dict[int, int]:
+        """Return how often each rank's value is added at `dest`: of ranks with equal values the nearest."""
         tree, room = self.back.of(dest), Counter(want)
         near: dict[Value, tuple[int, int]] = {}
         lost: dict[Value, int] = {}
@@ -214,19 +214,19 @@ class _Block:
         return self.free[rank] - 1
 
     def _passing(self, rank: int) -> int:
-        """A slot for what only passes through: the first, where nothing else is ever there."""
+        """Return a slot for values that only pass through: the first, where nothing else is ever stored there."""
         if rank in self.held or rank in self.wanting or rank in self.taken:
             return self._slot(rank)
         self.taken.add(rank)
         return 0
 
     def _steps(self, source: int, dests: Iterable[int]) -> int:
-        """Steps of a spread; ranks that begin with something else replace it by what came, in a step more."""
+        """Count the steps of a spread; ranks with another initial value replace it in a further step."""
         tree = self.reach.of(source)
         return max(tree[dest].depth + (dest in self.held) for dest in dests)
 
     def _spread(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
-        """Down the tree. Until `end` what ranks begin with is still read, so it is replaced in the last step."""
+        """Send down the tree. Initial values are read until `end`, so they are replaced in the last step."""
         tree, wanting = self.reach.of(source), set(dests)
         slot = {source: 0}
         for dest in dests:
@@ -248,8 +248,9 @@ class _Block:
                 at = hop.parent
         assert wanting <= done
 
-    def _collect(self, gather: _Gather, end: int) -> None:
-        """Up the tree, so that all arrives in the last step, or in the one before where it then replaces something."""
+    def _lay_gather(self, gather: _Gather, end: int) -> None:
+        """Send up the tree so that everything arrives in the last step, or one earlier where it then replaces
+        something."""
         centre, tree = gather.centre, self.back.of(gather.centre)
         last = end - gather.replaces
         slot = {rank: self._slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
@@ -272,7 +273,7 @@ class _Block:
             self.out.add(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
 
     def _own(self, gather: _Gather, rank: int) -> bool:
-        """Whether something is there before what comes from its branches."""
+        """Whether a value is stored there before those of its branches arrive."""
         return rank in gather.uses
 
 

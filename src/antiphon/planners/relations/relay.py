@@ -55,13 +55,13 @@ def relay(
         raise Invalid(f"option trees: expected a whole number of 1 or more, got {quote(trees)}")
     slowest = None
     if trees in (None, 1):
-        single = replace(_single(topology, collective, by), pieces=pieces or 1)
+        single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         by_option = {"by": by} if collective.kind == "allreduce" else {}
         yield _signed(single, {**by_option, "trees": 1, "pieces": pieces or 1})
         slowest = timeline(single, topology).total
     if trees == 1:
         return
-    packed = _several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
+    packed = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
     if packed is None:
         if trees is not None:
             raise Unsupported(_no_trees(topology, collective))
@@ -86,29 +86,33 @@ def _no_trees(topology: Topology, collective: Collective) -> str:
 # ---- one tree per source ----
 
 
-def _single(topology: Topology, collective: Collective, by: str) -> Schedule:
+def _plan_single(topology: Topology, collective: Collective, by: str) -> Schedule:
     if collective.kind == "custom":
         return by_relation(topology, collective)
     if collective.kind == "allreduce":
-        return _allreduce(topology, collective, by)
+        return _plan_allreduce(topology, collective, by)
     if collective.kind in SPREADING:
-        return _spread(Reach(topology), collective)
-    return _turned(topology, collective, lambda machine, dual_collective: _spread(Reach(machine), dual_collective))
+        return _plan_spread(Reach(topology), collective)
+    return _plan_reversed(
+        topology, collective, lambda machine, dual_collective: _plan_spread(Reach(machine), dual_collective)
+    )
 
 
-def _turned(topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]) -> Schedule:
-    """The spreading collective on the machine with all links turned, run backwards."""
+def _plan_reversed(
+    topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]
+) -> Schedule:
+    """Plan the dual spreading collective on the reversed topology, and run it backwards."""
     return invert(make(reverse(topology), dual(collective)[0]))
 
 
 def _sources(collective: Collective) -> dict[int, int]:
-    """Of every block the rank that has it."""
+    """Return for every block the rank that has it."""
     relation = collective.relation
     return dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
 
 
-def _spread(trees: Reach, collective: Collective) -> Schedule:
-    """Every block from the rank that has it to all that want it, along the tree of that rank."""
+def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
+    """Send every block from its source to all ranks that want it, along the tree of that source."""
     relation, ranks = collective.relation, trees.topology.ranks
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block] = relation.pre_rank
@@ -138,7 +142,7 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
 
 
 def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
-    """Before trees are grown rank by rank from so many sources."""
+    """Raise Unsupported before trees are grown from too many sources."""
     if sources * topology.ranks > MOST_GROWN:
         raise Unsupported(
             f"planner relay: trees of {sources} ranks to {topology.ranks} take too long to be grown; "
@@ -147,8 +151,8 @@ def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -
 
 
 class _Grown:
-    """The trees of these sources, one row of each table for each: of every rank its parent (-1: out of reach; of the
-    source itself), its depth, and by which of `paths` it is reached."""
+    """The trees of these sources, one row per source in each table: for every rank its parent (-1: unreachable; the
+    source itself), its depth, and the number of the path that reaches it."""
 
     def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
         ranks = collective.ranks
@@ -169,7 +173,7 @@ class _Grown:
             self.paths = self._grow(trees, roots.tolist())
 
     def _grow(self, trees: Reach, roots: list[int]) -> Routes:
-        """Tree by tree; the paths that are taken."""
+        """Grow the trees one by one; return the paths that they use."""
         numbers: dict[Path, int] = {}
         for number, source in enumerate(roots):
             tree = trees.of(source)
@@ -186,7 +190,7 @@ def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs)
     """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers.
 
     >>> from antiphon.core.example import machine
-    >>> schedule = _spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
+    >>> schedule = _plan_spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
     >>> schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 1], [1, 0], [0, 2])
     """
@@ -205,7 +209,7 @@ def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs)
     )  # fmt: skip
 
 
-def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
+def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
     def part(kind: str, *roots: int) -> Collective:
         return Collective(kind, collective.ranks, collective.members, roots)
 
@@ -217,14 +221,14 @@ def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
             _refuse_too_long(topology, collective, len(members))
         middle = centre(reach, members)
         first, second = part("reduce", middle), part("broadcast", middle)
-    return compose(_single(topology, first, by), _single(topology, second, by))
+    return compose(_plan_single(topology, first, by), _plan_single(topology, second, by))
 
 
 # ---- several ----
 
 
-def _several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
-    """On several trees per source, and on how many; None where these cannot be grown."""
+def _plan_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
+    """Plan on several trees per source; return the schedule and their number, or None where they cannot be grown."""
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":

@@ -12,9 +12,8 @@ MOST = 300_000  # comparisons of a value with what is left to make up
 
 
 def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
-    """How often each value is taken; those that come first are preferred. None where no sum is what is wanted: then
-    all were gone through. Unsupported where that would take too long.
-    """
+    """Return how often each value is used; earlier ones are preferred. None if no sum of them is `want` (after a
+    complete search). Unsupported where the search takes too long."""
     room = Counter(want)
     usable = [value for value in dict.fromkeys(values) if Counter(value) <= room]
     if all(len(value) == 1 for value in usable):  # mostly: nothing to search
@@ -45,7 +44,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
 
 
 def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
-    """What may come next: all that fits and has the id which the fewest have."""
+    """Return the candidates for the next value: those that fit and have the rarest id."""
     remaining = +room
     fitting = [[v for v in having[name] if Counter(v) <= remaining] for name in remaining]
     fewest: list[Value] = min(fitting, key=len)

@@ -27,7 +27,7 @@ def refuse_too_long(planner: str, topology: Topology, collective: Collective, tr
 
 
 def transfers(collective: Collective) -> int:
-    """How many rows one trip has."""
+    """Count the rows of one trip."""
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
         return roots * size * (1 if collective.kind in CHAINS else size // 2)

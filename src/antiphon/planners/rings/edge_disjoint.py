@@ -59,7 +59,7 @@ def pack(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> CyclePa
 @lru_cache(maxsize=64)
 def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
     capacity = dict(listed)
-    limit = _limit(capacity, members)
+    limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
         return CyclePacking([], True)
     if len(members) == 2:
@@ -67,37 +67,37 @@ def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, .
     cycles: list[list[int]] = []
     both_ways = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
     if both_ways:
-        cycles = _undirected(capacity, members, seed, limit)
+        cycles = _pack_undirected(capacity, members, seed, limit)
         if len(cycles) == limit:
             return CyclePacking(cycles, True)
     optimal = False
     if len(members) <= MOST_EXACT and (every := _all_cycles(capacity, members, directed=True)) is not None:
-        covered = _cover(capacity, every, limit) if len(cycles) == limit - 1 else None
+        covered = _cover_exactly(capacity, every, limit) if len(cycles) == limit - 1 else None
         if covered is None:
-            covered = _chosen(capacity, every, directed=True)
+            covered = _choose_cycles(capacity, every, directed=True)
         optimal = covered is not None
         cycles = max(cycles, covered or [], key=len)
     elif not both_ways:
-        cycles = _greedy(capacity, members, seed, limit, directed=True)
+        cycles = _pack_greedily(capacity, members, seed, limit, directed=True)
     return CyclePacking(cycles, optimal or len(cycles) == limit)
 
 
-def _undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
+def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
     """Cycles in pairs, there and back."""
-    cycles = _complete(capacity, members)
+    cycles = _zigzag_cycles(capacity, members)
     if cycles is None and len(members) > MOST_EXACT:
-        cycles = _turned(capacity, members, seed, limit)
+        cycles = _turn_squares(capacity, members, seed, limit)
     if cycles is None:
         small = len(members) <= MOST_EXACT
         every = _all_cycles(capacity, members, directed=False) if small else None
         if every is None or len(every) > FEW_COLUMNS:  # a lucky trial may spare the integer program
-            cycles = _greedy(capacity, members, seed, limit // 2, directed=False)
+            cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
         if every is not None and (cycles is None or 2 * len(cycles) < limit - 1):
-            cycles = max(cycles or [], _chosen(capacity, every, directed=False) or [], key=len)
+            cycles = max(cycles or [], _choose_cycles(capacity, every, directed=False) or [], key=len)
     return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 
 
-def _turned(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
+def _turn_squares(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
     """By turning squares, for a network of equal links; None where that finds nothing."""
     units, number = min(capacity.values()), {rank: i for i, rank in enumerate(members)}
     if max(capacity.values()) != units:
@@ -107,7 +107,7 @@ def _turned(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int)
     return [[members[i] for i in cycle] for cycle in cycles] * units or None
 
 
-def _limit(capacity: Capacity, members: tuple[int, ...]) -> int:
+def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
     """No more cycles than units leave, or enter, any member; none between two sides of different size."""
     number = {rank: i for i, rank in enumerate(members)}
     two_sides = sides([(number[a], number[b]) for a, b in capacity], len(members))
@@ -126,7 +126,7 @@ def degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[int, int
     return out, into
 
 
-def _complete(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
+def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
     """Walecki's zigzags for a complete network of equal links: (P-1)/2 cycles, rounded down; None for any other.
 
     Around a circle of 2k members go the zigzags 0, 1, -1, 2, -2, ..., k and their turns by 1 to k-1; the last member
@@ -150,7 +150,7 @@ def _edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
-def _cover(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
+def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
     """`limit` cycles that use every link exactly once; [] where that is impossible; None where this search does not
     apply or gives up. Backtracking on the link that the fewest cycles left contain."""
     if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
@@ -179,7 +179,7 @@ def _cover(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list
     return [list(every[i]) for i in cover or []]
 
 
-def _chosen(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
+def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
     """The most of these cycles that the links hold, by an integer program; None where there are too many."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -228,13 +228,15 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
     return cycles
 
 
-def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool) -> list[list[int]]:
+def _pack_greedily(
+    capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool
+) -> list[list[int]]:
     """Cycle after cycle out of what is left, the widest links first; the best of several trials."""
     best: list[list[int]] = []
     for trial in range(TRIALS):
         chance = random.Random(seed * TRIALS + trial)
         units_left, cycles = dict(capacity), []
-        while cycle := _one(units_left, members, chance):
+        while cycle := _find_cycle(units_left, members, chance):
             cycles.append(cycle)
             for a, b in _edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
@@ -245,7 +247,7 @@ def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int
     return best
 
 
-def _one(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
+def _find_cycle(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
     """A cycle over links with units left: on to the rank with the fewest free neighbours, by the widest link."""
     near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
     return searched(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]

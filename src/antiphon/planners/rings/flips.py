@@ -108,7 +108,7 @@ def _swap(first: Factor, second: Factor, ranks: list[int]) -> None:
 
 
 def count(factor: Factor) -> int:
-    """How many cycles a factor has. O(ranks)."""
+    """Count the cycles of a factor. O(ranks)."""
     visited, cycles = bytearray(len(factor)), 0
     for start in range(len(factor)):
         if not visited[start]:

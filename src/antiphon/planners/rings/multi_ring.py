@@ -58,16 +58,24 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
     max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
-    chosen = _choose(topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=relayed)
+    chosen = _choose_rings(
+        topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=relayed
+    )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
     findings: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
     yield finish(
-        _shared(collective, chosen.cycles), topology, collective, "multi-ring", options, depth, findings | chosen.found
+        _share_rings(collective, chosen.cycles),
+        topology,
+        collective,
+        "multi-ring",
+        options,
+        depth,
+        findings | chosen.found,
     )
 
 
-def _shared(collective: Collective, cycles: list[list[int]]) -> Schedule:
+def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
     """Every cycle moves an equal share. For alltoall a cycle and the same backwards go together: each block takes its
     shorter way."""
     rings_left = Counter(map(tuple, cycles))
@@ -88,10 +96,11 @@ def _shared(collective: Collective, cycles: list[list[int]]) -> Schedule:
     return merge([schedule for schedule, _ in shares], [share for _, share in shares])
 
 
-def _choose(
+def _choose_rings(
     topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, pairs: bool
 ) -> Rings:
-    """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals.
+    """Return the rings, and how many of them, with the smallest load on the busiest link or limit; the fewest of
+    equals.
 
     `pairs`: rather rings that come in both directions, also if there is one less of them.
     """
@@ -104,7 +113,7 @@ def _choose(
         )
     candidates = [(Rings(cycles[:max_rings], "direct links", findings), True)]
     if topology.switches:
-        candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
+        candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
     for rings, as_given in candidates:
         loads = step_loads(topology, rings.cycles)
@@ -121,7 +130,7 @@ def _choose(
 
 
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
-    """Over routes it is not the number of rings that counts: whether any could be faster."""
+    """Over routes the number of rings does not matter: state whether any rings could be faster."""
     if rings.over != "routes":
         return rings
     min_time, because = least_time(topology, members)
@@ -178,7 +187,7 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> t
     return chosen, costs
 
 
-def _logical(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
+def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
     """One ring in order of places; and rings from host to host, inside a host over its direct links where these hold
     rings, else in order, each opened at every rank.
 
