@@ -46,7 +46,7 @@ def ready(machine: Topology, rows: list[tuple[int, ...]], chunks: int = 1, profi
 def ends(machine: Topology, rows: list[tuple[int, ...]], chunks: int, nbytes: int, **more: Any) -> list[float]:
     """When each message, in the order of (step, src, dst), has been sent."""
     made = ready(machine, rows, chunks, **more)
-    sent = made.parts.messages
+    sent = made.tables.messages
     return list(made.run(nbytes).sent[np.lexsort((sent.dst, sent.src, sent.step))])
 
 
@@ -107,7 +107,7 @@ def test_pieces_of_two_messages_that_meet_in_a_step_are_two_messages() -> None:
     fine = prepare("flows", pipeline(sends(star(UNIT, UNIT, UNIT), rows, 2), 2), star(UNIT, UNIT, UNIT))
     moments = fine.run(40)  # type: ignore[attr-defined]
     assert sorted(moments.sent.tolist()) == [10, 20, 20, 30, 30, 40, 40, 50]
-    found = fine.parts.messages  # type: ignore[attr-defined]
+    found = fine.tables.messages  # type: ignore[attr-defined]
     assert found.step.tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
@@ -247,11 +247,11 @@ def test_copies_cost_no_work() -> None:
 def test_all_that_is_combined_is_priced(random: Case) -> None:
     """As many additions and accesses as the schedule has, rank by rank."""
     whole = expand(random.schedule)
-    parts = flows(whole, random.topology, profile=Profile(gamma=1.0, delta=1.0)).parts  # type: ignore[attr-defined]
+    tables = flows(whole, random.topology, profile=Profile(gamma=1.0, delta=1.0)).tables  # type: ignore[attr-defined]
     want = work_of(whole)
     for column, exact in (("adding", want.additions), ("access", want.accesses)):
-        given_ = np.zeros(len(parts.versions)) if parts.work is None else getattr(parts.work, column)
-        found = np.bincount(parts.rank, weights=given_, minlength=random.topology.ranks)
+        given_ = np.zeros(len(tables.versions)) if tables.work is None else getattr(tables.work, column)
+        found = np.bincount(tables.rank, weights=given_, minlength=random.topology.ranks)
         assert found == pytest.approx([float(x) for x in exact], abs=1e-12)
 
 

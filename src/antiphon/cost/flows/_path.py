@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.cost.flows.parts import Parts
 from antiphon.cost.flows.run import Moments
+from antiphon.cost.flows.tables import FlowTables
 from antiphon.cost.prediction import Hop
 
 TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
@@ -17,7 +17,7 @@ TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 class Walk:
     """Seconds per term, the messages passed, and how long each link or limit delayed them, latest first."""
 
-    parts: Parts
+    tables: FlowTables
     moments: Moments
     terms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TERMS, 0.0))
     passed: list[int] = field(default_factory=list)
@@ -37,23 +37,23 @@ class Walk:
         return self
 
     def hops(self) -> list[Hop]:
-        sent = self.parts.messages
+        sent = self.tables.messages
         at = self.passed[::-1]
         return list(zip(*(column[at].tolist() for column in (sent.step, sent.src, sent.dst)), strict=True))
 
     def _trace_version(self, version: int) -> tuple[int, int]:
         """Return what delayed writing this version: a message, or an earlier version; -1 for none."""
-        moments, version_table, work = self.moments, self.parts.versions, self.parts.work
+        moments, version_table, work = self.moments, self.tables.versions, self.tables.work
         spent = float(moments.there[version] - moments.combine[version])
         if spent > 0 and work is not None:
             adding = spent * float(work.adding[version] / work.seconds[version])
             self.terms["gamma"] += adding
             self.terms["delta"] += spent - adding
-            rank = int(self.parts.rank[version])
+            rank = int(self.tables.rank[version])
             self.ranks[rank] = self.ranks.get(rank, 0.0) + spent
         if moments.combine[version] > moments.possible[version]:
             return -1, int(moments.before[version])
-        of_row = self.parts.messages.of_row
+        of_row = self.tables.messages.of_row
         rows = [version_table.writers[1][version_table.writers[0][version] : version_table.writers[0][version + 1]]]
         if not version_table.initial[version]:
             rows.append(
@@ -69,20 +69,20 @@ class Walk:
 
     def _trace_message(self, message: int) -> tuple[int, int]:
         """Return what delayed this message: an earlier one on its connection, or a version that it reads."""
-        moments, parts = self.moments, self.parts
+        moments, tables = self.moments, self.tables
         self.passed.append(message)
         moving, lost = float(moments.sent[message] - moments.begin[message]), float(moments.lost[message])
         self.terms["beta"] += moving - lost
         self.terms["epsilon"] += lost
         bottleneck = int(moments.held[message])
         self.holding[bottleneck] = self.holding.get(bottleneck, 0.0) + moving
-        before = int(parts.preceding[message])
-        alpha = float(parts.paths.alpha[message])
+        before = int(tables.preceding[message])
+        alpha = float(tables.paths.alpha[message])
         if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
             return before, -1
         self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])
         self.slowest, self.latencies = max(self.slowest, alpha), self.latencies + 1
-        rows = parts.rows_of(message)
-        read = parts.versions.read[rows]
+        rows = tables.rows_of(message)
+        read = tables.versions.read[rows]
         version = int(read[moments.there[read].argmax()])
-        return -1, -1 if parts.versions.initial[version] else version
+        return -1, -1 if tables.versions.initial[version] else version

@@ -13,8 +13,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import apart
 from antiphon.cost.busy import Log, Utilisation
 from antiphon.cost.flows._path import Walk
-from antiphon.cost.flows.parts import Parts, prepare_parts
 from antiphon.cost.flows.run import Moments, Run
+from antiphon.cost.flows.tables import FlowTables, prepare_tables
 from antiphon.cost.pieces import within_pieces
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
@@ -68,11 +68,11 @@ class Flows:
     known: dict[int, Prediction] = field(default_factory=dict)
 
     @cached_property
-    def parts(self) -> Parts:
-        return prepare_parts(self.schedule, self.topology, self.profile, self.steps)
+    def tables(self) -> FlowTables:
+        return prepare_tables(self.schedule, self.topology, self.profile, self.steps)
 
     def __post_init__(self) -> None:
-        self.parts  # noqa: B018 (faults of the schedule show when it is prepared)
+        self.tables  # noqa: B018 (faults of the schedule show when it is prepared)
 
     def __call__(self, nbytes: int) -> Prediction:
         if nbytes not in self.known:
@@ -81,23 +81,23 @@ class Flows:
 
     def run(self, nbytes: int) -> Moments:
         """When everything happens."""
-        return Run(self.parts, nbytes).go()
+        return Run(self.tables, nbytes).go()
 
     def utilisation(self, nbytes: int) -> Utilisation:
         """How busy every link and limit is over time."""
         log = Log()
-        Run(self.parts, nbytes, log).go()
+        Run(self.tables, nbytes, log).go()
         return log.runs(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
         """When every message is under way; its turn on each link lasts as long as its bytes move."""
-        log, user = Log(), self.parts.paths.use_message
-        moments = Run(self.parts, nbytes, log).go()
+        log, user = Log(), self.tables.paths.use_message
+        moments = Run(self.tables, nbytes, log).go()
         turns = moments.begin[user], moments.sent[user]
-        return FlowEvents(self.parts.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
+        return FlowEvents(self.tables.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
 
     def _predict_size(self, nbytes: int) -> Prediction:
-        walk = Walk(self.parts, self.run(nbytes)).back()
+        walk = Walk(self.tables, self.run(nbytes)).back()
         terms = dict(walk.terms)
         return Prediction(sum(terms.values()), terms, self._name_bottleneck(walk, terms), walk.hops(), self.note)
 

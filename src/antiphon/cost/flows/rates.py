@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.cost.flows.parts import Parts, Watch
+from antiphon.cost.flows.tables import FlowTables, Watch
 
 EQUAL = 1 - 1e-12  # rates as near to each other as that are the same
 WIDE = 4096  # links and limits up to which arrays over all of them are cheap
@@ -19,21 +19,21 @@ REACH = 6  # how far from a change the search for who is touched goes before it 
 class Network:
     """Flows in transit at `now`: their rates, remaining bytes, and end times if nothing changes."""
 
-    def __init__(self, parts: Parts, nbytes: float, watch: Watch | None = None) -> None:
-        self.parts, self.watch = parts, watch
-        message_count, none = len(parts.messages), parts.resources
-        self.left: Floats = parts.messages.share * nbytes
-        self.left[(parts.uses == none).all(axis=1)] = 0.0  # nothing to cross: from slot to slot
+    def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
+        self.tables, self.watch = tables, watch
+        message_count, none = len(tables.messages), tables.resources
+        self.left: Floats = tables.messages.share * nbytes
+        self.left[(tables.uses == none).all(axis=1)] = 0.0  # nothing to cross: from slot to slot
         self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
         self.end = np.full(message_count, np.inf)
         self.held = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
         self.under_way: Longs = np.zeros(0, np.int64)
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; none has 0
         self.numbers: Longs = np.arange(none + 1)
-        self.cost = np.append(parts.cost[:-1], 1e-300)  # "none" gives as much as anyone asks for
+        self.cost = np.append(tables.cost[:-1], 1e-300)  # "none" gives as much as anyone asks for
         self.senders = np.zeros(none + 1, np.int64)  # to the receiver that has most, where that may matter
-        self.by_pair = np.zeros(parts.crowds.pairs + 1 if parts.crowds else 0, np.int64)
-        self.by_sender = np.zeros(len(parts.crowds.sender_pair) if parts.crowds else 0, np.int64)
+        self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
+        self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
         self.lost, self.losing = (
             np.zeros(message_count),
             np.zeros(message_count),
@@ -54,7 +54,7 @@ class Network:
     def change(self, now: float, ended: Longs, begun: Longs) -> None:
         """Let flows end and begin at one moment, then update all affected rates."""
         if len(ended):
-            if self.parts.crowds is not None:
+            if self.tables.crowds is not None:
                 self.lost[ended] += self.losing[ended] * (now - self.since[ended])
             self.rate[ended], self.left[ended], self.end[ended] = 0.0, 0.0, np.inf
             keep = np.isfinite(self.end[self.under_way])
@@ -62,7 +62,7 @@ class Network:
         if len(begun):
             self.since[begun] = now
             self.under_way = np.concatenate([self.under_way, begun])
-        freed, entered = self.parts.uses[ended].ravel(), self.parts.uses[begun].ravel()
+        freed, entered = self.tables.uses[ended].ravel(), self.tables.uses[begun].ravel()
         np.subtract.at(self.count, freed, 1)
         np.add.at(self.count, entered, 1)
         self.count[-1] = 0
@@ -75,14 +75,14 @@ class Network:
 
     def seconds_per_byte(self, resources: Longs) -> Floats:
         """Cost of links and limits with their present senders: beta + epsilon * max(f - w_t, 0)."""
-        cost, crowds = self.cost[resources], self.parts.crowds
+        cost, crowds = self.cost[resources], self.tables.crowds
         if crowds is None:
             return cost
         excess = np.maximum(self.senders[resources] - crowds.w_t[resources], 0)
         return np.asarray(cost + crowds.epsilon[resources] * excess)
 
     def _count_senders(self, ended: Longs, begun: Longs) -> None:
-        crowds = self.parts.crowds
+        crowds = self.tables.crowds
         if crowds is None:
             return
         if crowds.sender is None:
@@ -99,7 +99,7 @@ class Network:
 
         Where that goes on and on, everyone: exact, too, and cheaper than to search.
         """
-        flows, uses, mark = self.under_way, self.parts.uses, self.mark
+        flows, uses, mark = self.under_way, self.tables.uses, self.mark
         if len(flows) <= FEW:
             return flows
         mark[:] = False
@@ -121,12 +121,12 @@ class Network:
         """Assign new rates to flows that share no link with any other; unchanged ones are left alone."""
         rate, bottleneck = self.fill(flows)
         old = self.rate[flows]
-        if self.parts.crowds is None:
+        if self.tables.crowds is None:
             differs = np.abs(rate - old) > (1 - EQUAL) * rate
             flows, rate, old, bottleneck = flows[differs], rate[differs], old[differs], bottleneck[differs]
         else:
             self.lost[flows] += self.losing[flows] * (now - self.since[flows])
-            self.losing[flows] = 1 - self.parts.cost[bottleneck] / self.seconds_per_byte(bottleneck)
+            self.losing[flows] = 1 - self.tables.cost[bottleneck] / self.seconds_per_byte(bottleneck)
         self.left[flows] = np.maximum(self.left[flows] - old * (now - self.since[flows]), 0.0)
         self.since[flows], self.rate[flows], self.held[flows] = now, rate, bottleneck
         self.end[flows] = now + self.left[flows] / rate
@@ -139,14 +139,14 @@ class Network:
         rounds as bottlenecks wait for one another.
 
         >>> from antiphon.core.example import machine, star
-        >>> from antiphon.cost.flows.parts import prepare_parts
+        >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
-        >>> network = Network(prepare_parts(star(), machine(), Profile()), 1000)
+        >>> network = Network(prepare_tables(star(), machine(), Profile()), 1000)
         >>> network.fill(np.array([0, 1]))
         (array([1.e+09, 1.e+09]), array([3, 1]))
         """
-        lines: NDArray[Any] = self.parts.uses[flows]
-        none = self.parts.resources
+        lines: NDArray[Any] = self.tables.uses[flows]
+        none = self.tables.resources
         resources: Any = slice(None)
         if none > WIDE and lines.size < none:  # a wide machine, few flows: number what they use
             resources, lines = np.unique(lines, return_inverse=True)
@@ -179,10 +179,10 @@ class Network:
     def _report_loads(self, now: float, changed: Longs, touched: Longs) -> None:
         """Report the load of every link whose flows or rates changed."""
         assert self.watch is not None
-        lines = self.parts.uses[touched].ravel()
+        lines = self.tables.uses[touched].ravel()
         resources = np.unique(np.concatenate([changed, lines]))
-        resources = resources[resources < self.parts.resources]
+        resources = resources[resources < self.tables.resources]
         load = np.bincount(
-            lines, weights=np.repeat(self.rate[touched], self.parts.uses.shape[1]), minlength=self.parts.resources + 1
+            lines, weights=np.repeat(self.rate[touched], self.tables.uses.shape[1]), minlength=self.tables.resources + 1
         )
         self.watch(now, resources, load[resources])

@@ -9,8 +9,8 @@ from itertools import count
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
-from antiphon.cost.flows.parts import Parts, Watch
 from antiphon.cost.flows.rates import Network
+from antiphon.cost.flows.tables import FlowTables, Watch
 
 SAME_MOMENT = 1 + 1e-12  # what is as near as that happens at once; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)
@@ -42,15 +42,15 @@ class Moments:
 class Run:
     """The simulation of one size. A moment costs O(changes) and the rates that may change with them."""
 
-    def __init__(self, parts: Parts, nbytes: float, watch: Watch | None = None) -> None:
-        self.parts, self.nbytes = parts, nbytes
-        message_count, versions = len(parts.messages), len(parts.versions)
-        self.network = Network(parts, nbytes, watch)
-        self.reads, self.waits, self.gates = parts.reads.copy(), parts.waits.copy(), parts.gates.copy()
+    def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
+        self.tables, self.nbytes = tables, nbytes
+        message_count, versions = len(tables.messages), len(tables.versions)
+        self.network = Network(tables, nbytes, watch)
+        self.reads, self.waits, self.gates = tables.reads.copy(), tables.waits.copy(), tables.gates.copy()
         self.ready, self.begin, self.sent = np.zeros(message_count), np.zeros(message_count), np.zeros(message_count)
         self.possible, self.combine, self.there = (np.zeros(versions) for _ in range(3))
         self.before = np.full(versions, -1, np.int64)
-        ranks = int(parts.rank.max(initial=-1)) + 1
+        ranks = int(tables.rank.max(initial=-1)) + 1
         self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)  # of each rank's processor
         self.calendar: list[tuple[float, int, int, Longs]] = []
         self.number = count()
@@ -63,9 +63,9 @@ class Run:
         Of `core.example.star` with 1000 bytes, in microseconds: a latency, then the bytes; the same for the copies.
 
         >>> from antiphon.core.example import machine, star
-        >>> from antiphon.cost.flows.parts import prepare_parts
+        >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
-        >>> moments = Run(prepare_parts(star().sorted(), machine(), Profile()), 1000).go()
+        >>> moments = Run(prepare_tables(star().sorted(), machine(), Profile()), 1000).go()
         >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.there)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """
@@ -111,7 +111,7 @@ class Run:
         """Mark messages whose last byte has arrived; return the next ones of their connections that wait for nothing
         else."""
         self.sent[ended] = now
-        return self._count_down(self.parts.after[ended])
+        return self._count_down(self.tables.after[ended])
 
     def _mark_expired(self, chosen: Longs) -> Longs:
         """Mark messages whose latency is over; return those that begin to move."""
@@ -128,12 +128,12 @@ class Run:
     def _open_gates(self, ended: Longs, written: Longs) -> Longs:
         """Return versions that can now be written. A message that ended unblocks the versions it writes and the
         successors of those it read; a written version unblocks its successor. O(rows)."""
-        parts = self.parts
+        tables = self.tables
         if not len(ended):
-            at = parts.follows[written]
+            at = tables.follows[written]
         else:
-            rows = parts.rows(ended)
-            at = np.concatenate([parts.writes[rows], parts.frees[rows], parts.follows[written]])
+            rows = tables.rows(ended)
+            at = np.concatenate([tables.writes[rows], tables.frees[rows], tables.follows[written]])
         if not len(at):
             return NOTHING
         np.subtract.at(self.gates, at, 1)
@@ -144,7 +144,7 @@ class Run:
         if not len(written):
             return NOTHING
         self.there[written] = now
-        readers = self.parts.readers_of(written)
+        readers = self.tables.readers_of(written)
         np.subtract.at(self.reads, readers, 1)
         return self._drop_repeats(readers[self.reads[readers] == 0])
 
@@ -153,7 +153,7 @@ class Run:
         if not len(chosen):
             return chosen
         self.ready[chosen] = now
-        alpha = self.parts.paths.alpha[chosen]
+        alpha = self.tables.paths.alpha[chosen]
         for value in _distinct_values(alpha):
             if value > 0:
                 self._schedule_event(now + value, _EXPIRES, chosen[alpha == value])
@@ -169,15 +169,15 @@ class Run:
         # self.free: per rank when its processor has done what it has; self.last: the last version that it made
         self.possible[chosen] = now
         self.combine[chosen] = now
-        if self.parts.work is None:
+        if self.tables.work is None:
             return chosen
-        seconds = self.parts.work.seconds[chosen] * self.nbytes
+        seconds = self.tables.work.seconds[chosen] * self.nbytes
         at_once = chosen[seconds == 0]
         busy, seconds = chosen[seconds > 0], seconds[seconds > 0]
         if not len(busy):
             return at_once
-        order = order_of(self.parts.rank[busy], len(self.free))
-        ranks = self.parts.rank[busy][order]
+        order = order_of(self.tables.rank[busy], len(self.free))
+        ranks = self.tables.rank[busy][order]
         first = np.flatnonzero(starts(ranks))
         rank = ranks[first]
         begin = np.maximum(self.free[rank], now)

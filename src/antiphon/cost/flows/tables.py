@@ -61,7 +61,7 @@ class Combining:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class FlowTables:
     """Everything about a simulated schedule that does not depend on the size.
 
     `uses` has a line per message, padded with the number of resources; `after` is the next message of the same
@@ -120,7 +120,7 @@ class Parts:
         return self.readers[ranges(first, self.reader_ptr[chosen + 1] - first)]
 
 
-def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> Parts:
+def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> FlowTables:
     """Build the counters and their dependents. O(n log n) in rows times hops; pieces expanded, rows sorted.
 
     `steps`: what the steps are called, where they are not called by their number.
@@ -129,10 +129,10 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, step
     read version 1, for which two rows must have arrived; version 3 waits for its row and for row 1, which reads 2.
 
     >>> from antiphon.core.example import machine, star
-    >>> parts = prepare_parts(star().sorted(), machine(), Profile())
-    >>> parts.reads[:-1].tolist(), parts.gates[:-1].tolist()
+    >>> tables = prepare_tables(star().sorted(), machine(), Profile())
+    >>> tables.reads[:-1].tolist(), tables.gates[:-1].tolist()
     ([0, 0, 1, 1], [0, 2, 0, 2, 0, 2])
-    >>> parts.writes.tolist(), parts.frees.tolist(), parts.readers_of(np.array([1])).tolist()
+    >>> tables.writes.tolist(), tables.frees.tolist(), tables.readers_of(np.array([1])).tolist()
     ([1, 1, 3, 5], [5, 3, 6, 6], [2, 3])
     """
     table, version_table = messages(schedule), versions(schedule)
@@ -154,7 +154,7 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, step
     uses = _list_uses(routing)
     if steps is not None:
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
-    return Parts(
+    return FlowTables(
         routing, version_table, uses, np.append(seconds_per_byte(topology), 0.0),
         crowds(table, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
