@@ -118,9 +118,7 @@ def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 
         arcs = len(np.unique(orbits(group.arcs[elements])))
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
         alike.setdefault((shared, -len(elements), tuple(kept_arcs)), []).append(group.take(elements))
-    ordered = [
-        climbed for key in sorted(alike) for climbed in alike[key][:2]
-    ]  # most of the others are mirrored ones
+    ordered = [climbed for key in sorted(alike) for climbed in alike[key][:2]]  # most of the others are mirrored ones
     return [*ordered, trivial_one]
 
 
