@@ -156,7 +156,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
 
     def off(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         figures = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        known = {name: calls_of(figures, name, [], []) for name in told}
+        known = {name: calls_of(figures, name, [], [], []) for name in told}
         found = []
         for table in tables:
             network = known[table.fabric] if table.fabric else None

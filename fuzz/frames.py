@@ -290,13 +290,13 @@ def agreed() -> str:
 class NoWay:
     """To a wire whose other end is gone."""
 
-    def tells(self, engine: Engine | None) -> str:
+    def offer(self, engine: Engine | None) -> str:
         return ""
 
-    def answers(self, engine: Engine, told: Sequence[str]) -> str:
+    def answer(self, engine: Engine, offers: Sequence[str]) -> str:
         return ""
 
-    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
+    def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
         mine, theirs = socket.socketpair()
         theirs.close()
         return engine.sockets(1, [mine.detach(), -1])

@@ -22,16 +22,16 @@ def command(*arguments: str) -> str:
 
 def functions() -> None:
     machine = antiphon.topology("dgx1v")
-    best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", budget=1)
+    best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", search=antiphon.Search(budget=1))
     assert best.ranges
-    assert antiphon.verify(best.plan, proof=True) is None
+    assert antiphon.verify(best.plan, proof=True)
     assert antiphon.run(best.plan, "64KiB")[0]["correct"]
-    assert antiphon.simulate(best.plan, "1MB")[0]["seconds"] > 0
-    assert antiphon.report(best).startswith("<!")
+    assert antiphon.traces.simulate(best.plan, "1MB")[0]["seconds"] > 0
+    assert antiphon.pages.report(best).startswith("<!")
     antiphon.save(best, "table.json.gz")
     assert antiphon.load("table.json.gz", antiphon.Plan).collective == best.plan.collective
     assert antiphon.export(best.plan, "goal", nbytes="1MB")
-    assert antiphon.frontier("alltoall", "ring:ranks=4", budget=60).points
+    assert antiphon.frontier.find("alltoall", "ring:ranks=4", budget=60).points
 
 
 def commands() -> None:
@@ -40,15 +40,15 @@ def commands() -> None:
     assert planned["verified"] is True
     for rest in (["verify"], ["predict", "--nbytes", "1KB:1MB"], ["run", "--nbytes", "64KiB"]):
         assert command(rest[0], "plan.json", *rest[1:])
-    for name in ("topologies", "planners", "models", "backends", "reproduce"):
-        assert json.loads(command(name, "--json"))
+    for names in ("list planners", "list models", "list formats", "list runtimes", "topology list", "reproduce"):
+        assert json.loads(command(*names.split(), "--json"))
 
 
 def without_a_compiler() -> None:
     """What needs one says so."""
     assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "mpicc"))
     try:
-        antiphon.build("mpi")
+        antiphon.native.build("mpi")
     except AntiphonError:
         return
     raise SystemExit("build mpi: there is no compiler here, and yet it made something")
