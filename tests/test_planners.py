@@ -28,6 +28,7 @@ def test_the_tables_are_complete() -> None:
         assert set(entry.can) - {
             "process",
             "tuned",
+            "tuned_from",
             "in_switches",
             "costly",
             "composes",

@@ -122,6 +122,11 @@ def test_one_size_alone_is_never_worse_than_beside_another() -> None:
     assert len(set(told)) == len(told)  # nothing twice
 
 
+def test_greedy_is_asked_on_large_machines_alone() -> None:
+    assert "greedy" not in tuner._usual_planners(topology("torus:dims=8x8"))
+    assert "greedy" in tuner._usual_planners(topology("torus:dims=8x9"))
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "spec"),
     in_turn([
@@ -190,7 +195,7 @@ def test_json_keys() -> None:
     declared = {name: entry.can for name, entry in registry.table("planner").items()}
     usual = {name for name, can in declared.items() if can.get("tuned", True) and not can.get("in_switches")}
     assert "allreduce" not in declared["shallow"]["tuned"]
-    usual -= {"shallow"}
+    usual -= {"shallow", *(name for name, can in declared.items() if can.get("tuned_from", 1) > 2)}
     assert {c["planner"] for c in told["candidates"]} == usual
     for c in told["candidates"]:
         assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])

@@ -153,7 +153,7 @@ TABLE = {
         "greedy.greedy", "greedy", "step by step, every link something that is missing: quick on thousands of ranks",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("parts", "pace"),
         topologies="any connected one",
-        effort=85.0, most=dict.fromkeys(ALL_ROOTS, 2**10),
+        tuned_from=65, effort=85.0, most=dict.fromkeys(ALL_ROOTS, 2**10),
     ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",

@@ -159,9 +159,13 @@ def _targets(
 
 
 def _usual_planners(topology: Topology) -> list[str]:
-    """All except those whose entry says that another planner does the same, better, and those that need switches with
-    more abilities than this machine's."""
-    usual = [(name, entry) for name, entry in table("planner").items() if entry.can.get("tuned", True)]
+    """All except those whose entry says that another planner does the same, better (`tuned`), or does so on fewer ranks
+    than `tuned_from`, and those that need switches with more abilities than this machine's."""
+    usual = [
+        (name, entry)
+        for name, entry in table("planner").items()
+        if entry.can.get("tuned", True) and topology.ranks >= entry.can.get("tuned_from", 1)
+    ]
     return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
 
 
