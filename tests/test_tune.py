@@ -123,8 +123,8 @@ def test_one_size_alone_is_never_worse_than_beside_another() -> None:
 
 
 def test_greedy_is_asked_on_large_machines_alone() -> None:
-    assert "greedy" not in tuner._usual_planners(topology("torus:dims=8x8"))
-    assert "greedy" in tuner._usual_planners(topology("torus:dims=8x9"))
+    assert "greedy" not in tuner.usual_planners(topology("torus:dims=8x8"))
+    assert "greedy" in tuner.usual_planners(topology("torus:dims=8x9"))
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def tune(  # noqa: PLR0913
     seconds, processes = budget_of(budget), _processes(workers)
     targets = _targets(spec, topology, root, ranks)
     named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
-    names = named or _usual_planners(topology)
+    names = named or usual_planners(topology)
     for name in names:
         find("planner", name)
     values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
@@ -158,7 +158,7 @@ def _targets(
     }
 
 
-def _usual_planners(topology: Topology) -> list[str]:
+def usual_planners(topology: Topology) -> list[str]:
     """All except those whose entry says that another planner does the same, better (`tuned`), or does so on fewer ranks
     than `tuned_from`, and those that need switches with more abilities than this machine's."""
     usual = [
