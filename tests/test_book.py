@@ -112,8 +112,8 @@ def test_roots_that_are_not_alike_have_no_page() -> None:
 def test_what_no_call_means_is_left_with_the_reason() -> None:
     uneven = antiphon.plan(Collective("allgather", 4, weights=[1, 2, 1, 1]), FULL, planner="ring")
     helped = antiphon.plan("broadcast", antiphon.topology("line:ranks=3"), planner="relay", ranks=[0, 2])
-    assert make_book([uneven]).left == ("allgather: its counts are uneven",)
-    assert make_book([helped]).left == ("broadcast: rank 1, which is not in the group, would have to help",)
+    assert make_book([uneven]).omissions == ("allgather: its counts are uneven",)
+    assert make_book([helped]).omissions == ("broadcast: rank 1, which is not in the group, would have to help",)
     assert make_book([uneven]).pages == ()
     with pytest.raises(Invalid, match="no plans"):
         make_book([])

@@ -82,13 +82,14 @@ def bench(  # noqa: PLR0913
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
 
+    subjects = what
     if not _given.is_path(what):
         sources = what if isinstance(what, list | tuple) else [what]
-        what = [plan for source in sources for plan in _given.plans(source, "what").values()]
+        subjects = [plan for source in sources for plan in _given.plans(source, "what").values()]
     machine = None if topology is None else _given.machine(topology)
     return measure(
-        _given.by_name(what), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), on=on, planner=planner,
-        options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
+        _given.by_name(subjects), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"),
+        on=on, planner=planner, options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
         op=several(operator)(op, "op"), iterations=iterations, warmup=warmup, model=model, profile=profile, miad=miad,
         seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, progress=progress,
     )  # fmt: skip

@@ -242,6 +242,6 @@ def _values(collective: Collective) -> list[int]:
         widest[block] = max(widest[block], size)
     totals, fewest = collective.ids_per_block.tolist(), [0] * blocks
     for block, want in zip(relation.post_block.tolist(), relation.post_want.tolist(), strict=True):
-        wanted = totals[block] if want < 0 else len(set(relation.wants[want]))
-        fewest[block] = max(fewest[block], -(-wanted // widest[block]))
+        needed = totals[block] if want < 0 else len(set(relation.wants[want]))
+        fewest[block] = max(fewest[block], -(-needed // widest[block]))
     return fewest

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -305,25 +306,27 @@ class Alike(NamedTuple):
     weight: int
 
 
-class Search:
+class Search(ABC):
     """Common to both: `ends` and `capacity` by position, `tracked`: the slacks an item left unused counts against."""
 
     def __init__(self, items: Sequence[int], ends: Sequence[Plain], tracked: Sequence[tuple[int, ...]]) -> None:
         self.items, self.ends, self.tracked = items, ends, tracked
 
+    @abstractmethod
     def start(self) -> Any:
-        raise NotImplementedError
+        """The state before the first item."""
 
+    @abstractmethod
     def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         """The state with item `at`, and the slacks it counts against; None if it may not be taken."""
-        raise NotImplementedError
 
+    @abstractmethod
     def skip(self, state: Any, at: int) -> bool:
         """Whether a tree can still be joined up without item `at`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slacks(self, total: int) -> list[int]:
-        raise NotImplementedError
+        """The capacity of every cut or partition beyond what trees of this total weight must send across it."""
 
     def run(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
         """Trees of these weights (descending) or None, and the nodes looked at; Spent after `limit` of them.

@@ -58,7 +58,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Book:
-    """Pages and programs for one machine. `hosts`: the host number of each rank, () for a single host. `left`: why
+    """Pages and programs for one machine. `hosts`: the host number of each rank, () for a single host. `omissions`: why
     plans or schedules have no page."""
 
     machine: str
@@ -66,7 +66,7 @@ class Book:
     hosts: tuple[int, ...]
     pages: tuple[Page, ...]
     programs: tuple[bytes, ...]
-    left: tuple[str, ...] = field(default=(), compare=False)
+    omissions: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def chooser(self) -> Pages[Page]:
@@ -104,10 +104,10 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     """Return the book of plans for one machine.
 
     With `every_root` a plan with a root also serves the roots that a symmetry of the machine maps it to, on up to 32
-    ranks. Omitted, with the reason in `left`: collectives that no call of a process group expresses (uneven counts,
-    several roots, custom relations), schedules that need ranks outside the group, and programs that are too large for
-    an engine or a proof. Every program is proven to be the collective that it is listed under. Lowering and proof take
-    some microseconds per transfer and root.
+    ranks. `omissions` gives the reason for each omitted: collectives that no call of a process group expresses (uneven
+    counts, several roots, custom relations), schedules that need ranks outside the group, and programs that are too
+    large for an engine or a proof. Every program is proven to be the collective that it is listed under. Lowering and
+    proof take some microseconds per transfer and root.
     """
     all_plans = list(plans)
     if not all_plans:

@@ -165,8 +165,8 @@ def _read_book(group: Processes, table: Any) -> Book:
     if group.strict and not book.pages:
         name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
         raise Invalid(
-            f"{name}: {'; '.join(full_book.left)}"
-            if full_book.left and not full_book.pages
+            f"{name}: {'; '.join(full_book.omissions)}"
+            if full_book.omissions and not full_book.pages
             else f"{name}: is for {full_book.ranks} ranks ({quote(full_book.machine)}), but there are {group.ranks} "
             f"processes; start {full_book.ranks}, or make one for these: antiphon tune all full:ranks={group.ranks} "
             "-o table.json"
