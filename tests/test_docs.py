@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,10 +24,12 @@ from walk_readme import Block, Command, check, find_missing, read_blocks
 
 from antiphon import registry
 from antiphon.cli import run
+from antiphon.core.program import codec
 from antiphon.core.verify import verify
 from antiphon.cost.fit import write_measured, write_round_trips
 from antiphon.cost.profile import Profile, save_profile
 from antiphon.registry import call
+from antiphon.runtimes.serve import book
 from antiphon.select import plan
 from antiphon.topologies import topology
 
@@ -237,6 +241,29 @@ def test_what_a_page_shows_is_compared_with_what_is_printed() -> None:
     assert find_missing(command.shown, ["at most 520 GB/s", "2 steps"]) == "at most 400 GB/s"
     assert find_missing(command.shown, ["2 steps", "at most 400 GB/s"]) == "  2 steps"
     assert check(command, 1, []).startswith("`antiphon bound`: exit code 1")
+
+
+def test_the_layout_of_programs_and_books_is_that_of_the_code() -> None:
+    """docs/data/program-layout.csv: every field of fixed size at its offset, and no other."""
+    letters = {"char[8]": "8s", "u16": "H", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f64": "d"}
+    layouts: dict[str, str] = {}
+    with (ROOT / "docs/data/program-layout.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["offset"]:
+                layout = layouts.get(row["table"], "<")
+                assert struct.calcsize(layout) == int(row["offset"]), row
+                layouts[row["table"]] = layout + letters[row["type"]]
+    sizes = {table: struct.calcsize(layout) for table, layout in layouts.items()}
+    entries = ("points", "bases", "classes", "slots", "operations", "parts", "waits", "finish")
+    assert sizes == {
+        "program header": codec._HEADER.size,
+        "program directory entry": codec._ENTRY.size,
+        "section header": codec._SECTION.size,
+        **{f"{name} entry": dtype.itemsize for name, dtype in zip(entries, codec._TABLES, strict=True)},
+        "book header": book._HEADER.size,
+        "book page": book._PAGE.size,
+        "book program entry": book._PROGRAM.size,
+    }
 
 
 def test_documents_have_commands() -> None:

@@ -8,7 +8,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth
 
-ORDERS = ("rounds", "data")  # docs/messages.md
+ORDERS = ("rounds", "data")  # docs/program.md
 
 
 def check_order(order: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of messages of a schedule, read by models, exports, traces and programs (docs/messages.md)."""
+"""The table of messages of a schedule, read by models, exports, traces and programs (docs/program.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waits of messages, compactly: as conditions that several messages share, never as all pairs (docs/messages.md).
+"""The waits of messages, compactly: as conditions that several messages share, never as all pairs (docs/program.md).
 
 Among 1024 ranks that all send to all twice, pairs of messages would be 10^9; conditions are two million numbers.
 """

@@ -103,7 +103,7 @@ def expand(schedule: Schedule) -> Schedule:
 
 
 def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
-    """As `expand`, but rows of different messages (docs/messages.md) stay different messages: where pieces that began
+    """As `expand`, but rows of different messages (docs/program.md) stay different messages: where pieces that began
     in different steps are under way in one step, they get steps of their own, in the order of those. Also return the
     expanded step of each new step. O(new rows), and a sort of them.
 

@@ -20,7 +20,7 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     What waits for what is derived from versions (docs/schedule.md), never from steps: data lands when it has
     arrived, all that was in its cell before has been written, and all who read that have sent it off; until then
     it waits in a receive buffer. A link or limit serves messages one by one, step by step and in their order within
-    each (docs/messages.md), at its full bandwidth; the links of a route are queues of their own, so that no message
+    each (docs/program.md), at its full bandwidth; the links of a route are queues of their own, so that no message
     blocks another's link. A message has arrived when all its turns are over and its latency has passed.
 
     So the time is never above that of alpha-beta, never below the bound, and in nbytes monotone and convex (a

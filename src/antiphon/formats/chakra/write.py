@@ -33,7 +33,7 @@ def chakra(
     plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, local: str = "", name: str = "chakra"
 ) -> dict[str, Iterator[bytes]]:
     """The messages of a plan at a size as COMM_SEND and COMM_RECV nodes, whose tag is the number of the message;
-    receives wait for nothing, a send (docs/messages.md) by "data" for what it reads, by "rounds" for all that its
+    receives wait for nothing, a send (docs/program.md) by "data" for what it reads, by "rounds" for all that its
     rank sent or received in earlier steps.
 
     What is combined, and what a rank copies within itself, is a COMP node, of `gamma` seconds per byte that is

@@ -33,7 +33,7 @@ def goal(
     plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, nics: int = 1, local: str = ""
 ) -> dict[str, Iterator[bytes]]:
     """The messages of a plan at a size, as sends and receives of the same tag: the number of the message. Receives are
-    posted at once; a send waits (docs/messages.md) by "data" for the versions that it reads, by "rounds" for all that
+    posted at once; a send waits (docs/program.md) by "data" for the versions that it reads, by "rounds" for all that
     its rank sent or received in earlier steps. (A rank knows only what happens at itself: what it has sent is done when
     it has left, not when it has been received.)
 

@@ -35,7 +35,7 @@ STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
 def piccl_xml(
     plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None, local: str = ""
 ) -> dict[str, Contents]:
-    """The transfers of a plan at a size with what each waits for (docs/messages.md): by "rounds", as PICCL's own, for
+    """The transfers of a plan at a size with what each waits for (docs/program.md): by "rounds", as PICCL's own, for
     all that its source sent or received in earlier steps; by "data" for the versions that it reads.
 
     Attributes of ours, which PICCL passes over, say the rest. `left` names transfers whose last byte must have left
