@@ -25,7 +25,6 @@ BETTER = "no figure worse"
 BESIDE: dict[str, tuple[str, dict[str, Any], str]] = {  # planner, its options, and what is said of the two
     "ring": ("ring", {}, ALIKE),
     "doubling": ("recursive-doubling", {}, SAME),
-    "allpairs": ("direct", {}, SAME),
     "two_step": ("colocated-ps", {}, SAME),
     "hierarchical": ("hierarchical-ps", {}, BETTER),
     "in_switch": ("nvls", {"pieces": 8}, ALIKE),
