@@ -1,0 +1,78 @@
+"""The site: generated pages are complete, the navigation has every page, and it builds without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import reference
+import site_hooks
+
+import antiphon
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_command_has_its_part_of_the_reference() -> None:
+    pages = reference.build_command_pages()
+    headings = {line.lstrip("# ") for text in pages.values() for line in text.splitlines() if line.startswith("#")}
+    commands = reference.list_commands()
+    assert {"tune", "bench genmodel", "lab run"} <= set(commands)
+    assert [name for name in commands if f"antiphon {name}" not in headings] == []
+    assert "| `--against TOPO` | " in pages["reference/cli/tune.md"]
+    assert "LD_PRELOAD=$(antiphon build mpi --table table.json) \\\n" in pages["reference/cli/build.md"]
+
+
+@pytest.mark.parametrize("name", reference.MODULES)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except antiphon.errors.Missing as missing:
+        pytest.skip(str(missing))
+    lines = reference.describe_module(name).splitlines()
+    public = reference.list_public(name)
+    assert public
+    assert [entry for entry in public if f"## {entry}" not in lines] == []
+
+
+def test_the_modules_are_those_that_the_package_lists() -> None:
+    listed = {name.partition(".")[2] for name in reference.MODULES} - {"", "errors"}
+    assert all(f"\n    {name} " in (antiphon.__doc__ or "") for name in listed)
+
+
+def test_a_docstring_becomes_markdown() -> None:
+    text = (
+        "First line.\n\n`a`, `b`: two *numbers*,\nand more.\n`c`: another\n\n    run(a, b)\n\n"
+        "Raises\n------\nInvalid\n    It is wrong."
+    )
+    assert reference._docstring(text) == (
+        "First line.\n\n- `a`, `b`: two \\*numbers\\*, and more.\n- `c`: another\n\n```python\nrun(a, b)\n```\n\n"
+        "**Raises**\n\n- `Invalid`: It is wrong.\n"
+    )
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = {path.relative_to(site_hooks.DOCS).as_posix() for path in site_hooks.DOCS.rglob("*.md")}
+    assert sorted(pages - set(site_hooks.read_navigation())) == []
+
+
+def test_links_that_leave_the_documents_lead_to_copies() -> None:
+    text = "[a](../examples/x.py) [b](mpi.md#c) [d](https://x.org)\n```sh\n[e](../f.py)\n```\n`a\\|b`"
+    assert site_hooks.relink(text, "lab.md") == text.replace("../examples/x.py", "repository/examples/x.py.md").replace(
+        "a\\|b", "a|b"
+    )
+    assert site_hooks.relink("[a](docs/mpi.md#b) [c](LICENSE)", "repository/CONTRIBUTING.md") == (
+        "[a](../mpi.md#b) [c](LICENSE.md)"
+    )
+
+
+@pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: pip install 'antiphon[docs]'")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--against" in (tmp_path / "site" / "reference" / "cli" / "tune.html").read_text()
