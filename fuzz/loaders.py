@@ -282,19 +282,14 @@ def books() -> list[bytes]:
 
 def told(source: str) -> Callable[[], list[bytes]]:
     """What the tests of readers have of this tool."""
-    return cache(lambda: [case.text.encode() for case in probed()[source]])
 
+    @cache
+    def texts() -> list[bytes]:
+        import probe_cases
 
-@cache
-def probed() -> dict[str, Any]:
-    import probe_boxes
-    import probe_nets
+        return [case.text.encode() for case in probe_cases.CASES[source]]
 
-    return {
-        "nvidia-smi": probe_boxes.NVIDIA, "rocm-smi": probe_boxes.ROCM, "nccl-xml": probe_boxes.NCCL,
-        "hwloc": probe_boxes.HWLOC, "ibnetdiscover": probe_nets.IB, "slurm": probe_nets.SLURM,
-        "netfiles": probe_nets.NETFILES,
-    }  # fmt: skip
+    return texts
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from antiphon.core.topology import Topology
 
@@ -71,26 +70,6 @@ def limits_of(machine: Topology) -> dict[str, tuple[float, int]]:
     return {limit.name: (rounded(limit.bandwidth), len(limit.links)) for limit in machine.limits}
 
 
-@dataclass(frozen=True)
-class Case:
-    """What stands in public, made again from its facts; and the machine that a person draws of it."""
-
-    name: str
-    source: str
-    text: str
-    ranks: int
-    switches: int
-    links: str
-    limits: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    notes: Sequence[str] = ()  # words that some note has
-    cards: Mapping[str, tuple[int, ...]] | None = None  # what each serves, where it matters
-    sharp: bool = False
-    options: Mapping[str, object] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)  # what it names, beside it
-    figures: Sequence[tuple[str, float, float]] = ()  # of LogGP, each level's place, L and G
-    ports: int | None = None  # messages that leave a host at once
-
-
 # ---- nvidia-smi ----
 
 
@@ -115,21 +94,6 @@ def topo(
     return "\n".join(rows) + "\n\nLegend:\n\n  X    = Self\n  NV#  = bonded set of # NVLinks\n" + tail
 
 
-def grouped(*groups: str, between: str = "SYS", nvlink: str = "") -> Callable[[str, str], str]:
-    """Cells by groups of peers, "PIX: 0 1 mlx5_0": the first group that has both tells; between GPUs first `nvlink`."""
-    parsed = []
-    for group in groups:
-        word, _, peers = group.partition(":")
-        parsed.append((word.strip(), {f"GPU{p}" if p.isdigit() else p for p in peers.split()}))
-
-    def cell(a: str, b: str) -> str:
-        if nvlink and a.startswith("GPU") and b.startswith("GPU"):
-            return nvlink
-        return next((word for word, peers in parsed if a in peers and b in peers), between)
-
-    return cell
-
-
 def nvlink_status(models: Sequence[tuple[str, Sequence[str]]]) -> str:
     """nvidia-smi nvlink -s: every GPU by its name and the speeds of its links ("" for one that is down)."""
     lines = []
@@ -137,34 +101,6 @@ def nvlink_status(models: Sequence[tuple[str, Sequence[str]]]) -> str:
         lines.append(f"GPU {i}: {model} (UUID: GPU-{i:08d}-0000-0000-0000-000000000000)")
         lines += [f"\t Link {j}: {f'{speed} GB/s' if speed else '<inactive>'}" for j, speed in enumerate(speeds)]
     return "\n".join(lines) + "\n"
-
-
-# ---- rocm-smi ----
-
-
-def showtopo(
-    gpus: int,
-    weight: Callable[[int, int], int],
-    kind: Callable[[int, int], str],
-    numa: Sequence[int] = (),
-    form: str = "[{}]",
-) -> str:
-    """rocm-smi --showtopo."""
-
-    def table(title: str, cell: Callable[[int, int], object]) -> str:
-        head = "       " + "".join(f"GPU{i:<10}" for i in range(gpus))
-        rows = [
-            f"GPU{a}   " + "".join(f"{0 if a == b else cell(a, b)!s:<13}" for b in range(gpus)) for a in range(gpus)
-        ]
-        return "\n".join([f"{f' {title} ':=^90}", head, *rows, ""])
-
-    parts = [f"{' ROCm System Management Interface ':=^90}", table("Weight between two GPUs", weight)]
-    parts += [table("Hops between two GPUs", lambda a, b: 1 if kind(a, b) == "XGMI" else 2)]
-    parts += [table("Link Type between two GPUs", kind), f"{' Numa Nodes ':=^90}"]
-    for i, node in enumerate(numa):
-        name = "GPU" + form.format(i)
-        parts += [f"{name}\t\t: (Topology) Numa Node: {node}", f"{name}\t\t: (Topology) Numa Affinity: {node}"]
-    return "\n".join([*parts, f"{' End of ROCm SMI Log ':=^90}", ""])
 
 
 # ---- NCCL ----

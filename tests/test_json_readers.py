@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import probe_boxes
-import probe_nets
+import probe_cases
 import pytest
 from quick import in_turn
 from test_mscclpp import files_of
@@ -56,8 +55,8 @@ def readers() -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
     """Of each kind of JSON file a good one, and what reads it."""
     names = ("topology", "collective", "plan", "table", "profile", "trace", "recorded job")
     found = {name: (loaders.TARGETS[name].good()[-1], loaders.TARGETS[name].use) for name in names}
-    rocm = next(case.text for case in probe_boxes.ROCM if case.text.startswith("{"))
-    network = next(case.text for case in probe_nets.NETFILES if case.text.startswith("{"))
+    rocm = next(case.text for case in probe_cases.CASES["rocm-smi"] if case.text.startswith("{"))
+    network = next(case.text for case in probe_cases.CASES["netfiles"] if case.text.startswith("{"))
     inspected = loaders.lines_of_nccl()[0].splitlines()[0]
     rows = [{"collective": "allreduce", "nbytes": 1000, "seconds": 1e-5, "ranks": 2}]
     return found | {

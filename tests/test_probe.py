@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import probe_boxes
-import probe_nets
-import probe_piccl
 import pytest
-from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
+from probe_cases import CASES, Case
+from probe_text import cpu, gpu, limits_of, links_of, nic, pci, system, told
 from quick import in_turn
 
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.table import read, recognise_source
 from antiphon.topologies.nvswitch import NVLS
-
-CASES = {
-    "nvidia-smi": probe_boxes.NVIDIA,
-    "rocm-smi": probe_boxes.ROCM,
-    "nccl-xml": probe_boxes.NCCL,
-    "hwloc": probe_boxes.HWLOC,
-    "ibnetdiscover": probe_nets.IB,
-    "slurm": probe_nets.SLURM,
-    "netfiles": probe_nets.NETFILES,
-    "piccl-xml": probe_piccl.PICCLS,
-}
 
 
 def written(tmp_path: Path, text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import probe_boxes
+import probe_cases
 import pytest
 from probe_text import bandwidths, bridge, core, cpu, gpu, lstopo, nvlink_status, pci, slot, system, thing, topo
 from test_probe_here import Linux
@@ -32,13 +32,15 @@ FIGURES = {"dgx1v": "v100", "dgx-a100": "a100", "hgx-h100": "h100", "mi300x": "m
 SM = {"dgx1v": 70, "dgx-a100": 80, "hgx-h100": 90}
 DEVICES = {"dgx1v": "1db5", "dgx-a100": "20b2", "hgx-h100": "2330", "mi300x": "74a1"}
 NVLINKS = {"dgx1v": 6, "dgx-a100": 12, "hgx-h100": 18}
-MATRICES = {"dgx1v": probe_boxes.DGX1V, "dgx-a100": probe_boxes.DGX_A100, "hgx-h100": probe_boxes.HGX_H100}
+DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+MATRICES = {"dgx1v": probe_cases.DGX1V, "dgx-a100": probe_cases.DGX_A100, "hgx-h100": probe_cases.HGX_H100}
 
 
 def wires(a: int, b: int) -> int:
     """NVLinks between two GPUs of a DGX-1V."""
     pair = (min(a, b), max(a, b))
-    return 2 if pair in probe_boxes.DGX1_DOUBLE else int(pair in probe_boxes.DGX1_SINGLE)
+    return 2 if pair in DGX1_DOUBLE else int(pair in DGX1_SINGLE)
 
 
 def nccl_xml(machine: str, *, devices: bool) -> str:
@@ -98,7 +100,7 @@ def hwloc(machine: str, *, library: bool) -> str:
 
 
 def rocm(*names: str) -> str:
-    return probe_boxes.HIVE + "".join(f"GPU[{i}]\t\t: {name}\n" for name in names for i in range(8))
+    return probe_cases.HIVE + "".join(f"GPU[{i}]\t\t: {name}\n" for name in names for i in range(8))
 
 
 def nvidia_names(machine: str) -> str:

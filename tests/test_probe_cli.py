@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import probe_boxes
+import probe_cases
 import pytest
-from probe_text import fabric
+from probe_text import fabric, nvlink_status, topo
 
 from antiphon.cli import run
 from antiphon.core.symmetry import canonical
@@ -39,7 +39,7 @@ def alike(path: str, spec: str) -> bool:
 
 
 def test_a_file_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    Path("topo.txt").write_text(probe_cases.DGX1V)
     text = said(capsys, "topology probe topo.txt -o box.json")
     assert "8 x V100: 8 ranks, 32 directed links" in text
     assert "note: one NVLink is assumed to carry 25 GB/s each way" in text
@@ -53,16 +53,16 @@ def test_a_file_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_several_files_of_one_tool(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("topo.txt").write_text(probe_boxes.HGX_H100)
-    Path("nvlink.txt").write_text(probe_boxes.nvlink_status([("NVIDIA H100 80GB HBM3", ["26.562"] * 18)] * 8))
+    Path("topo.txt").write_text(probe_cases.HGX_H100)
+    Path("nvlink.txt").write_text(nvlink_status([("NVIDIA H100 80GB HBM3", ["26.562"] * 18)] * 8))
     assert "assumed to carry" not in said(capsys, "topology probe topo.txt nvlink.txt -o box.json")
     assert alike("./box.json", "hgx-h100")
-    Path("one.xml").write_text(probe_boxes.HWLOC[0].text)
+    Path("one.xml").write_text(probe_cases.text_of("hwloc", "two packages"))
     assert "hwloc reads one file, got 2" in said(capsys, "topology probe one.xml one.xml", 2)
 
 
 def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("topo.txt").write_text(probe_boxes.topo(2, lambda a, b: "NV4"))
+    Path("topo.txt").write_text(topo(2, lambda a, b: "NV4"))
     assert "nvlink 56.25 GB/s" in said(capsys, "topology probe topo.txt --option nvlink=14.0625GB/s")
     assert "pcie 63.02 GB/s" in said(capsys, "topology probe topo.txt --option pcie=true --option pcie_gen=5")
     assert "unknown option of reader nvidia-smi 'pci'; did you mean" in said(
@@ -74,7 +74,7 @@ def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_part_of_what_a_file_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    Path("topo.txt").write_text(probe_cases.DGX1V)
     assert "4 ranks, 12 directed links" in said(capsys, "topology probe topo.txt --only 0-3")
     Path("topology.conf").write_text(
         "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n"
@@ -96,7 +96,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("box.xml").write_text(probe_boxes.dgx1v_xml())
+    Path("box.xml").write_text(probe_cases.text_of("nccl-xml", "DGX-1V"))
     cables = [f"sw {4 * h + c} - n{h}/mlx5_{c} 1 4xEDR" for h in range(4) for c in range(4)]
     Path("net.txt").write_text(fabric({"sw": "switch"}, cables))
     text = said(capsys, "topology join box.xml net.txt -o four.json --name mine")
@@ -113,7 +113,7 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("box.xml").write_text(next(case.text for case in probe_boxes.NCCL if case.name == "HGX H100"))
+    Path("box.xml").write_text(probe_cases.text_of("nccl-xml", "HGX H100"))
     said(capsys, "topology join box.xml --boxes 2 --rail -o two.json")
     assert alike("./two.json", "cluster:box=hgx-h100,boxes=2,fabric=rail")
     assert run(["topology", "join", "box.xml", "star:ranks=2"]) == 0
@@ -127,6 +127,6 @@ def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str])
 
 
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    Path("topo.txt").write_text(probe_cases.DGX1V)
     assert "--profile: only PICCL's files have figures" in said(capsys, "topology probe topo.txt --profile p.json", 2)
     assert not Path("p.json").exists()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import probe_boxes
+import probe_cases
 import pytest
 from probe_text import fabric, links_of, nvlink_status, told, topo
 
@@ -175,7 +175,7 @@ def _dgx1(linux: Linux) -> None:
         linux,
         "nvidia-smi",
         {
-            "topo -m": probe_boxes.DGX1V,
+            "topo -m": probe_cases.DGX1V,
             "nvlink -s": nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
             "--query-gpu": _QUERY + rows,
         },
@@ -278,7 +278,7 @@ def test_amd_without_its_driver(linux: Linux) -> None:
 
 
 def test_one_tool_alone(linux: Linux) -> None:
-    program(linux, "rocm-smi", {"--showtopo": probe_boxes.HIVE})
+    program(linux, "rocm-smi", {"--showtopo": probe_cases.HIVE})
     assert alike(seen(linux, source="rocm-smi"), "mi300x")
     with pytest.raises(Missing, match="asks lstopo, which is not on PATH"):
         seen(linux, source="hwloc")

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-import probe_boxes
+import probe_cases
 import pytest
 
 from antiphon.errors import Invalid
@@ -19,7 +19,7 @@ SMI, ROCM, NCCL, HWLOC, IB, SLURM, NET = (
     "nvidia-smi", "rocm-smi", "nccl-xml", "hwloc", "ibnetdiscover", "slurm", "netfiles"
 )  # fmt: skip
 CHAIN = "<pci>" * 40
-_MATRIX = next(case.text for case in probe_boxes.HWLOC if case.name.startswith("S822LC"))
+_MATRIX = probe_cases.text_of("hwloc", "S822LC")
 _AT_ONE = "bandwidth: [ 1 ]\nlatency: [ 1 ]\n"
 RING = '<graphs><graph pattern="4" speedintra="{}"><channel><gpu dev="0"/></channel></graph></graphs>'
 REFUSED = [
@@ -114,7 +114,7 @@ def test_document_types_declare_nothing(source: str, tmp_path: Path) -> None:
 def test_a_document_type_that_names_a_file_opens_none(tmp_path: Path) -> None:
     """hwloc writes one in every file; it is a pipe here, which nobody writes into: to open it would wait."""
     os.mkfifo(tmp_path / "hwloc2.dtd")
-    text = probe_boxes.HWLOC[0].text.replace("hwloc2.dtd", str(tmp_path / "hwloc2.dtd"))
+    text = probe_cases.text_of("hwloc", "two packages").replace("hwloc2.dtd", str(tmp_path / "hwloc2.dtd"))
     assert read([written(tmp_path, text)], HWLOC).machine.ranks == 8
     with pytest.raises(Invalid, match="has a document type"):  # other readers take none
         read_xml(text.encode(), _Nothing())
@@ -136,11 +136,11 @@ def test_what_nobody_knows_is_told_with_who_there_is(tmp_path: Path) -> None:
 
 def test_compressed_and_strange_bytes(tmp_path: Path) -> None:
     path = tmp_path / "topo.gz"
-    path.write_bytes(gzip.compress(probe_boxes.DGX1V.encode()))
+    path.write_bytes(gzip.compress(probe_cases.DGX1V.encode()))
     assert read([str(path)]).machine.ranks == 8
-    path.write_bytes(b"\xef\xbb\xbf" + probe_boxes.DGX1V.replace("\n", "\r\n").encode() + b"\xff\xfe\n")
+    path.write_bytes(b"\xef\xbb\xbf" + probe_cases.DGX1V.replace("\n", "\r\n").encode() + b"\xff\xfe\n")
     assert read([str(path)]).machine.ranks == 8
-    path.write_bytes(probe_boxes.DGX1V.replace("GPU0    GPU1", "\x1b[4mGPU0    GPU1", 1).encode())
+    path.write_bytes(probe_cases.DGX1V.replace("GPU0    GPU1", "\x1b[4mGPU0    GPU1", 1).encode())
     assert read([str(path)]).machine.ranks == 8
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import probe_boxes
+import probe_cases
 import pytest
 from probe_text import fabric, limits_of, links_of, nvlink_status, topo
 
@@ -38,15 +38,15 @@ def _p100(a: str, b: str) -> bool:
 
 
 BOXES = {
-    "dgx1v": probe_boxes.DGX1V,
-    "dgx1v by NCCL": probe_boxes.dgx1v_xml(),
-    "dgx1v with its names": probe_boxes.DGX1V + nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
-    "dgx-a100": probe_boxes.DGX_A100,
-    "hgx-h100": probe_boxes.HGX_H100,
-    "mi300x": probe_boxes.HIVE,
+    "dgx1v": probe_cases.DGX1V,
+    "dgx1v by NCCL": probe_cases.text_of("nccl-xml", "DGX-1V"),
+    "dgx1v with its names": probe_cases.DGX1V + nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
+    "dgx-a100": probe_cases.DGX_A100,
+    "hgx-h100": probe_cases.HGX_H100,
+    "mi300x": probe_cases.HIVE,
     "dgx1p": topo(8, lambda a, b: "NV1" if _p100(a, b) else "SYS", numa=[0] * 4 + [1] * 4),
-    "mi250:gcds=8": next(case.text for case in probe_boxes.ROCM if case.name == "MI250X, weights alone"),
-    "dgx2": next(case.text for case in probe_boxes.NVIDIA if case.name == "DGX-2"),
+    "mi250:gcds=8": probe_cases.text_of("rocm-smi", "MI250X, weights alone"),
+    "dgx2": probe_cases.text_of("nvidia-smi", "DGX-2"),
 }
 
 
@@ -59,15 +59,15 @@ def test_a_box_is_the_catalogues(name: str, tmp_path: Path) -> None:
 
 def test_other_boxes_are_not_the_catalogues(tmp_path: Path) -> None:
     """One link less, and it is another machine."""
-    text = probe_boxes.DGX1V.replace("NV2", "NV1", 2)
+    text = probe_cases.DGX1V.replace("NV2", "NV1", 2)
     assert not alike(found(tmp_path, text).machine, topology("dgx1v"))
-    assert not alike(found(tmp_path, probe_boxes.DGX_A100).machine, topology("hgx-h100"))
+    assert not alike(found(tmp_path, probe_cases.DGX_A100).machine, topology("hgx-h100"))
 
 
 def test_with_its_pcie_it_is_the_catalogues_too(tmp_path: Path) -> None:
-    machine = found(tmp_path, probe_boxes.dgx1v_xml(), pcie="true").machine
+    machine = found(tmp_path, probe_cases.text_of("nccl-xml", "DGX-1V"), pcie="true").machine
     assert alike(machine, topology("dgx1v:pcie=true"))
-    text = next(case.text for case in probe_boxes.NVIDIA if case.name == "eight GPUs on four switches")
+    text = probe_cases.text_of("nvidia-smi", "eight GPUs on four switches")
     assert alike(found(tmp_path, text, pcie_gen=5).machine, topology("pcie8:gen=5"))
     assert alike(found(tmp_path, text, pcie_gen=4).machine, topology("pcie8"))
 
@@ -124,7 +124,7 @@ def test_cards_are_those_of_their_names(tmp_path: Path) -> None:
 
 
 def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
-    text = next(case.text for case in probe_boxes.NVIDIA if case.name == "eight GPUs on four switches")
+    text = probe_cases.text_of("nvidia-smi", "eight GPUs on four switches")
     box = found(tmp_path, text)
     cables = [f"sw {4 * h + c} - n{h}/c{c} 1 4xEDR" for h in range(2) for c in range(4)]
     box = Probed(box.machine, names=box.names)  # without its one card: four are on the switches
@@ -135,7 +135,7 @@ def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
 def test_a_network_of_slurm_takes_the_cards_of_the_box(tmp_path: Path) -> None:
     """Slurm tells no speeds: the box's cards do, and switches have upwards what they have below."""
     tree = "SwitchName=l0 Nodes=n[0-1]\nSwitchName=l1 Nodes=n[2-3]\nSwitchName=s Switches=l[0-1]\n"
-    box = found(tmp_path, probe_boxes.dgx1v_xml(), "box.xml")
+    box = found(tmp_path, probe_cases.text_of("nccl-xml", "DGX-1V"), "box.xml")
     both = joined(box, found(tmp_path, tree, "topology.conf")).machine
     assert alike(both, topology("cluster:box=dgx1v,boxes=4,fabric=leaf-spine,boxes_per_leaf=2"))
     assert len(both.limits) == 4 * 4 * 2
@@ -162,10 +162,10 @@ def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
         joined(net, net)
 
 
-H100_XML = next(case.text for case in probe_boxes.NCCL if case.name == "HGX H100")
+H100_XML = probe_cases.text_of("nccl-xml", "HGX H100")
 LISTED = {
-    "dgx1v": probe_boxes.dgx1v_xml(),
-    "dgx-a100": next(case.text for case in probe_boxes.NCCL if case.name == "DGX A100"),
+    "dgx1v": probe_cases.text_of("nccl-xml", "DGX-1V"),
+    "dgx-a100": probe_cases.text_of("nccl-xml", "DGX A100"),
     "hgx-h100": H100_XML,
 }
 
