@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise as adjacent
 from itertools import permutations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,6 @@ from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.groups import factorisations, nested_groups
 from antiphon.planners.shared.routing import paths
 from antiphon.registry import table
-from antiphon.show.listing import entry_row
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)
@@ -588,22 +585,3 @@ def test_shared_limits_count_when_rings_are_chosen() -> None:
     schedule = one("multi-ring", tight, "allgather")
     assert schedule.provenance["options"]["rings"] == 1
     verify(schedule, tight).or_raise()
-
-
-# --- documents ------------------------------------------------------------------------------------------------------
-
-PAGES = Path(__file__).parent.parent / "docs" / "planners"
-
-
-@pytest.mark.parametrize("name", CLASSIC)
-def test_the_page_of_every_planner_is_true(name: str) -> None:
-    place = entry_row("planner", name)["page"].removeprefix("docs/planners/")
-    file, _, section = place.partition("#")
-    page = (PAGES / file).read_text()
-    if section:
-        page = page.split(f"\n## `{section}`\n")[1].split("\n## ")[0]
-    can = table("planner")[name].can
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(can["options"])
-    for kind in can["collectives"]:
-        assert kind in page or "all eight collectives" in page
-    assert re.search(r"^\$ antiphon ", page, re.MULTILINE)  # test_docs.py runs it

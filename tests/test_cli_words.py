@@ -151,7 +151,7 @@ def test_plans_are_equal_by_value() -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("list planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/rings.md#ring"]),
+        ("list planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/index.md#ring"]),
         ("list models loggp", ["fidelity=message", "device_radix=auto"]),
         ("list formats goal", ["order=data", "schedule.goal"]),
         ("list runtimes mpi", ["--mpiexec"]),

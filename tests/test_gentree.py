@@ -53,7 +53,7 @@ PUBLISHED = {
     ("cdc384", "dc1/sw0"): ("CPS", "8x2", "8x2"),
     ("cdc384", "dc1/root"): ("CPS", "CPS", "CPS"),
 }
-# what we choose instead (docs/planners/gentree.md says why): network, switch, number of the size
+# what we choose instead (docs/planners/switches.md#gentree says why): network, switch, number of the size
 OTHERWISE = {
     ("sym384", "root", 1): "CPS",
     ("sym512", "sw0", 0): "8x4",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -448,12 +446,3 @@ def test_what_cannot_be_is_refused_by_name(name: str) -> None:
             Unsupported, match=r"needs about .* transfers; at most \d+; use (planner .*, or )?fewer ranks"
         ):
             one(name, many, Collective(kind, 20_000))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_of_every_planner_is_true(name: str) -> None:
-    page = Path(__file__).parent.parent / "docs" / "planners" / "radix.md"
-    part = page.read_text().split(f"\n## `{name}`\n")[1].split("\n## ")[0]
-    can = table("planner")[name].can
-    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == set(can["options"])
-    assert all(kind in part for kind in can["collectives"])

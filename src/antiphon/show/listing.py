@@ -11,15 +11,16 @@ from antiphon.registry import find, table
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_size
 
-# Pages that several planners share.
+# Pages that several planners share; each has a section named after it.
 SHARED_PAGES = {
-    "classic": (
+    "index": (
         "direct", "binomial-tree", "double-binary-tree", "recursive-doubling", "halving-doubling", "bruck", "pairwise",
-        "parameter-server", "colocated-ps", "hierarchical-ps",
+        "parameter-server", "colocated-ps", "hierarchical-ps", "ring", "multi-ring", "hierarchical-ring", "relay",
+        "greedy", "flows",
     ),
-    "in-switch": ("nvls", "sharp", "nvls-tree"),
     "radix": ("kring", "recmult", "permrecmult"),
-    "rings": ("ring", "multi-ring", "hierarchical-ring"),
+    "switches": ("nvls", "sharp", "nvls-tree", "gentree"),
+    "trees": ("trees", "shallow", "blink"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/flows.md)."""
+"""The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/index.md#flows)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner `greedy`: in every step every link brings something that is missing (docs/planners/greedy.md)."""
+"""The planner `greedy`: in every step every link brings something that is missing (docs/planners/index.md#greedy)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""GenTree: plans for trees of switches (docs/planners/gentree.md)."""
+"""GenTree: plans for trees of switches (docs/planners/switches.md#gentree)."""

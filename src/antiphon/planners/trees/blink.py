@@ -1,4 +1,4 @@
-"""The planner `blink`: spanning trees packed as published (docs/planners/blink.md).
+"""The planner `blink`: spanning trees packed as published (docs/planners/trees.md#blink).
 
 Trees on one set of links: multiplicative weights on direct links, one-hop trees over switches. The exact packing serves
 what the paper leaves out.

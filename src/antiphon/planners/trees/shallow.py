@@ -1,4 +1,4 @@
-"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/shallow.md).
+"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/trees.md#shallow).
 
 For each depth from the least possible on, `bounded` packs trees no deeper than that. The forests found, each faster
 than the shallower one before, are pipelined together: `chosen` keeps the trees worth starting in steps, `quick_links`
