@@ -69,7 +69,7 @@ def need_cpu(kind: str, tensors: Tensors) -> None:
             raise Unsupported(
                 f"{kind}: the tensor is on {tensor.device}, and the backend antiphon communicates CPU tensors only. "
                 "For GPU tensors use the backend nccl, with MSCCL++'s NCCL library in its place, which runs exported "
-                "plans (docs/gpu-mscclpp.md)"
+                "plans (docs/gpu.md)"
             )
 
 
