@@ -1,1 +1,1 @@
-"""A model in which concurrent messages share links fairly (docs/models/flows.md)."""
+"""A model in which concurrent messages share links fairly (docs/models.md)."""

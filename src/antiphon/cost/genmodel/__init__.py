@@ -1,1 +1,1 @@
-"""GenModel: a model with incast and memory access (docs/models/genmodel.md)."""
+"""GenModel: a model with incast and memory access (docs/models.md)."""
