@@ -7,17 +7,19 @@ are powers per contribution, for the outcome.
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
-from generate import KINDS_AND_CUSTOM, Case, case
-from mutate import mutate
+from generate import KINDS_AND_CUSTOM, case
 
 import antiphon.core.verify as verify_package
 from antiphon.core.interpret import interpret
@@ -25,6 +27,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, layout, quick, sets, trees, verify
 from antiphon.errors import Invalid
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
+damage = import_module("_damage").damage
 
 PER_CASE = 25
 MOST_RANKS = {"alltoall": 3, "scatter": 4, "gather": 4}  # the others: 5
@@ -180,9 +185,14 @@ def check(schedule: Schedule, topology: Topology, told: str) -> oracle.Verdict:
     return verdict
 
 
-def damage(origin: Case, number: int) -> tuple[str, Schedule]:
-    """Change `number` of a case; the same seed and number give the same change."""
-    return mutate(random.Random(origin.seed * 1000 + number), origin.schedule, origin.topology)
+def damaged(rng: random.Random, schedule: Schedule, topology: Topology) -> tuple[Schedule, list[str]]:
+    """One to three random changes, joints left out, and what they are called; at times of the pieces, too."""
+    changed, names = damage(rng, schedule, topology)
+    if rng.random() < 0.1:  # harmless for the data; the figures change
+        pieces = np.broadcast_to(np.asarray(changed.pieces, np.int64), len(changed.chunks)).copy()
+        pieces[rng.randrange(len(pieces))] = rng.randint(1, 7)
+        changed, names = replace(changed, pieces=pieces), [*names, "pieces"]
+    return replace(changed, joint=None), names
 
 
 def campaign(seeds: range, per_case: int) -> Counter[str]:
@@ -196,7 +206,8 @@ def campaign(seeds: range, per_case: int) -> Counter[str]:
             figures = oracle.figures(origin.schedule, origin.topology)
             assert verify(origin.schedule, origin.topology, figures).ok, f"seed {seed}: {figures}"
             for number in range(per_case):
-                what, broken = damage(origin, number)
+                rng = random.Random(origin.seed * 1000 + number)
+                broken, what = damaged(rng, origin.schedule, origin.topology)
                 verdict = check(broken, origin.topology, f"seed {seed} {kind}, change {number} ({what})")
                 if verdict.ok and "pieces" in what:
                     same = oracle.figures(broken, origin.topology) == figures
@@ -227,4 +238,4 @@ def test_ten_thousand_mutations(first: int, cases: int) -> None:
     for what in ("accepted", "illegal", "wrong", "routes", "only routes", "shares", "claims", "empty", "race", "self"):
         assert seen[what] >= cases // 4, (what, seen)
     for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
-        assert ways.taken[way] >= cases // 2, (way, ways.taken)
+        assert ways.taken[way] >= cases // 4, (way, ways.taken)

@@ -14,9 +14,8 @@ import pytest
 from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
-from mutate import columns_of, mutate, rebuilt
 from quick import in_turn
-from test_mutations import Ways, check
+from test_mutations import Ways, check, damaged
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.loads import claims
@@ -98,7 +97,7 @@ def test_classic_schedules_damaged(name: str, seed: int) -> None:
     """More ranks than a word has bits; the small random cases have few."""
     schedule = CLASSIC[name]()
     P = schedule.collective.ranks
-    rng, columns = random.Random(seed), columns_of(schedule)
+    rng, columns = random.Random(seed), {name: c.tolist() for name, c in schedule.columns().items()}
     at = rng.randrange(schedule.transfers)
     way = ("drop", "duplicate", "op", "src", "dst", "step")[seed]
     if way == "drop":
@@ -110,7 +109,7 @@ def test_classic_schedules_damaged(name: str, seed: int) -> None:
     else:
         top = schedule.steps if way == "step" else P
         columns[way][at] = (columns[way][at] + rng.randrange(1, top)) % top if top > 1 else 1
-    check(rebuilt(schedule, columns), full(P), f"{name}, {way} at {at}")
+    check(replace(schedule, **columns), full(P), f"{name}, {way} at {at}")
 
 
 @pytest.mark.parametrize("state", in_turn([1, 10_000], 2))
@@ -328,9 +327,9 @@ def test_claims_are_recomputed() -> None:
 @given(cases(), st.integers(0, 2**32))
 def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
     rng = random.Random(seed)
-    _, damaged = mutate(rng, random_case.schedule, random_case.topology)
-    order = rng.sample(range(damaged.transfers), damaged.transfers)
-    here, there = (verify(s, random_case.topology).fault for s in (damaged, damaged.take(order)))
+    broken, _ = damaged(rng, random_case.schedule, random_case.topology)
+    order = rng.sample(range(broken.transfers), broken.transfers)
+    here, there = (verify(s, random_case.topology).fault for s in (broken, broken.take(order)))
     if here is None or there is None:
         assert here is there
     else:
@@ -341,13 +340,13 @@ def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
 
 @given(cases(most_ranks=6), st.integers(0, 2**32), st.sampled_from([(4, 4, 2**24), (50, 9, 64), (2**22, 2**22, 1)]))
 def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits: tuple[int, int, int]) -> None:
-    _, damaged = mutate(random.Random(seed), random_case.schedule, random_case.topology)
-    whole = verify(damaged, random_case.topology).fault
+    broken, _ = damaged(random.Random(seed), random_case.schedule, random_case.topology)
+    whole = verify(broken, random_case.topology).fault
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "CELLS", limits[0])
         patch.setattr(layout, "ROWS", limits[1])
         patch.setattr(sets, "STATE", limits[2])
-        pieces = verify(damaged, random_case.topology).fault
+        pieces = verify(broken, random_case.topology).fault
     if whole is None or pieces is None:
         assert whole is pieces
     else:
