@@ -58,14 +58,14 @@ def random_machine(choice: random.Random) -> str:
     box = f"cluster:box={choice.choice(BOXES)},boxes={choice.choice([2, 3, 4, 8, 16, 32])}"
     regular = [f"ring:ranks={n}", f"full:ranks={min(n, 128)}", f"star:ranks={n}", f"line:ranks={n}"]
     grids = [f"torus:dims={a}x{b}", f"mesh:dims={a}x{b}", f"torus:dims={a}x{b}x{a}", f"torus:dims={4 * a}x{4 * b}"]
-    catalogue = [str(entry.can["example"]) for entry in table("topology").values()]
+    catalogue = [str(entry.can.example) for entry in table("topology").values()]
     return choice.choice([*regular, *grids, *[box] * 4, choice.choice(catalogue), choice.choice(catalogue)])
 
 
 def random_case(seed: int) -> Case:
     choice = random.Random(seed)
     planner = choice.choice(list(table("planner")))
-    kinds = [kind for kind in find("planner", planner).can["collectives"] if kind in KINDS]
+    kinds = [kind for kind in find("planner", planner).can.collectives if kind in KINDS]
     nbytes = choice.choice(["", "", "4KB", "1MB", "64MB", "1GB"])
     model = choice.choice(MODELS) if nbytes and choice.random() < 0.3 else ""
     budget = round(math.exp(choice.uniform(math.log(MIN_BUDGET), math.log(MAX_BUDGET))), 3)

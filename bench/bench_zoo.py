@@ -52,7 +52,7 @@ ROUNDS = 3  # of planners: those that usually win, the quick ones, all others
 
 def machines() -> Iterator[str]:
     """The catalogue's examples, tori and meshes of 64, then clusters."""
-    yield from (str(entry.can["example"]) for entry in table("topology").values())
+    yield from (str(entry.can.example) for entry in table("topology").values())
     yield from ("mesh:dims=8x8", "torus:dims=8x8", "torus:dims=4x4x4", "star:ranks=16", "hypercube:ranks=64")
     for boxes in (2, 4, 8):
         yield from (f"cluster:box={box},boxes={boxes},fabric={fabric}" for box in BOXES for fabric in FABRICS)
@@ -70,8 +70,8 @@ def cases(specs: list[str], kinds: list[str], part: str) -> list[tuple[str, str]
 
 def everyone(machine: Topology, kind: str) -> list[str]:
     """The planners that `tune` asks for this collective on this machine."""
-    usual = [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
-    able = [name for name in usual if kind in find("planner", name).can["collectives"]]
+    usual = [name for name, entry in table("planner").items() if entry.can.tuned]
+    able = [name for name in usual if kind in find("planner", name).can.collectives]
     return [name for name in able if has_helpful_switches(machine) or not needs_switches(find("planner", name))]
 
 

@@ -62,7 +62,7 @@ def threads_of(on: str) -> int:
 
 def plans_of(machine: antiphon.Topology) -> Iterator[tuple[str, str, Schedule]]:
     for name, entry in TABLE.items():
-        for kind in entry.can["collectives"]:
+        for kind in entry.can.collectives:
             if kind == "custom" or name == "sccl":
                 continue
             try:

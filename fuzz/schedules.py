@@ -53,13 +53,13 @@ def planned(rng: random.Random, most_ranks: int = 8) -> tuple[Schedule, Topology
     machine = named(rng.choice(SHAPES).format(ranks)) if rng.random() < 0.6 else any_machine(rng, ranks)
     name = rng.choice([n for n in table("planner") if n not in SLOW])
     entry = table("planner")[name]
-    kind = rng.choice(entry.can["collectives"])
+    kind = rng.choice(entry.can.collectives)
     wanted = (
         any_collective(rng, ranks, kind)
         if kind == "custom"
         else Collective(kind, ranks, (), (rng.randrange(ranks),) if kind in ROOTED else ())
     )
-    option = rng.choice([{}, {}, *entry.can.get("sweep", ())])
+    option = rng.choice([{}, {}, *entry.can.sweep])
     try:
         made = next(iter(call("planner", name, entry.load(), option, Request(machine, wanted, seed=1))), None)
     except AntiphonError:

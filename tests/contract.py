@@ -55,7 +55,7 @@ def machine(spec: str) -> Topology:
 
 def examples() -> dict[str, Entry]:
     """The machines that the catalogue gives as examples (an installed package need not give one)."""
-    return {str(entry.can["example"]): entry for entry in table("topology").values() if "example" in entry.can}
+    return {str(entry.can.example): entry for entry in table("topology").values() if entry.can.example}
 
 
 def sizes_of_catalogue(counts: tuple[int, ...]) -> list[str]:
@@ -85,7 +85,7 @@ def _exists(spec: str) -> bool:
     return True
 
 
-# ---- what the phrases of can["topologies"] claim ----
+# ---- what the phrases of `can.topologies` claim ----
 
 
 def linked(here: Topology, members: Members) -> bool:
@@ -250,8 +250,8 @@ class Setting:
 
     def claimed_by(self, entry: Entry) -> bool:
         """Whether the planner declares that it can. Of a phrase that is not known here nothing is expected."""
-        says = PHRASES.get(str(entry.can.get("topologies")), lambda *_: False)
-        return self.wanted.kind in entry.can["collectives"] and says(self.machine, self.wanted.members)
+        says = PHRASES.get(str(entry.can.topologies), lambda *_: False)
+        return self.wanted.kind in entry.can.collectives and says(self.machine, self.wanted.members)
 
 
 def setting(spec: str, kind: str, root: int | None = None, members: Members = ()) -> Setting:
@@ -380,11 +380,11 @@ class Judge:
             try:
                 predict = call("model", model, entry.load(), {}, schedule, at.machine)
             except Unsupported as refusal:
-                prices = joints_of(schedule) is None or entry.can.get("in_switches")
-                if prices and PRICED[str(entry.can.get("topologies"))](at):
+                prices = joints_of(schedule) is None or entry.can.in_switches
+                if prices and PRICED[str(entry.can.topologies)](at):
                     yield f"model {model} refuses it: {refusal}"
                 continue
-            if joints_of(schedule) is not None and not entry.can.get("in_switches"):
+            if joints_of(schedule) is not None and not entry.can.in_switches:
                 yield f"model {model} prices what it does not declare: joints"
             for nbytes in SIZES:
                 seconds = predict(nbytes).seconds
@@ -410,7 +410,7 @@ class Judge:
 def plans(at: Setting, planner: str) -> bool:
     """Whether this planner does plan here."""
     entry = table("planner")[planner]
-    if at.wanted.kind not in entry.can["collectives"]:
+    if at.wanted.kind not in entry.can.collectives:
         return False
     try:
         return next(iter(entry.load()(Request(at.machine, at.wanted))), None) is not None
@@ -428,16 +428,16 @@ def rows_of(schedule: Schedule) -> int:
 def sweep_of(entry: Entry, how: str) -> list[Mapping[str, Any]]:
     """Of the options that a planner declares worth trying: the "defaults", "all", or "most", which is all but those
     that are depths of pipelining alone, of which it is the last."""
-    sweep: list[Mapping[str, Any]] = list(entry.can.get("sweep", ({},)))
+    sweep: list[Mapping[str, Any]] = list(entry.can.sweep)
     depths = [options for options in sweep if set(options) == {"pieces"}]
     return {"defaults": [{}], "most": [o for o in sweep if o not in depths[:-1]], "all": sweep}[how]
 
 
 def solves(entry: Entry) -> bool:
     """Whether the planner works in solvers: it goes on for as long as one lets it, so only its first is looked at."""
-    return bool(entry.can.get("process"))
+    return bool(entry.can.process)
 
 
 def able(kind: str) -> list[tuple[str, Entry]]:
     """The planners that declare this collective."""
-    return [(name, entry) for name, entry in table("planner").items() if kind in entry.can["collectives"]]
+    return [(name, entry) for name, entry in table("planner").items() if kind in entry.can.collectives]

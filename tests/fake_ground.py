@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.schedule import Schedule
-from antiphon.registry import Entry
+from antiphon.registry import Entry, RuntimeCapabilities
 from antiphon.runtimes.measure.case import Case, How, RowCallback, Runnable, Runtime, group_cases
 from antiphon.runtimes.measure.loop import measured_row
 from antiphon.runtimes.measure.race import Race
 
-ENTRY = Entry("fake_ground:Fake", "makes times up", {"library": "nobody's", "options": ()})
+ENTRY = Entry("fake_ground:Fake", "makes times up", RuntimeCapabilities(library="nobody's"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import TimedOut, Unsupported
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.rings.ring import ring
-from antiphon.registry import Entry
+from antiphon.registry import Entry, PlannerCapabilities
 
 
 def raises(request: Request) -> Iterator[Schedule]:
@@ -193,5 +193,5 @@ def anything(request: Request, **options: Any) -> Iterator[Schedule]:
 
 
 def entry(name: str, *sweep: dict[str, Any]) -> Entry:
-    can = {"collectives": ("allreduce", "allgather"), "topologies": "any", "options": (), "sweep": sweep or ({},)}
+    can = PlannerCapabilities(("allreduce", "allgather"), sweep=sweep or ({},))
     return Entry(f"stubborn_planners:{name}", "does what it should not", can)

@@ -111,7 +111,7 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
     assert found.without_switches < 8 * 50 * 10**9
 
 
-ABLE = [name for name, entry in table("topology").items() if antiphon.topology(entry.can["example"]).abilities]
+ABLE = [name for name, entry in table("topology").items() if antiphon.topology(entry.can.example).abilities]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str
 
 @pytest.mark.parametrize("name", in_turn(sorted(table("topology").keys() - {*ABLE}), 3))
 def test_nothing_is_told_of_help_where_there_is_none(name: str) -> None:
-    machine = antiphon.topology(table("topology")[name].can["example"])
+    machine = antiphon.topology(table("topology")[name].can.example)
     found = bound(machine, Collective("reduce", machine.ranks))
     told = found.as_json()
     keys = {"inverse", "bytes_per_second", "witness", "tight", "note", "packing"}

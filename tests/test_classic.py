@@ -39,7 +39,7 @@ CLASSIC = (
     "ring", "multi-ring", "hierarchical-ring", "binomial-tree", "double-binary-tree", "recursive-doubling",
     "halving-doubling", "bruck", "pairwise", "direct", "parameter-server", "colocated-ps", "hierarchical-ps",
 )  # fmt: skip
-CLAIMED = [(name, kind) for name in CLASSIC for kind in table("planner")[name].can["collectives"]]
+CLAIMED = [(name, kind) for name in CLASSIC for kind in table("planner")[name].can.collectives]
 
 
 @cache
@@ -88,7 +88,7 @@ RANKS = [*crossed(CLASSIC, NUMBERS, 1), *crossed(CLASSIC, [8], 2)]
 
 @pytest.mark.parametrize(("name", "ranks"), RANKS)
 def test_right_on_any_number_of_ranks(name: str, ranks: int) -> None:
-    for kind in table("planner")[name].can["collectives"]:
+    for kind in table("planner")[name].can.collectives:
         right(name, kind, ranks)
 
 
@@ -104,7 +104,7 @@ def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: t
     weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks)))
     weights[data.draw(st.integers(0, blocks - 1))] = 1
     wanted = Collective(kind, ranks, members, roots, weights)
-    for options in data.draw(st.sampled_from(table("planner")[name].can["sweep"])), {}:
+    for options in data.draw(st.sampled_from(table("planner")[name].can.sweep)), {}:
         for schedule in made(name, machine, wanted, **options):
             assert schedule.collective == wanted
             verify(schedule, machine).or_raise()
@@ -210,7 +210,7 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
     [
         *((name, kind) for name, kind in CLAIMED if name in ("bruck", "pairwise", "recursive-doubling")),
         *(("halving-doubling", kind) for kind in ("allgather", "reducescatter", "allreduce")),
-        *(("binomial-tree", kind) for kind in table("planner")["binomial-tree"].can["collectives"]),
+        *(("binomial-tree", kind) for kind in table("planner")["binomial-tree"].can.collectives),
     ],
 )
 def test_one_partner_at_a_time(name: str, kind: str) -> None:
@@ -559,7 +559,7 @@ def test_options_are_checked() -> None:
 @pytest.mark.parametrize(("name", "kind"), in_turn(CLAIMED, 6))
 def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
     wanted = Collective(kind, 6)
-    for options in table("planner")[name].can["sweep"]:
+    for options in table("planner")[name].can.sweep:
         for schedule in made(name, star(6), wanted, **options):
             told = schedule.provenance
             assert told["planner"] == name
@@ -569,7 +569,7 @@ def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> 
 def test_the_order_of_ranks_can_be_given() -> None:
     order = [3, 1, 4, 0, 5, 2]
     for name, kind in CLAIMED:
-        if "order" in table("planner")[name].can["options"]:
+        if "order" in table("planner")[name].options:
             for schedule in made(name, star(6), Collective(kind, 6), order=",".join(map(str, order))):
                 verify(schedule, star(6)).or_raise()
     chain = one("ring", star(6), "broadcast", order=order, directions=1, pieces=1)

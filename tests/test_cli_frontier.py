@@ -358,7 +358,7 @@ def _planners(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
         def load(self) -> Any:
             return functions[self.where]
 
-    can = {"collectives": ("allgather",), "topologies": "any", "options": ()}
+    can = registry.PlannerCapabilities(("allgather",))
     _add(monkeypatch, {name: Made(name, "", can) for name in functions})
 
 
@@ -416,8 +416,8 @@ def test_a_process_apart_may_hang_or_die(
 
 
 def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    _add(monkeypatch, {"eats": registry.Entry("stubborn_planners:eats", "", {
-        "collectives": ("allgather",), "topologies": "any", "options": ("memory",)})})  # fmt: skip
+    can = registry.PlannerCapabilities(("allgather",))
+    _add(monkeypatch, {"eats": registry.Entry("stubborn_planners:eats", "", can)})
     found = answer(
         capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "eats", "--memory", "0.5", "--budget", "20s"
     )

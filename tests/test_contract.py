@@ -39,7 +39,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.cost import Prediction
 from antiphon.errors import Unsupported
-from antiphon.registry import table
+from antiphon.registry import ModelCapabilities, PlannerCapabilities, table
 from antiphon.select import plan
 
 MODELS = table("model")
@@ -158,7 +158,7 @@ def test_up_to_512_ranks(spec: str, kind: str) -> None:
 
 @pytest.mark.parametrize("planner", sorted(table("planner")))
 def test_what_is_not_declared_is_refused(planner: str) -> None:
-    for kind in set(KINDS) - set(table("planner")[planner].can["collectives"]):
+    for kind in set(KINDS) - set(table("planner")[planner].can.collectives):
         at = setting("full:ranks=4", kind)
         with pytest.raises(Unsupported) as refusal:
             plan(at.wanted, at.machine, planner=planner)
@@ -170,14 +170,14 @@ def test_what_is_not_declared_is_refused(planner: str) -> None:
 @pytest.mark.parametrize("planner", sorted(table("planner")))
 def test_nothing_is_declared_in_vain(planner: str) -> None:
     machines = ["full:ranks=4", "star:ranks=4", "mesh:dims=2x2", "cluster:box=hgx-h100,boxes=2,sharp=true", *EXAMPLES]
-    for kind in set(table("planner")[planner].can["collectives"]) - {"custom"}:
+    for kind in set(table("planner")[planner].can.collectives) - {"custom"}:
         assert any(plans(setting(spec, kind), planner) for spec in machines), kind
 
 
 def test_every_kind_of_machine_that_is_declared_means_something() -> None:
     for name, entry in table("planner").items():
         if entry.where.startswith("antiphon."):
-            assert entry.can["topologies"] in PHRASES, f"{name}: say in contract.PHRASES what its machines are"
+            assert entry.can.topologies in PHRASES, f"{name}: say in contract.PHRASES what its machines are"
 
 
 def test_the_phrases() -> None:
@@ -199,7 +199,7 @@ def test_the_phrases() -> None:
 def test_the_example_is_of_its_family() -> None:
     for name, entry in table("topology").items():
         if entry.where.startswith("antiphon."):
-            assert str(entry.can["example"]).partition(":")[0] == name
+            assert str(entry.can.example).partition(":")[0] == name
     counts = catalogue(1, SMALL, 3)
     assert {"ring:ranks=3", "ring:ranks=8,routers=true", "polaris:nodes=3"} <= set(counts)
 
@@ -210,8 +210,8 @@ def test_the_example_is_of_its_family() -> None:
 def faults_of(schedules: Any, spec: str = "ring:ranks=4", kind: str = "allgather", **models: Any) -> list[str]:
     """What is said of a planner that declares all, and does this."""
     phrase = next(iter(PHRASES))
-    entry = SimpleNamespace(load=lambda: schedules, can={"collectives": KINDS, "topologies": phrase, "sweep": ({},)})
-    known = {name: SimpleNamespace(load=lambda f=f: f, can={"topologies": "all"}) for name, f in models.items()}
+    entry = SimpleNamespace(load=lambda: schedules, can=PlannerCapabilities(tuple(KINDS), phrase))
+    known = {name: SimpleNamespace(load=lambda f=f: f, can=ModelCapabilities()) for name, f in models.items()}
     return list(Judge(known or MODELS).faults(setting(spec, kind), "ring", entry))  # type: ignore[arg-type]
 
 

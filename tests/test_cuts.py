@@ -125,6 +125,5 @@ def test_models_price_what_is_sent() -> None:
 def test_every_runtime_says_what_it_can() -> None:
     for name, entry in table("runtime").items():
         assert isinstance(entry.load()(), Runtime), name
-        assert {"library", "options"} <= set(entry.can)
-        assert set(entry.can["options"]) <= set(OPTIONS)
+        assert set(entry.can.options) <= set(OPTIONS)
         assert cuts_of(name).most >= 1

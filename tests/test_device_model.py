@@ -69,7 +69,7 @@ def surely(planner: str, kind: str, **options: Any) -> Call:
 def all_calls(spec: str, every: int = 1, **options: Any) -> Iterator[tuple[str, Call]]:
     """Of each planner and collective that it can; or only each second, third of them."""
     able = [(planner, kind, in_place) for planner in PLANNERS for kind in KINDS for in_place in (False, True)
-            if kind in table("planner")[planner].can["collectives"]]  # fmt: skip
+            if kind in table("planner")[planner].can.collectives]  # fmt: skip
     for planner, kind, in_place in able[::every]:
         found = call(planner, kind, spec, in_place, **options)
         if found is not None:

@@ -23,7 +23,7 @@ from antiphon.runtimes.measure.device import Cuda, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 PAIRS = [(planner, kind) for planner, entry in table("planner").items() if planner != "sccl"
-         for kind in entry.can["collectives"] if kind != "custom"]  # fmt: skip
+         for kind in entry.can.collectives if kind != "custom"]  # fmt: skip
 SWEEP, FLAGS = 2**20, 2**32  # calls after which boxes are emptied, and flags come again
 PATIENCE = 20.0
 

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 UNITS = (0, 1, 7)
 PATIENCE = 60.0
 PAIRS = [(planner, kind) for planner, entry in table("planner").items() if planner != "sccl"
-         for kind in entry.can["collectives"] if kind != "custom"]  # fmt: skip
+         for kind in entry.can.collectives if kind != "custom"]  # fmt: skip
 
 
 def plans(
@@ -112,7 +112,7 @@ def test_all_where_who_receives_reads(ranks: int) -> None:
 @pytest.mark.parametrize("spec", ["ring:ranks=3", "ring:ranks=4", "full:ranks=5"])
 def test_what_solvers_find(spec: str) -> None:
     """Which takes them long where there are many ranks."""
-    pairs = [("sccl", kind) for kind in table("planner")["sccl"].can["collectives"] if kind != "custom"]
+    pairs = [("sccl", kind) for kind in table("planner")["sccl"].can.collectives if kind != "custom"]
     assert sweep([spec], pairs, (*UNITS, 1000), 4) > 40
     assert sweep([spec], pairs, (7,), 4, pull=True) > 10
 

@@ -105,7 +105,7 @@ def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     types = ["float32", "int8", "float16", "uint32", "float64", "bfloat16"]
     operators = ["sum", "max", "avg", "prod"]
     for planner, entry in table("planner").items():
-        for kind in entry.can["collectives"]:
+        for kind in entry.can.collectives:
             for in_place in (False, True):
                 try:
                     schedule = schedule_of(kind, spec, planner)

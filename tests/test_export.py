@@ -20,7 +20,7 @@ from antiphon.core.serialize import load_plan, save_plan
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.formats import emit, export, lacks
 from antiphon.formats.files import write_files
-from antiphon.registry import Entry, table
+from antiphon.registry import BackendCapabilities, Entry, table
 from antiphon.units import format_size
 
 
@@ -147,17 +147,17 @@ def mine(plan: Plan, *, loud: bool = False) -> dict[str, Any]:
 def test_a_back_end_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     made = load_plan("plan.json")
     where = f"{__name__}:mine"
-    added(monkeypatch, Entry(where, "mine", {"collectives": "all", "needs": ()}))
+    added(monkeypatch, Entry(where, "mine", BackendCapabilities()))
     assert emit(made, "mine", options={"loud": True}) == {"mine.txt": "ALLREDUCE"}
     assert export(made, "mine", "out") == [(Path("out/mine.txt"), 9)]
     with pytest.raises(Invalid, match="right for every size; leave nbytes out"):
         emit(made, "mine", nbytes=5)
-    entry = Entry(where, "mine", {"collectives": ("broadcast",), "modules": ("json", "no_such_module")})
+    entry = Entry(where, "mine", BackendCapabilities(("broadcast",), modules=("json", "no_such_module")))
     assert lacks(entry) == "Python package no_such_module"
     added(monkeypatch, entry)
     with pytest.raises(Missing, match="back end mine needs Python package no_such_module"):
         emit(made, "mine")
-    added(monkeypatch, Entry(where, "mine", {"collectives": ("broadcast",), "programs": ("python3",)}))
+    added(monkeypatch, Entry(where, "mine", BackendCapabilities(("broadcast",), programs=("python3",))))
     with pytest.raises(Unsupported, match="does not write allreduce"):
         emit(made, "mine")
 
@@ -169,7 +169,7 @@ def test_where_no_rank_has_any_data(planner: str) -> None:
     plan = antiphon.plan(Collective("alltoall", 3, weights=np.zeros(9, int)), machine, planner=planner)
     refused = set()
     for name in ("cuda", "hip", "msccl-xml", "mscclpp-json", "program", "goal", "chakra", "piccl-xml"):
-        needs = table("backend")[name].can["needs"]
+        needs = table("backend")[name].can.needs
         try:
             antiphon.export(plan, name, nbytes=1024 if needs else None)
         except Unsupported:

@@ -105,7 +105,7 @@ def test_of_planners_that_all_use_them_none_is_told() -> None:
 
 def test_they_are_asked_where_switches_can() -> None:
     three = {"nvls", "sharp", "nvls-tree"}
-    assert {name for name, entry in table("planner").items() if entry.can.get("in_switches")} == three
+    assert {name for name, entry in table("planner").items() if entry.can.in_switches} == three
     plain = tuned("hgx-h100:sharp=false", nbytes="1MB", planners=())
     assert not three & {c.planner for c in plain.candidates}
     assert not any("uses" in r.as_json() for r in plain.ranges)
@@ -125,13 +125,13 @@ def test_a_runtime_that_cannot_gets_none_of_them() -> None:
     assert all(
         f"planner {name}: its schedules let switches multicast or combine" in why for name, why in refused.items()
     )
-    assert not any(entry.can.get("in_switches") for entry in table("runtime").values())
+    assert not any(entry.can.in_switches for entry in table("runtime").values())
 
 
 def test_tuning_by_measuring_asks_what_the_runtime_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {**fake_ground.ENTRY.can, "in_switches": True}
+    able = replace(fake_ground.ENTRY, can=replace(fake_ground.ENTRY.can, in_switches=True))
     monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)
-    monkeypatch.setitem(table("runtime"), "able", replace(fake_ground.ENTRY, can=told))
+    monkeypatch.setitem(table("runtime"), "able", able)
     monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 0)
     given: dict[str, Any] = {"nbytes": "64MB", "planners": ("nvls", "ring"), "workers": "none", "iterations": 1}
     for on, expected in (("fake", {"ring"}), ("able", {"nvls", "ring"})):

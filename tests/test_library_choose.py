@@ -11,7 +11,7 @@ import pytest
 import antiphon
 from antiphon.cli.measured_text import library_text, library_use
 from antiphon.errors import Unsupported
-from antiphon.registry import Entry, table
+from antiphon.registry import Entry, RuntimeCapabilities, table
 from antiphon.runtimes.measure import library_choose
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
 from antiphon.runtimes.measure.choose import MeasuredTuning
@@ -78,7 +78,7 @@ class Fake(Runtime):
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    can = {"library": "", "algorithms": True, "options": ("mpiexec",)}
+    can = RuntimeCapabilities(algorithms=True, options=("mpiexec",))
     monkeypatch.setitem(table("runtime"), "mpi", Entry(f"{__name__}:Fake", "", can))  # type: ignore[arg-type]
     monkeypatch.setattr(library_choose, "library_used", lambda how: HERE)
     monkeypatch.setattr(Fake, "launches", [])

@@ -113,7 +113,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
     entry = table("planner")[name]
     names = SMALL if name in SEARCHING else ABLE if name in IN_SWITCHES else GREATER
     machines = [topology(machine) for machine in names]
-    for number, kind in enumerate(entry.can["collectives"][::every]):
+    for number, kind in enumerate(entry.can.collectives[::every]):
         for machine in (machines[number % 2], machines[number % 2 - 1]):
             try:
                 made = next(iter(entry.load()(Request(machine, Collective(kind, machine.ranks), budget=20.0))))

@@ -33,8 +33,8 @@ verdict = import_module("_msccl_executor").verdict
 PLANNERS = [
     (planner, coll)
     for planner, entry in TABLE.items()
-    if not entry.can.get("in_switches") and planner != "sccl"
-    for coll in entry.can["collectives"]
+    if not entry.can.in_switches and planner != "sccl"
+    for coll in entry.can.collectives
     if coll != "custom"
 ]
 

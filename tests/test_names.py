@@ -55,6 +55,7 @@ VAGUE = frozenset(
 # Per room: how many vague names are left. Terms of a paper or of a format are among them: parts of a partition (bounds)
 # or of a chunk (SCCL), ways of a path. Lower a number when you rename.
 LEFT = {
+    ".": 1,  # `most`, a key of `antiphon list planners --json`
     "api": 18,
     "cli": 4,
     "core": 8,
@@ -76,7 +77,6 @@ LEFT = {
     "isolate": 2,
     "lower/blocks": 1,
     "lower/machine": 1,
-    "planners": 1,
     "planners/compose": 40,
     "planners/flows": 2,
     "planners/greedy": 21,

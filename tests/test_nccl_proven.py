@@ -19,7 +19,7 @@ SIZES = (0, 1, 1024, 2**20, 2**24, 10**9, 10**12)
 BOXES = ("dgx1v", "dgx2", "dgx-a100", "hgx-h100", "hgx-h200", "hgx-b200", "mi300x")
 CLUSTERS = [f"cluster:box={box},boxes={boxes}" for box in BOXES for boxes in (2, 4)]
 OPTIONS = (":gpu=h100,network=ib", "", ":gpu=v100", ":gpu=a100,processes=one")
-EXAMPLES = [entry.can["example"] for entry in table("topology").values()]
+EXAMPLES = [entry.can.example for entry in table("topology").values()]
 MACHINES = [*in_turn(EXAMPLES, 5), *(pytest.param(spec, marks=pytest.mark.slow) for spec in CLUSTERS)]
 
 

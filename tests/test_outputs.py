@@ -18,7 +18,7 @@ from antiphon.core.files import check_folder, check_writable, write_bytes
 from antiphon.core.request import Request
 from antiphon.core.serialize import load_plan
 from antiphon.errors import Invalid
-from antiphon.registry import Entry
+from antiphon.registry import Entry, PlannerCapabilities
 
 Capture = pytest.CaptureFixture[str]
 NOTES = "ANTIPHON_TEST_NOTES"
@@ -40,7 +40,7 @@ def _in_a_folder_of_its_own(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "adir").mkdir()
     (tmp_path / "afile").write_text("kept")
-    can = {"collectives": ("allreduce", "allgather", "broadcast"), "topologies": "", "options": ()}
+    can = PlannerCapabilities(("allreduce", "allgather", "broadcast"), "")
     known = {**registry.table("planner"), "noting": Entry("test_outputs:noting", "", can)}
     usual = registry.table
     monkeypatch.setattr(registry, "table", lambda kind: known if kind == "planner" else usual(kind))

@@ -42,7 +42,7 @@ WAYS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("permrecmult", "allreduce"): [{}, {"large": True}],
     ("permrecmult", "reducescatter"): [{}, {"by": "exchange-minimal"}],
 }
-PLANNED = [(name, kind) for name in NAMES for kind in table("planner")[name].can["collectives"]]
+PLANNED = [(name, kind) for name in NAMES for kind in table("planner")[name].can.collectives]
 SOME = [(P, k) for P in range(2, 7) for k in range(2, P + 1)]
 SOME += [(P, 2 + (7 * P * P + 3 * P) % (P - 1)) for P in range(7, 40, 6)] + [(64, 9), (61, 5)]
 
@@ -423,7 +423,7 @@ def test_the_redundant_exchange_does_not_run_backwards() -> None:
 @pytest.mark.parametrize(("name", "kind"), in_turn(in_turn(PLANNED, 3), 6))
 def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
     machine, wanted = hosted(4, 3, 4), Collective(kind, 11)
-    tried = [*table("planner")[name].can["sweep"], {"k": 3}, {"pieces": 3}, {"order": "10,9,8,7,6,5,4,3,2,1,0"}]
+    tried = [*table("planner")[name].can.sweep, {"k": 3}, {"pieces": 3}, {"order": "10,9,8,7,6,5,4,3,2,1,0"}]
     tried += [{"groups": "5+6"}] if name == "kring" else [{"radices": "2x5"}, {"k": 3, "fold": True}]
     for options in [*tried, *WAYS.get((name, kind), [])]:
         for schedule in made(name, machine, wanted, **options):

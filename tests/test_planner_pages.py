@@ -36,10 +36,10 @@ def test_every_planner_is_in_the_table() -> None:
 def test_the_table_names_collectives_and_machines(name: str) -> None:
     _, collectives, machines, _ = ROWS[name]
     can = TABLE[name].can
-    assert read_collectives(collectives) == set(can["collectives"])
-    assert (machines == "pairs") == can.get("joined", False)
-    assert machines.startswith("any") == can["topologies"].startswith("any connected one")
-    assert re.findall(r"\d+", machines) == re.findall(r"\d+", can["topologies"])
+    assert read_collectives(collectives) == set(can.collectives)
+    assert (machines == "pairs") == can.joined
+    assert machines.startswith("any") == can.topologies.startswith("any connected one")
+    assert re.findall(r"\d+", machines) == re.findall(r"\d+", can.topologies)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -52,4 +52,4 @@ def test_the_page_of_a_planner_has_its_section_and_real_options(name: str) -> No
     rows = re.search(r"^\| option \|.*\n\|-.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     if rows and page != "docs/planners/index.md":
         listed = {option for row in rows[1].splitlines() for option in re.findall(r"`(\w+)`", row.split("|")[1])}
-        assert listed == set(TABLE[name].can["options"])
+        assert listed == set(TABLE[name].options)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from local_runs import run_local
 
+from antiphon import registry
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.loads import timeline
 from antiphon.core.topology import LinkType, SharedLimit, both_ways, build
@@ -25,22 +26,11 @@ def test_the_tables_are_complete() -> None:
             assert entry.about, name
             assert callable(entry.load()), name
     for name, entry in table("planner").items():
-        assert set(entry.can) - {
-            "process",
-            "tuned",
-            "tuned_from",
-            "in_switches",
-            "costly",
-            "composes",
-            "sizes",
-            "joined",
-            "most",
-        } == {"collectives", "topologies", "options", "sweep", "effort"}, name
-        assert entry.can["effort"] > 0, name
-        assert set(entry.can["collectives"]) <= {*KINDS, "custom"}, name
-        assert entry.can["sweep"][0] == {}, name  # the defaults first
-        for options in entry.can["sweep"]:
-            assert set(options) <= set(entry.can["options"]), name
+        assert entry.can.effort > 0, name
+        assert set(entry.can.collectives) <= {*KINDS, "custom"}, name
+        assert entry.can.sweep[0] == {}, name  # the defaults first
+        for options in entry.can.sweep:
+            assert set(options) <= set(entry.options), name
 
 
 def figures(kind: str, spec: str, **options: Any) -> tuple[int, int, int]:
@@ -144,3 +134,36 @@ def test_the_request_names_what_is_wrong() -> None:
         collective("allreduce", machine, root=1)
     with pytest.raises(Invalid, match="at least 2 ranks"):
         collective("allreduce", machine, ranks=[3])
+
+
+class _Point:
+    """An entry point of an installed package."""
+
+    name = "its"
+
+    def __init__(self, entry: object) -> None:
+        self.load = lambda: entry
+
+
+@pytest.mark.parametrize(
+    ("can", "message"),
+    [
+        ({"collectives": ("allgather",), "topologies": "any", "options": ("pieces",)}, ""),
+        ({"collectives": ("allgather",), "efort": 3.0}, "capability of .* 'efort'; did you mean 'effort'"),
+        (["allgather"], "expected antiphon.registry.PlannerCapabilities"),
+    ],
+)
+def test_capabilities_may_be_a_dictionary_for_one_version(
+    monkeypatch: pytest.MonkeyPatch, can: object, message: str
+) -> None:
+    point = _Point(registry.Entry("antiphon.planners.rings.ring:ring", "", can))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    read_table = registry.table.__wrapped__  # type: ignore[attr-defined]
+    if message:
+        with pytest.raises(Invalid, match=message):
+            read_table("planner")
+        return
+    with pytest.warns(DeprecationWarning, match=r"now antiphon.registry.PlannerCapabilities\(...\)"):
+        entry = read_table("planner")["its"]
+    assert entry.can == registry.PlannerCapabilities(("allgather",))
+    assert list(entry.options) == ["order", "directions", "pieces"]

@@ -26,12 +26,10 @@ ANYTHING = st.one_of(
 
 
 @pytest.mark.parametrize("name", sorted(table("planner")))
-def test_every_planner_takes_a_request_and_the_options_it_declares(name: str) -> None:
-    entry = table("planner")[name]
-    first, *rest = inspect.signature(entry.load()).parameters.values()
+def test_every_planner_takes_a_request_and_options_with_defaults(name: str) -> None:
+    first, *rest = inspect.signature(table("planner")[name].load()).parameters.values()
     assert (first.name, first.annotation) == ("request", "Request")
     assert all(one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in rest)
-    assert {one.name for one in rest} == set(entry.can["options"])
 
 
 @given(field=st.sampled_from(["topology", "collective", "nbytes", "budget", "seed"]), value=ANYTHING)

@@ -21,7 +21,7 @@ from antiphon.show.text import topology_text
 from antiphon.topologies import topology
 
 GB = 10**9
-EXAMPLES = [entry.can["example"] for entry in table("topology").values()]
+EXAMPLES = [entry.can.example for entry in table("topology").values()]
 MORE = [
     "ring:ranks=2", "ring:ranks=7,routers=true", "line:ranks=12", "torus:dims=3x3x3", "torus:dims=4x4,routers=true",
     "mesh:dims=4x4x4", "torus:dims=2x3x2x3", "hypercube:ranks=64", "full:ranks=32", "star:ranks=40", "star:ranks=2",

@@ -270,7 +270,7 @@ def test_trees_beyond_what_can_be_read_are_told(monkeypatch: pytest.MonkeyPatch)
     assert "only the 2 with the most data are drawn; the others have 33% of it" in words(picture)
 
 
-PLANNERS = [name for name, entry in table("planner").items() if not entry.can.get("process")]
+PLANNERS = [name for name, entry in table("planner").items() if not entry.can.process]
 
 
 @pytest.mark.parametrize(
@@ -280,10 +280,10 @@ PLANNERS = [name for name, entry in table("planner").items() if not entry.can.ge
     ),
 )
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:
-    able = table("planner")[planner].can.get("in_switches")
+    able = table("planner")[planner].can.in_switches
     own = {"gentree": "star:ranks=4", "compose": "torus:dims=2x3"}
     machine = topology("cluster:box=hgx-h100,boxes=2,sharp=true" if able else own.get(planner, "full:ranks=4"))
-    for kind in sorted({*KINDS} & {*table("planner")[planner].can["collectives"]}):
+    for kind in sorted({*KINDS} & {*table("planner")[planner].can.collectives}):
         found = next(every_plan(kind, machine, planner=planner)).entries[0].schedule
         picture = trees_svg(found, machine, bound(machine, found.collective))
         assert picture == trees_svg(found, machine, bound(machine, found.collective))

@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -396,9 +397,10 @@ def test_lab_beside_its_simulation_in_perfetto(made: Any) -> None:
 def test_what_cannot_be_traced(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Invalid, match="trace: shows one run, and there are 2 sizes"):
         antiphon.run(made, "1KB:2KB", trace="trace.json")
-    from antiphon.registry import find
+    from antiphon.registry import find, table
 
-    monkeypatch.setitem(find("runtime", "local").can, "trace", False)
+    local = find("runtime", "local")
+    monkeypatch.setitem(table("runtime"), "local", replace(local, can=replace(local.can, trace=False)))
     with pytest.raises(Unsupported, match="--on local: its runs cannot be traced"):
         antiphon.run(made, "1KB", trace="trace.json")
 

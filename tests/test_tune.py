@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.planners.compose.compose import compose
 from antiphon.planners.trees.blink import blink
-from antiphon.registry import Entry
+from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
 from antiphon.select.schedule_cache import fingerprint
@@ -38,7 +39,7 @@ from antiphon.topologies import topology
 Capture = pytest.CaptureFixture[str]
 RELAY = Entry(
     "antiphon.planners.relations.relay:relay", "shortest paths",
-    {"collectives": KINDS, "topologies": "any connected", "options": ("by", "pieces"), "sweep": ({}, {"by": "tree"})},
+    PlannerCapabilities(tuple(KINDS), sweep=({}, {"by": "tree"})),
 )  # fmt: skip
 
 
@@ -193,9 +194,9 @@ def test_json_keys() -> None:
     keys = {"collective", "planner", "options", "status", "reason", "seconds"}
     assert all(keys <= set(c) for c in told["candidates"])
     declared = {name: entry.can for name, entry in registry.table("planner").items()}
-    usual = {name for name, can in declared.items() if can.get("tuned", True) and not can.get("in_switches")}
-    assert "allreduce" not in declared["shallow"]["tuned"]
-    usual -= {"shallow", *(name for name, can in declared.items() if can.get("tuned_from", 1) > 2)}
+    usual = {name for name, can in declared.items() if can.tuned and not can.in_switches}
+    assert "allreduce" not in declared["shallow"].tuned
+    usual -= {"shallow", *(name for name, can in declared.items() if can.tuned_from > 2)}
     assert {c["planner"] for c in told["candidates"]} == usual
     for c in told["candidates"]:
         assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])
@@ -281,7 +282,7 @@ def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPa
 
 def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
     sweep: tuple[dict[str, Any], ...] = ({}, {"pieces": 2}, {"pieces": 3}, {"unknown": 1})
-    can = {"collectives": ("broadcast",), "topologies": "any", "options": ("pieces",), "sweep": sweep}
+    can = PlannerCapabilities(("broadcast",), sweep=sweep)
     added(swept=Entry("antiphon.planners.rings.ring:ring", "", can))
     found = quick("broadcast", planners=["swept"])
     rows = [(dict(c.options), c.status) for c in found.candidates if c.planner == "swept"]
@@ -460,7 +461,7 @@ def test_nothing_found_is_an_answer_with_its_reasons(capsys: Capture, tmp_path: 
 @pytest.mark.parametrize("effort", ["much", -1, float("nan"), True])
 def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None], effort: object) -> None:
     made = stubborn_planners.entry("anything")
-    added(odd=Entry(made.where, made.about, {**made.can, "effort": effort}))
+    added(odd=Entry(made.where, made.about, replace(made.can, effort=effort)))
     with pytest.raises(Invalid, match=r"planner odd: .*its entry"):
         quick(planners=["odd", "ring"], nccl=False)
     machine = topology("torus:dims=2x2")
@@ -479,5 +480,5 @@ def test_usual_options_of_all_come_before_others_of_one() -> None:
 
 def test_an_entry_that_does_not_say_has_the_usual_effort() -> None:
     entry = stubborn_planners.entry("anything")
-    assert registry.effort_of_planner("mute", entry) == registry.EFFORT
+    assert registry.effort_of_planner("mute", entry) == 10.0
     assert registry.effort_of_planner("ring", registry.find("planner", "ring")) == 6.0

@@ -24,7 +24,7 @@ from antiphon.cli import run
 from antiphon.core.verify import verify
 from antiphon.cost import Prediction
 from antiphon.errors import Invalid
-from antiphon.registry import Entry
+from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities
 from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
 from antiphon.select.family import replace_option
@@ -79,7 +79,8 @@ def test_values_that_are_none(wrong: Any) -> None:
 def test_combinations_are_the_product_of_what_a_planner_has(values: list[list[int]], mask: int) -> None:
     sweep = {f"o{i}": tuple(v) for i, v in enumerate(values)}
     options = [f"o{i}" for i in range(4) if mask >> i & 1]
-    found = combinations(sweep, options, ({}, {"declared": 1}))
+    can = PlannerCapabilities((), sweep=({}, {"declared": 1}))
+    found = combinations(sweep, types.SimpleNamespace(options=options, can=can))  # type: ignore[arg-type]
     mine = [key for key in sweep if key in options]
     if not mine:
         assert found == [{}, {"declared": 1}]
@@ -221,7 +222,7 @@ def test_a_model_with_options_is_told_as_it_was_asked_for(monkeypatch: pytest.Mo
         return lambda nbytes: Prediction(factor * 1e-6 * schedule.steps, {"all": 1.0}, "all")
 
     monkeypatch.setitem(sys.modules, "its_model", types.SimpleNamespace(priced=priced))
-    whole = {**registry.table("model"), "its": Entry("its_model:priced", "mine", {})}
+    whole = {**registry.table("model"), "its": Entry("its_model:priced", "mine", ModelCapabilities())}
     old = registry.table
     monkeypatch.setattr(registry, "table", lambda kind: whole if kind == "model" else old(kind))
     found = quick(model="its:factor=3", nbytes="1KB")
@@ -240,7 +241,7 @@ def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.Mo
     """One that takes longer than a candidate may, here and in a worker."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     old = registry.table
-    whole = {**old("model"), "slow": Entry("slow_model:slow", "slow at first", {})}
+    whole = {**old("model"), "slow": Entry("slow_model:slow", "slow at first", ModelCapabilities())}
     monkeypatch.setattr(registry, "table", lambda kind: whole if kind == "model" else old(kind))
     for workers, start in (("none", 2.0), (1, -1.0)):
         monkeypatch.setattr(pool, "HEAD_START", start)

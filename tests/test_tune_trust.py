@@ -36,7 +36,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.planners.rings.multi_ring import multi_ring
-from antiphon.registry import Entry, find
+from antiphon.registry import Entry, PlannerCapabilities, find
 from antiphon.select import Tuning, collective, pool, tune, tuner
 from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, baseline
@@ -78,7 +78,7 @@ def test_no_speedup_where_nccl_had_not_its_say() -> None:
     assert baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
 
 
-def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, **can: Any) -> Entry:
+def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, can: PlannerCapabilities) -> Entry:
     """This function as a planner of somebody's."""
     monkeypatch.setitem(sys.modules, "its_planner", types.SimpleNamespace(planner=planner))
     return Entry("its_planner:planner", "somebody's", can)
@@ -91,7 +91,7 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
         return multi_ring(request, **options)
 
     old = registry.table
-    whole = {**old("planner"), "multi-ring": its_own(monkeypatch, slow, **find("planner", "multi-ring").can)}
+    whole = {**old("planner"), "multi-ring": its_own(monkeypatch, slow, find("planner", "multi-ring").can)}
     for where in (registry, tuner):
         monkeypatch.setattr(where, "table", lambda kind: whole if kind == "planner" else old(kind))
     found = quick(spec="dgx1v", planners=["trees", "double-binary-tree"])
@@ -309,7 +309,7 @@ def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch
     made = antiphon.plan("allreduce", machine).entries[0].schedule
     monkeypatch.setattr(_task, "as_cut", picky)
     variants = [made.take(np.arange(made.transfers), pieces=p) for p in (1, 2, 1, 3)]
-    entry = its_own(monkeypatch, lambda request: iter(variants), collectives=("allreduce",), options=())
+    entry = its_own(monkeypatch, lambda request: iter(variants), PlannerCapabilities(("allreduce",)))
     *rows, end = work(context, ScheduleCache(), Task(0, "allreduce", "its", entry))
     assert [getattr(row, "variant", None) for row in rows] == [1, 3]
     assert end == Done(0, "refused", f"model mine cannot price this on {machine.name}: no pieces")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import Invalid
-from antiphon.registry import Entry, call
+from antiphon.registry import Entry, PlannerCapabilities, call
 from antiphon.select import Candidate, Tuning, pool, tune
 from antiphon.select.task import Task, one_line
 
@@ -64,7 +64,7 @@ def alive(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None:
     note = tmp_path / "child"
-    can = {"collectives": ("allgather",), "topologies": "any", "options": ("note",), "sweep": ({"note": str(note)},)}
+    can = PlannerCapabilities(("allgather",), sweep=({"note": str(note)},))
     added(parent=Entry("stubborn_planners:parent", "", can))
     found = asked(["parent"], budget=0.75)
     assert [status for status, _ in told("parent", found)] == ["ok", "timed out"]
@@ -86,7 +86,7 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
     """One that is not built in gets it unasked. Bounds, which have no planner, need none, nor do those that ask not."""
 
     def entry(where: str, **more: Any) -> Entry:
-        return Entry(where, "", {"collectives": ("allgather",), "topologies": "any", "options": (), **more})
+        return Entry(where, "", PlannerCapabilities(("allgather",), **more))
 
     here: list[str] = []
     real = pool.work

@@ -9,46 +9,114 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from antiphon.core.collective import Collective
+from antiphon.deprecations import warn_old
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
-EFFORT = 10.0  # of planners that declare none
+if TYPE_CHECKING:
+    from antiphon.core.transform import Cuts
+
 KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "formats", "runtime": "runtimes"}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One name of a table. `where` is "module:function"; `can` declares its abilities, read without importing it.
+class PlannerCapabilities:
+    """What a planner supports, and how `tune` uses it."""
 
-    For planners:
+    collectives: tuple[str, ...]  # names of collectives, "custom" among them
+    topologies: str = "any"  # which machines, as a phrase for listings and errors
+    sweep: tuple[Mapping[str, Any], ...] = ({},)  # option sets that `tune` tries, the defaults ({}) first
+    effort: float = 10.0  # planning and verifying on many ranks, relative to one transfer for every two ranks (1.0)
+    tuned: bool | tuple[str, ...] = True  # whether, or for which collectives, `tune` uses it without being asked
+    tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
+    sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
+    in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
+    joined: bool = False  # links or switches must connect all ranks
+    most: Mapping[str, int] = field(default_factory=dict)  # maximum number of ranks, by collective
+    composes: bool = False  # it combines plans of other planners, and is not itself used for groups
+    costly: bool = False  # too slow to be used for groups unless named
+    process: bool = False  # `tune` must run it in its own process, because it stays in C code, where no signal stops it
 
-    - can["collectives"], can["options"]: names. can["topologies"]: a phrase.
-    - can["sweep"]: options worth trying when tuning. can["sizes"]: True if plans differ by size, so that tuning for
-      many sizes asks for several.
-    - can["in_switches"]: True if all its schedules let switches multicast or reduce: `tune` uses it only on machines
-      whose switches can.
-    - can["effort"]: relative to other planners, in transfers on many ranks: a number above 0, by default 10.
-    - can["most"]: by collective the greatest number of ranks. can["joined"]: True if links or switches must join all
-      ranks. Errors of other planners name it by these.
-    - can["process"]: True if `tune` must run it in a process of its own, as it does planners of other packages. One
-      that works in C for long (a solver) needs that: in the process of `tune` a signal stops it at its budget, which
-      only Python code notices.
-    """
+
+@dataclass(frozen=True)
+class ModelCapabilities:
+    """What a cost model prices."""
+
+    collectives: str = "all"  # a phrase for listings
+    topologies: str = "all"  # a phrase for listings
+    trace: bool = False  # it can also return a timeline of the schedule
+    in_switches: bool = False  # it prices schedules in which switches multicast or reduce
+    needs: ClassVar = ("profile",)  # keyword parameters that the caller sets, which are no options
+
+
+@dataclass(frozen=True)
+class BackendCapabilities:
+    """What a back end writes."""
+
+    collectives: tuple[str, ...] | Literal["all"] = "all"  # names of collectives
+    topologies: str = ""  # which machines, as a phrase for listings
+    needs: tuple[
+        str, ...
+    ] = ()  # keyword parameters that are no options: ("nbytes",) if it writes the messages of one size
+    files: tuple[str, ...] = ()  # patterns of the file names
+    suffix: str = ""  # a plan of one schedule may be written to a file that ends so, instead of a folder
+    tables: bool = False  # it writes all plans of a table at once and takes them by collective
+    replaces: bool = False  # a runtime runs the files in the place of a GPU library's own choice
+    modules: tuple[str, ...] = ()  # Python modules that must be installed
+    programs: tuple[str, ...] = ()  # programs that must be installed
+
+
+@dataclass(frozen=True)
+class RuntimeCapabilities:
+    """What a runtime supports."""
+
+    library: str = ""  # the library whose own collectives are measured for comparison; "": none
+    options: tuple[str, ...] = ()  # the options of `runtimes.measure.case.How` that it supports
+    modules: tuple[str, ...] = ()  # Python modules that must be installed
+    programs: tuple[str, ...] = ()  # programs that must be installed
+    in_place: tuple[str, ...] | Literal["all"] = "all"  # the collectives that it runs in place
+    use: str = ""  # how programs use a table that was measured with it, with {table} and {ranks}
+    cuts: Cuts | None = None  # how it cuts messages whose schedule sets no pieces; None: not at all
+    algorithms: bool = False  # the library's own algorithm can be selected (tune --library-only)
+    trace: bool = False  # it can record a run (--trace)
+    in_switches: bool = False  # its switches can multicast and reduce; if not, `tune` omits such schedules
+
+
+@dataclass(frozen=True)
+class TopologyCapabilities:
+    """What a family of machines offers."""
+
+    ranks: str = ""  # which sizes, as a phrase for listings
+    example: str = ""  # a small machine, for tests, documents and shell completion; "": the name alone
+
+
+C_co = TypeVar("C_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Entry(Generic[C_co]):
+    """One name of a table. `where` is "module:function"; `can` declares its capabilities, read without importing it."""
 
     where: str
     about: str
-    can: Mapping[str, Any]
+    can: C_co
 
     @property
     def own(self) -> bool:
         """Whether it is of this package."""
         return self.where.startswith("antiphon.")
+
+    @property
+    def options(self) -> Mapping[str, inspect.Parameter]:
+        """The options by name: the keyword-only parameters of its function, which is imported for it."""
+        set_by_caller = getattr(self.can, "needs", ())
+        return {name: p for name, p in keyword_parameters(self.load()).items() if name not in set_by_caller}
 
     def load(self) -> Callable[..., Any]:
         module, _, function = self.where.partition(":")
@@ -56,34 +124,97 @@ class Entry:
         return target
 
 
+CAPABILITIES: Mapping[str, type[Any]] = {
+    "topology": TopologyCapabilities, "planner": PlannerCapabilities, "model": ModelCapabilities,
+    "backend": BackendCapabilities, "runtime": RuntimeCapabilities,
+}  # fmt: skip
+
+
+@overload
+def table(kind: Literal["topology"]) -> Mapping[str, Entry[TopologyCapabilities]]: ...
+@overload
+def table(kind: Literal["planner"]) -> Mapping[str, Entry[PlannerCapabilities]]: ...
+@overload
+def table(kind: Literal["model"]) -> Mapping[str, Entry[ModelCapabilities]]: ...
+@overload
+def table(kind: Literal["backend"]) -> Mapping[str, Entry[BackendCapabilities]]: ...
+@overload
+def table(kind: Literal["runtime"]) -> Mapping[str, Entry[RuntimeCapabilities]]: ...
+@overload
+def table(kind: str) -> Mapping[str, Entry[Any]]: ...
 @cache
-def table(kind: str) -> Mapping[str, Entry]:
+def table(kind: str) -> Mapping[str, Entry[Any]]:
     """All entries of a kind: the built-in ones, then those of installed packages (which may not replace them)."""
-    entries: dict[str, Entry] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
+    entries: dict[str, Entry[Any]] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
     for point in entry_points(group=f"antiphon.{kind}"):
         entry = point.load()
+        where = f"the installed package entry point antiphon.{kind}:{point.name}"
         if point.name in entries or not isinstance(entry, Entry):
-            raise Invalid(
-                f"the installed package entry point antiphon.{kind}:{point.name} "
-                "repeats a name or is not an antiphon.registry.Entry; remove or fix that package"
-            )
-        entries[point.name] = entry
+            raise Invalid(f"{where} repeats a name or is not an antiphon.registry.Entry; remove or fix that package")
+        entries[point.name] = replace(entry, can=_read_capabilities(kind, entry.can, where))
     return entries
 
 
-def find(kind: str, name: str) -> Entry:
+def _read_capabilities(kind: str, declared: object, where: str) -> Any:
+    """The capabilities of an installed package's entry; in the version before they were a dictionary."""
+    expected = CAPABILITIES[kind]
+    if isinstance(declared, expected):
+        return declared
+    if not isinstance(declared, Mapping):
+        raise Invalid(f"{where}: expected antiphon.registry.{expected.__name__}, got {quote(declared)}")
+    names = [declaration.name for declaration in fields(expected)]
+    capabilities = {str(key): value for key, value in declared.items() if key != "options" or key in names}
+    for key in capabilities:
+        if key not in names:
+            raise unknown(f"capability of {where}", key, names)
+    warn_old(f"a dictionary as the capabilities of {where}", f"antiphon.registry.{expected.__name__}(...)")
+    return expected(**capabilities)
+
+
+@overload
+def find(kind: Literal["topology"], name: str) -> Entry[TopologyCapabilities]: ...
+@overload
+def find(kind: Literal["planner"], name: str) -> Entry[PlannerCapabilities]: ...
+@overload
+def find(kind: Literal["model"], name: str) -> Entry[ModelCapabilities]: ...
+@overload
+def find(kind: Literal["backend"], name: str) -> Entry[BackendCapabilities]: ...
+@overload
+def find(kind: Literal["runtime"], name: str) -> Entry[RuntimeCapabilities]: ...
+@overload
+def find(kind: str, name: str) -> Entry[Any]: ...
+def find(kind: str, name: str) -> Entry[Any]:
     entries = table(kind)
     if name not in entries:
         raise unknown(kind, name, entries)
     return entries[name]
 
 
-def effort_of_planner(name: str, entry: Entry) -> float:
+def effort_of_planner(name: str, entry: Entry[PlannerCapabilities]) -> float:
     """The relative effort that a planner's entry declares; Invalid, naming it, if that is no number above 0."""
-    effort = entry.can.get("effort", EFFORT)
+    effort = entry.can.effort
     if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
-        raise Invalid(f'planner {name}: can["effort"] of its entry: expected a number above 0, got {quote(effort)}')
+        raise Invalid(f"planner {name}: can.effort of its entry: expected a number above 0, got {quote(effort)}")
     return float(effort)
+
+
+def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def refuse_unknown_options(
+    kind: str, name: str, function: Callable[..., Any], options: Iterable[str], set_by_caller: Container[str] = ()
+) -> None:
+    """Invalid if the function lacks one of these options. A function that takes **options accepts any."""
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values()):
+        return
+    available = [key for key in keyword_parameters(function) if key not in set_by_caller]
+    for key in options:
+        if not available:
+            raise Invalid(f"{kind} {name} takes no options, got {quote(key)}")
+        if key not in available:
+            raise unknown(f"option of {kind} {name}", key, available)
 
 
 def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[str, Any], *args: Any) -> Any:
@@ -91,26 +222,20 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
 
     A function that takes **options accepts any.
     """
-    parameters = inspect.signature(function).parameters
-    keywords = {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    for key in options:
-        if key not in keywords and not takes_any:
-            if not keywords:
-                raise Invalid(f"{kind} {name} takes no options, got {quote(key)}")
-            raise unknown(f"option of {kind} {name}", key, keywords)
+    keywords = keyword_parameters(function)
+    refuse_unknown_options(kind, name, function, options)
     needed = [k for k, p in keywords.items() if p.default is inspect.Parameter.empty and k not in options]
     if needed:
         raise Invalid(f"{kind} {name} needs {', '.join(needed)}; for example {name}:{needed[0]}=8")
     return function(*args, **options)
 
 
-def refuse_unless_able(name: str, entry: Entry, collective: Collective) -> None:
+def refuse_unless_able(name: str, entry: Entry[PlannerCapabilities], collective: Collective) -> None:
     """Unsupported, naming planners that can, unless the planner declares this collective."""
-    able = entry.can["collectives"]
+    able = entry.can.collectives
     if collective.kind not in able:
         able_planners = [
-            other for other, candidate in table("planner").items() if collective.kind in candidate.can["collectives"]
+            other for other, candidate in table("planner").items() if collective.kind in candidate.can.collectives
         ]
         would = f"planners that can: {', '.join(able_planners)}" if able_planners else "no planner here can yet"
         raise Unsupported(f"planner {name} does not plan {collective.kind} (it plans {', '.join(able)}); {would}")

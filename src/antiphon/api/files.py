@@ -231,13 +231,13 @@ def export(
     from antiphon.select.runners_up import replace_unwritable
 
     entry = find_format(name)
-    tables = entry.can.get("tables")
+    tables = entry.can.tables
     checked: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
     notes: list[str] = []
     try:
         emitted = emit(checked, name, nbytes=nbytes, options=options)
     except Unsupported:
-        if not entry.can.get("replaces"):
+        if not entry.can.replaces:
             raise
         checked, notes = replace_unwritable(checked, name, options)
         emitted = emit(checked, name, nbytes=nbytes, options=options)

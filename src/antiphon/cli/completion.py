@@ -137,7 +137,7 @@ def _names() -> dict[str, list[str]]:
         "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
         "kinds": list(LISTED), "families": list(table("topology")),
         "entries": [name for kind in LISTED.values() for name in table(kind)],
-        "machines": [str(entry.can.get("example", name)) for name, entry in table("topology").items()],
+        "machines": [entry.can.example or name for name, entry in table("topology").items()],
         "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),
         "runtimes": list(table("runtime")), "libraries": ["nccl", "rccl", "msccl"], "checked": list(RUNTIMES),
         "built": list(LIBRARIES), "operators": list(OPERATORS), "types": list(DATA_TYPES),

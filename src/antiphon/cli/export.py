@@ -34,7 +34,7 @@ def export_command(
     """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
     entry = find_format(to)
     options = options_of(option)
-    if "nbytes" in entry.can.get("needs", ()) and not nbytes:
+    if "nbytes" in entry.can.needs and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
     if names_file(to, out):

@@ -62,7 +62,7 @@ def library_text(result: MeasuredTuning) -> str:
 
 def use_text(result: MeasuredTuning, file: str) -> list[str]:
     """How programs use the table that was written."""
-    use = find("runtime", result.on).can.get("use")
+    use = find("runtime", result.on).can.use
     return [f"  use: {use.format(table=file, ranks=result.tuning.topology.ranks)}"] if use else []
 
 

@@ -25,7 +25,7 @@ def rows_text(rows: Sequence[Row]) -> str:
         (f"algbw {unit}", lambda row: f"{row['algbw'] / scale:.3f}"),
         (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),
     ]
-    if beside := find("runtime", rows[0]["on"]).can["library"]:
+    if beside := find("runtime", rows[0]["on"]).can.library:
         columns.append((beside, lambda row: dash(row["reference_seconds"])))
     if "predicted_seconds" in rows[0]:
         columns.append(("predicted", lambda row: dash(row["predicted_seconds"])))

@@ -136,7 +136,7 @@ def simulate(
     if trace and not requested_model and not hasattr(ready, "events"):  # switches that reduce, as they were measured
         traced, by = prepare(FOLLOWS, entry.schedule, plan.topology, profile=loaded_profile), FOLLOWS
     if trace and not hasattr(traced, "events"):
-        able = [name for name, other in sorted(registered("model").items()) if other.can.get("trace")]
+        able = [name for name, other in sorted(registered("model").items()) if other.can.trace]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
     prediction = ready(size)
     path = prediction.critical_path

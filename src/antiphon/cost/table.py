@@ -1,17 +1,16 @@
-"""The built-in cost models by name. To add one: a file with a function that prepares it, and a line here.
-
-can["in_switches"]: whether it prices what lets switches multicast and combine (joints); left out: it refuses that.
-"""
+"""The built-in cost models by name. To add one: a file with a function that prepares it, and a line here."""
 
 from __future__ import annotations
 
-from antiphon.registry import Entry
+from dataclasses import replace
 
-_ALL = {"collectives": "all", "topologies": "all", "trace": True}
-_JOINTS = {**_ALL, "in_switches": True}
-_NO_TRACE = {"collectives": "all", "topologies": "all"}
+from antiphon.registry import Entry, ModelCapabilities
 
-TABLE: dict[str, Entry] = {
+_NO_TRACE = ModelCapabilities()
+_ALL = ModelCapabilities(trace=True)
+_JOINTS = ModelCapabilities(trace=True, in_switches=True)
+
+TABLE: dict[str, Entry[ModelCapabilities]] = {
     "alpha-beta": Entry(
         "antiphon.cost.barriers.alpha_beta:alpha_beta",
         "steps as barriers: slowest latency and most loaded link",
@@ -20,11 +19,7 @@ TABLE: dict[str, Entry] = {
     "calls": Entry(
         "antiphon.cost.nccl.model:calls",
         "NCCL's launch and protocols as measured on GPUs, beside alpha-beta",
-        {
-            **_JOINTS,
-            "topologies": "known GPUs",
-            "options": ("gpu", "network", "processes", "by"),
-        },
+        replace(_JOINTS, topologies="known GPUs"),
     ),
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
@@ -42,7 +37,7 @@ TABLE: dict[str, Entry] = {
     "sccl": Entry(
         "antiphon.cost.barriers.sccl:sccl",
         "SCCL's S*alpha + R/C*L*beta, whole rounds",
-        {**_JOINTS, "topologies": "one latency"},
+        replace(_JOINTS, topologies="one latency"),
     ),
     "flows": Entry(
         "antiphon.cost.flows.flows:flows",
@@ -52,20 +47,6 @@ TABLE: dict[str, Entry] = {
     "loggp": Entry(
         "antiphon.cost.loggp.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
-        {
-            **_ALL,
-            "options": (
-                "fidelity",
-                "order",
-                "sent",
-                "contention",
-                "device_radix",
-                "node_radix",
-                "local",
-                "cpu",
-                "eager",
-                "meaning",
-            ),
-        },
+        _ALL,
     ),
 }

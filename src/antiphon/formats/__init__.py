@@ -12,15 +12,15 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.formats.files import Contents, Files, Written, write_files
-from antiphon.registry import Entry, call, find
+from antiphon.registry import BackendCapabilities, Entry, RuntimeCapabilities, call, find
 
 __all__ = ["emit", "export", "find_format", "lacks", "names_file", "refuse_chooser", "write_emitted"]
 
 
-def lacks(entry: Entry) -> str:
-    """What must be installed before a back end can be used; "" if nothing. Nothing is imported to find out."""
-    modules = [name for name in entry.can.get("modules", ()) if importlib.util.find_spec(name) is None]
-    programs = [name for name in entry.can.get("programs", ()) if shutil.which(name) is None]
+def lacks(entry: Entry[BackendCapabilities] | Entry[RuntimeCapabilities]) -> str:
+    """What must be installed before a back end or runtime can be used; "" if nothing. It imports nothing."""
+    modules = [name for name in entry.can.modules if importlib.util.find_spec(name) is None]
+    programs = [name for name in entry.can.programs if shutil.which(name) is None]
     return ", ".join([*(f"Python package {name}" for name in modules), *(f"program {name}" for name in programs)])
 
 
@@ -35,7 +35,7 @@ def refuse_chooser(library: str) -> None:
         )
 
 
-def find_format(name: str) -> Entry:
+def find_format(name: str) -> Entry[BackendCapabilities]:
     """Return the entry of a format; a library is no format, but may have one that configures its choice."""
     try:
         return find("backend", name)
@@ -55,22 +55,20 @@ def emit(
     if missing:
         raise Missing(f"back end {name} needs {missing}; install it first")
     plans = {plan.collective.kind: plan} if isinstance(plan, Plan) else dict(plan)
-    kinds = entry.can["collectives"]
+    kinds = entry.can.collectives
     for kind in plans:
         if kinds != "all" and kind not in kinds:
             raise Unsupported(f"back end {name} does not write {kind} (it writes {', '.join(kinds)})")
-    if not entry.can.get("tables") and len(plans) != 1:
+    if not entry.can.tables and len(plans) != 1:
         raise Invalid(f"back end {name} writes one plan, got {len(plans)}; choose one of them")
     arguments = dict(options or {})
-    if "nbytes" in entry.can.get("needs", ()):
+    if "nbytes" in entry.can.needs:
         if "nbytes" in arguments or nbytes is None:
             raise Invalid(f"back end {name} writes the messages of one size: say which by nbytes, such as 64MiB")
         arguments["nbytes"] = nbytes
     elif nbytes is not None:
         raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")
-    files = call(
-        "backend", name, entry.load(), arguments, plans if entry.can.get("tables") else next(iter(plans.values()))
-    )
+    files = call("backend", name, entry.load(), arguments, plans if entry.can.tables else next(iter(plans.values())))
     if not isinstance(files, dict) or not files:
         raise RuntimeError(f"back end {name} gave {quote(files)}, not a dictionary of files")
     return files if isinstance(files, Files) else Files(files)
@@ -101,5 +99,5 @@ def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.Pat
 
 def names_file(name: str, path: Path) -> bool:
     """Whether a path is a file that this back end writes, not a folder for its files."""
-    suffix = find_format(name).can.get("suffix")
-    return suffix is not None and path.name.endswith(suffix) and not path.is_dir()
+    suffix = find_format(name).can.suffix
+    return bool(suffix) and path.name.endswith(suffix) and not path.is_dir()

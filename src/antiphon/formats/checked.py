@@ -19,7 +19,7 @@ Row = dict[str, Any]
 def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     """A row as of `check_file` for each file that the plan becomes; one without a file where it becomes none."""
     writer = find("backend", runtime.format)
-    options = {key: runtime.options[key] for key in writer.can["options"] if key in runtime.options}
+    options = {key: runtime.options[key] for key in writer.options if key in runtime.options}
     try:
         files = writer.load()(plan, **options)
     except Unsupported as error:

@@ -1,116 +1,94 @@
-"""The built-in back ends by name. To add one: a file with an emit function, and a line here.
-
-can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
-size. can["tables"]: True where it writes all plans of a table at once, given by collective. can["options"]: names.
- can["replaces"]: True where a runtime runs the files in the place of a GPU library's own choice.
- can["files"]: what it writes. can["suffix"]: how a file ends that may be named instead of a folder, for a plan of one
-schedule. can["modules"], can["programs"]: what must be installed.
-"""
+"""The built-in back ends by name. To add one: a file with an emit function, and a line here."""
 
 from __future__ import annotations
 
-from antiphon.registry import Entry
+from dataclasses import replace
+
+from antiphon.registry import BackendCapabilities, Entry
 
 _MSCCL = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
-_ONE_SIZE = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
-_ANY_SIZE = {"collectives": "all", "topologies": "all", "needs": ()}
-_INSTANCE = {**_ANY_SIZE, "options": ("chunks", "steps", "rounds")}
-_TABLES = {**_ANY_SIZE, "tables": True}
-_SOURCE = {**_ANY_SIZE, "options": ("dtype", "op", "in_place", "streams", "arrival", "packets", "pull")}
+_ONE_SIZE = BackendCapabilities(topologies="all", needs=("nbytes",))
+_ANY_SIZE = BackendCapabilities(topologies="all")
+_TABLES = BackendCapabilities(topologies="all", tables=True)
 
-TABLE: dict[str, Entry] = {
+TABLE: dict[str, Entry[BackendCapabilities]] = {
     "chakra": Entry(
         "antiphon.formats.chakra.write:chakra",
         "Chakra execution traces, for ASTRA-sim: a file of sends, receives and computations for each rank",
-        {**_ONE_SIZE, "options": ("order", "gamma", "local", "name"), "files": ("NAME.0.et, ...",)},
+        replace(_ONE_SIZE, files=("NAME.0.et, ...",)),
     ),
     "cuda": Entry(
         "antiphon.formats.device.write:cuda",
         "a program of CUDA that runs the plan, checks and times it; compiles for threads of a processor, too",
-        {**_SOURCE, "files": ("plan0.cu, ...",), "suffix": ".cu"},
+        replace(_ANY_SIZE, files=("plan0.cu, ...",), suffix=".cu"),
     ),
     "dimacs": Entry(
         "antiphon.formats.points.dimacs:dimacs",
         "what a plan claims of points (C, S, R), for any SAT solver to confirm or contradict",
-        {**_INSTANCE, "files": ("sat-C-S-R.cnf, ...", "unsat-C-S-R.cnf, ...")},
+        replace(_ANY_SIZE, files=("sat-C-S-R.cnf, ...", "unsat-C-S-R.cnf, ...")),
     ),
     "goal": Entry(
         "antiphon.formats.goal.write:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
-        {**_ONE_SIZE, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
+        replace(_ONE_SIZE, files=("schedule.goal",)),
     ),
     "hip": Entry(
         "antiphon.formats.device.write:hip",
         "the same program for HIP, for GPUs of AMD",
-        {**_SOURCE, "files": ("plan0.hip.cpp, ...",), "suffix": ".hip.cpp"},
+        replace(_ANY_SIZE, files=("plan0.hip.cpp, ...",), suffix=".hip.cpp"),
     ),
     "msccl-xml": Entry(
         "antiphon.formats.msccl.write:msccl_xml",
         "MSCCL XML, which MSCCL's executor and RCCL run: what thread blocks of GPUs do",
-        {
-            **_ANY_SIZE,
-            "collectives": _MSCCL,
-            "replaces": True,
-            "options": ("proto", "instances", "fused", "alone", "name"),
-            "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
-        },
+        replace(_ANY_SIZE, collectives=_MSCCL, replaces=True, files=("NAME-0.xml, ...", "NAME-0-in-place.xml, ...")),
     ),
     "mscclpp-json": Entry(
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",
-        {
-            **_ANY_SIZE,
-            "replaces": True,
-            "options": ("blocks", "threads", "alignment", "lag", "alone", "name", "packets"),
-            "files": ("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
-        },
+        replace(
+            _ANY_SIZE,
+            replaces=True,
+            files=("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
+        ),
     ),
     "mpich-rules": Entry(
         "antiphon.formats.stock.mpich_rules:mpich_rules",
         "selection trees for MPICH: which of its own algorithms, as tune --library-only measured it",
-        {**_TABLES, "options": ("library",), "files": ("mpich-mpir.json", "mpich-ch4.json")},
+        replace(_TABLES, files=("mpich-mpir.json", "mpich-ch4.json")),
     ),
     "nccl-graph": Entry(
         "antiphon.formats.stock.nccl_graph:nccl_graph",
         "rings and chains for a stock NCCL, as NCCL_GRAPH_FILE",
-        {**_TABLES, "options": ("copies", "link", "partial"), "files": ("nccl-graph.xml",)},
+        replace(_TABLES, files=("nccl-graph.xml",)),
     ),
     "nccl-tuner": Entry(
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
         "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
-        {**_TABLES, "options": ("protocol", "channels", "unproven"), "files": ("nccl-tuner.txt",)},
+        replace(_TABLES, files=("nccl-tuner.txt",)),
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",
         "rules for Open MPI: which of its own algorithms, as tune --library-only measured it",
-        {**_TABLES, "options": (), "files": ("openmpi-rules.conf",)},
+        replace(_TABLES, files=("openmpi-rules.conf",)),
     ),
     "piccl-xml": Entry(
         "antiphon.formats.piccl.write:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",
-        {
-            **_ONE_SIZE,
-            "options": ("order", "profile", "local"),
-            "files": ("schedule.xml", "topology.xml", "level0.csv, ..."),
-        },
+        replace(_ONE_SIZE, files=("schedule.xml", "topology.xml", "level0.csv, ...")),
     ),
     "program": Entry(
         "antiphon.formats.program:program",
         "what our own runtimes execute: per rank operations on addresses",
-        {
-            **_ANY_SIZE,
-            "options": ("channels", "lag", "text"),
-            "files": ("program0.bin, ...", "program0.txt, ..."),
-        },
+        replace(_ANY_SIZE, files=("program0.bin, ...", "program0.txt, ...")),
     ),
     "smtlib": Entry(
         "antiphon.formats.points.smtlib:smtlib",
         "the same claims as SMT-LIB 2, for any solver of QF_LIA",
-        {**_INSTANCE, "files": ("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")},
+        replace(_ANY_SIZE, files=("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")),
     ),
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
         "tuning strings for UCC: which of its algorithms, by planner or by the algorithm that was measured",
-        {**_TABLES, "options": ("unproven",), "files": ("ucc.conf",)},
+        replace(_TABLES, files=("ucc.conf",)),
     ),
 }

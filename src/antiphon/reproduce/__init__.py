@@ -14,7 +14,7 @@ def names() -> list[dict[str, str]]:
     """Return all tables and figures that can be reproduced: name, description, and where each was published."""
     from antiphon.reproduce.table import TABLE
 
-    return [{"name": name, "about": entry.about, "source": str(entry.can["source"])} for name, entry in TABLE.items()]
+    return [{"name": name, "about": entry.about, "source": entry.can.source} for name, entry in TABLE.items()]
 
 
 def reproduce(name: str) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from antiphon.registry import Entry
 
 SCCL = "Cai et al., Synthesizing Optimal Collective Algorithms, PPoPP 2021 (SCCL)"
@@ -10,8 +12,15 @@ GENTREE = "Xiong et al., Revisiting the Time Cost Model of AllReduce, 2024 (GenM
 PICCL = "Liu et al., Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective Communication (PICCL)"
 
 
-def _entry(module: str, function: str, about: str, where: str) -> Entry:
-    return Entry(f"antiphon.reproduce.{module}:{function}", about, {"source": where})
+@dataclass(frozen=True)
+class Published:
+    """Where the figures to reproduce stand."""
+
+    source: str
+
+
+def _entry(module: str, function: str, about: str, where: str) -> Entry[Published]:
+    return Entry(f"antiphon.reproduce.{module}:{function}", about, Published(where))
 
 
 TABLE = {

@@ -217,7 +217,7 @@ def frontier(  # noqa: PLR0913
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
     for key in planner_options:
-        if key not in entry.can["options"]:
+        if key not in entry.options:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     task: _Task = planner, entry, planner_options, request

@@ -61,8 +61,8 @@ class Ledger:
         self.unordered: set[int] = set()  # tasks with a schedule of several orders, where one is required
         self.ended: dict[int, Done] = {}
         for task in tasks:
-            if task.entry is not None and task.kind not in task.entry.can["collectives"]:
-                plans = ", ".join(task.entry.can["collectives"])
+            if task.entry is not None and task.kind not in task.entry.can.collectives:
+                plans = ", ".join(task.entry.can.collectives)
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
             elif task.entry is not None and needs_switches(task.entry) and not context.in_switches:
                 self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {CANNOT}")
@@ -218,7 +218,7 @@ class Ledger:
         assert task.entry is not None
         return dict(task.options) | {
             name: value for name, value in self.made_with[key].items()
-            if name in task.entry.can["options"] and name not in task.options
+            if name in task.entry.options and name not in task.options
             and any(self.made_with[sibling].get(name) != value for sibling in call)
         }  # fmt: skip
 

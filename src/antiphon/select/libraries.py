@@ -65,7 +65,7 @@ def groups_of(topology: Topology, kind: str) -> Groups:
     """The groups of planners that stand for NCCL; the first group that can plan counts."""
     first, *fallbacks = BASELINES.get(kind, ((),))
     if by_switches(topology, kind):
-        first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can["collectives"]))
+        first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can.collectives))
     return (first, *fallbacks)
 
 

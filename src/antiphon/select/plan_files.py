@@ -21,14 +21,14 @@ from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
-from antiphon.registry import Entry
+from antiphon.registry import Entry, PlannerCapabilities
 
 TABLE, VERSION = "antiphon-table", 1
 OWN = "plan"  # the planner of candidates that are the user's own plans; its one option is the file
 ENTRY = Entry(
     "antiphon.select.plan_files:own_plan",
     "a plan from a file",
-    {"collectives": (*KINDS, "custom"), "topologies": "its own", "options": ("file",), "effort": 0.01},
+    PlannerCapabilities((*KINDS, "custom"), "its own", effort=0.01),
 )
 
 

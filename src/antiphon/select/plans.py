@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Say, Stopped, Terms, stream_job
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, measure, order_claim
@@ -152,7 +152,7 @@ def _read_task(  # noqa: PLR0913
             raise Invalid("options are for a planner; name it, too")
         return _PlanTask(request, "", {}, deterministic, model)
     if not planner:
-        planner = next(name for name in DEFAULT_PLANNERS if target.kind in find("planner", name).can["collectives"])
+        planner = next(name for name in DEFAULT_PLANNERS if target.kind in find("planner", name).can.collectives)
     return _PlanTask(request, planner, options or {}, deterministic, model)
 
 
@@ -216,9 +216,6 @@ def _plans_by(
     """Plan, bound, verify and measure: yield a plan for each schedule. `limits`: the bound, if known already."""
     topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
-    for key in options:
-        if key not in entry.can["options"]:
-            raise unknown(f"option of planner {planner}", key, entry.can["options"])
     any_schedule = any_plan = False
     enter(PLANNING)
     for schedule in call("planner", planner, entry.load(), options, request):

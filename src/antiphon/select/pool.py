@@ -59,7 +59,7 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell)
     """Do all tasks; `tell` receives, in this thread, every message at once. workers=0: only this process.
 
     Planners with the least effort come first, so that something good is soon known. Planners that are not built in, or
-    that ask for it (can["process"]), always get a process of their own.
+    that ask for it (`can.process`), always get a process of their own.
     """
     cache = ScheduleCache()
     waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, _expected_effort(task))))  # bounds come last
@@ -90,7 +90,7 @@ def _expected_effort(task: Task) -> tuple[float, int]:
 
 def _needs_process(task: Task) -> bool:
     entry = task.entry
-    return entry is not None and (not entry.own or bool(entry.can.get("process")))
+    return entry is not None and (not entry.own or entry.can.process)
 
 
 # ---- in this process ----

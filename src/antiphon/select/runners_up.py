@@ -111,7 +111,7 @@ def _name_of(row: Mapping[str, Any]) -> str:
 
 def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
     """The cost of the back end's option `alone` by the default model; "" if it has none, or NCCL is as fast without."""
-    if entry.schedule.joint is None or "alone" not in find("backend", name).can["options"]:
+    if entry.schedule.joint is None or "alone" not in find("backend", name).options:
         return ""
     last = PRICED_AT if entry.stop is None else entry.stop - 1
     nbytes = max(entry.start, min(PRICED_AT, last), 1)

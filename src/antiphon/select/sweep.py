@@ -10,7 +10,7 @@ from typing import Any
 
 from antiphon.errors import Invalid, quote
 from antiphon.options import parse_options, plain_value
-from antiphon.registry import find
+from antiphon.registry import Entry, PlannerCapabilities, find
 
 FACTORS = "factors"
 MOST = 4096  # combinations of values for one planner, and values of one option
@@ -78,7 +78,7 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')
     values = {}
     for key, written in (sweep or {}).items():
-        options_of = {name: find("planner", name).can["options"] for name in planners}
+        options_of = {name: find("planner", name).options for name in planners}
         if not any(key in options for options in options_of.values()):
             sweepable = sorted({option for options in options_of.values() for option in options})
             if len(planners) == 1:
@@ -89,7 +89,7 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
             raise Invalid(f"sweep: {problem} {quote(key)}; {available}")
         values[key] = values_of(written, f"sweep of {key}", ranks)
     for name in planners:
-        count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).can["options"])
+        count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).options)
         if count > MOST:
             raise Invalid(f"sweep: {count} combinations of values for planner {name} (at most {MOST}); sweep fewer")
     return values
@@ -99,12 +99,10 @@ def _list_names(names: Sequence[str], limit: int = 8) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def combinations(
-    sweep: Mapping[str, Sequence[Value]], options: Sequence[str], declared: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The options to try of a planner that has these: every combination of the values, the last option varying
-    fastest; the combinations that its entry declares, if it has none of the options."""
-    swept = {key: values for key, values in sweep.items() if key in options}
+def combinations(sweep: Mapping[str, Sequence[Value]], planner: Entry[PlannerCapabilities]) -> list[dict[str, Any]]:
+    """The option sets to try of a planner: every combination of the values, the last option varying fastest; those that
+    its entry declares, if it has none of the swept options."""
+    swept = {key: values for key, values in sweep.items() if key in planner.options} if sweep else {}
     if not swept:
-        return [dict(combination) for combination in declared]
+        return [dict(options) for options in planner.can.sweep]
     return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]

@@ -215,13 +215,13 @@ def _requests(context: Context, task: Task) -> list[Request]:
     """Return one request, or for planners of other packages one for each size to plan for.
 
     For one size both a plan for it and a plan for any size: a planner chooses by a price of its own, and the model may
-    find the other one faster. For many sizes those planners that plan each size differently (can["sizes"]) also plan
+    find the other one faster. For many sizes those planners that plan each size differently (`can.sizes`) also plan
     for some of these. The planners here read several sizes from one request.
     """
     assert task.entry is not None
     sizes: tuple[int | None, ...] = (*context.sizes, None)
     if len(context.sizes) > 1:  # the plan for any size comes first
-        sizes = (None, *_spaced_sizes(context.sizes)) if task.entry.can.get("sizes") else (None,)
+        sizes = (None, *_spaced_sizes(context.sizes)) if task.entry.can.sizes else (None,)
     request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
         seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],

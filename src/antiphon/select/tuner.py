@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
-from antiphon.registry import Entry, find, table
+from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
 from antiphon.select.limits import damage, losses
@@ -115,19 +114,13 @@ def tune(  # noqa: PLR0913
     return ledger.close(span, lost, links, complete, values)
 
 
-def _model_of(model: str) -> tuple[Entry, Mapping[str, Any]]:
+def _model_of(model: str) -> tuple[Entry[ModelCapabilities], Mapping[str, Any]]:
     """A model and its options; unknown options are refused now, not once per candidate."""
     if not isinstance(model, str):
         raise unknown("model", model, table("model"))
     entry, options = model_of(model)
     if options:
-        name, parameters = model.partition(":")[0], inspect.signature(entry.load()).parameters.values()
-        accepted = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"profile"}
-        for key in options if all(p.kind is not p.VAR_KEYWORD for p in parameters) else ():
-            if not accepted:
-                raise Invalid(f"model {name} takes no options, got {quote(key)}")
-            if key not in accepted:
-                raise unknown(f"option of model {name}", key, accepted)
+        refuse_unknown_options("model", model.partition(":")[0], entry.load(), options, entry.can.needs)
     return entry, options
 
 
@@ -164,15 +157,15 @@ def usual_planners(topology: Topology) -> list[str]:
     usual = [
         (name, entry)
         for name, entry in table("planner").items()
-        if entry.can.get("tuned", True) and topology.ranks >= entry.can.get("tuned_from", 1)
+        if entry.can.tuned and topology.ranks >= entry.can.tuned_from
     ]
     return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
 
 
-def _usual(entry: Entry, kind: str) -> bool:
-    """Whether an unnamed planner is tried for a collective, by its entry's "tuned"."""
-    tuned = entry.can.get("tuned", True)
-    return tuned is True or kind in tuned or kind not in entry.can["collectives"]  # which is listed as refused
+def _usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
+    """Whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
+    tuned = entry.can.tuned
+    return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives  # which is listed as refused
 
 
 def _tasks(
@@ -192,8 +185,7 @@ def _tasks(
             entry = find("planner", name)
             if not named and not _usual(entry, kind):
                 continue
-            declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
-            swept = combinations(values if values and name in names else {}, entry.can["options"], declared)
-            for options in swept if kind in entry.can["collectives"] else ({},):
+            swept = combinations(values if values and name in names else {}, entry)
+            for options in swept if kind in entry.can.collectives else ({},):
                 tasks.append(Task(len(tasks), kind, name, entry, options))
     return tasks

@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.core.joints import MULTICAST, REDUCTION, joints_of
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import FORWARDS, Topology
-from antiphon.registry import Entry
+from antiphon.registry import Entry, PlannerCapabilities
 
 IN_SWITCHES = " in switches"
 CANNOT = (
@@ -39,9 +39,9 @@ def uses_text(uses: Iterable[str]) -> str:
     return " and ".join(use.removesuffix(IN_SWITCHES) for use in uses) + IN_SWITCHES
 
 
-def needs_switches(entry: Entry) -> bool:
+def needs_switches(entry: Entry[PlannerCapabilities]) -> bool:
     """Whether all schedules of this planner let switches do more than forward."""
-    return bool(entry.can.get("in_switches"))
+    return entry.can.in_switches
 
 
 def has_helpful_switches(topology: Topology) -> bool:

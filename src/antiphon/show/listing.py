@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from antiphon.core.collective import KINDS
-from antiphon.registry import find, table
+from antiphon.registry import Entry, find, table
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_size
 
@@ -32,26 +33,27 @@ def _page_of_planner(name: str) -> str:
 
 
 def list_entries(kind: str) -> list[dict[str, Any]]:
-    """A row per entry of a table, by name: name, about, and what it declares that it can do."""
-    rows = []
-    for name, entry in sorted(table(kind).items()):
-        can = {key: list(value) if isinstance(value, tuple) else value for key, value in entry.can.items()}
-        rows.append({"name": name, "about": entry.about, **({"trace": False} if kind == "model" else {}), **can})
-    return rows
+    """A row per entry of a table, by name: name, about, its capabilities and (not for topologies) its options."""
+    return [_row(kind, name, entry) for name, entry in sorted(table(kind).items())]
+
+
+def _row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
+    can = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
+    options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
+    return {"name": name, "about": entry.about, **can, **options}
 
 
 def entry_row(kind: str, name: str) -> dict[str, Any]:
     """One row of `list_entries`, with the defaults of its options (null: automatic) and its function's docstring."""
     entry = find(kind, name)
-    (row,) = (row for row in list_entries(kind) if row["name"] == name)
     function = entry.load()
-    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    options = [p for p in keywords if p.name != "profile" and p.name not in entry.can.get("needs", ())]
+    options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     needed = [p.name for p in options if p.default is p.empty]
     details = " ".join((inspect.getdoc(function) or "").split())
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
-    return {**row, "needed": needed, "defaults": defaults, "details": details, **({"page": page} if page else {})}
+    row = {**_row(kind, name, entry), "needed": needed, "defaults": defaults, "details": details}
+    return {**row, "page": page} if page else row
 
 
 def entry_text(kind: str, row: Mapping[str, Any]) -> str:

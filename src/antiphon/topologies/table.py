@@ -1,15 +1,12 @@
-"""The built-in topologies by name. To add one: a file with a make function, and a line here.
-
-can: "ranks", the sizes it takes; "example", a small one that the tests and documents use.
-"""
+"""The built-in topologies by name. To add one: a file with a make function, and a line here."""
 
 from __future__ import annotations
 
-from antiphon.registry import Entry
+from antiphon.registry import Entry, TopologyCapabilities
 
 
-def _entry(where: str, about: str, ranks: str, example: str) -> Entry:
-    return Entry(f"antiphon.topologies.{where}", about, {"ranks": ranks, "example": example})
+def _entry(where: str, about: str, ranks: str, example: str) -> Entry[TopologyCapabilities]:
+    return Entry(f"antiphon.topologies.{where}", about, TopologyCapabilities(ranks, example))
 
 
 TABLE = {

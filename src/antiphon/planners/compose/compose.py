@@ -140,7 +140,7 @@ class _Wanted:
             raise Invalid(f"option turn: expected yes or no, got {quote(turn)}")
         names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
         for name in names:
-            if find("planner", name).can.get("composes"):
+            if find("planner", name).can.composes:
                 raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
         splits_found = [given_split(str(groups), members)] if groups else splits(request.topology, members)
         if groups and not any(group.parts for group in splits_found[0].groups.parts):

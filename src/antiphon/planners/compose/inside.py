@@ -125,7 +125,7 @@ class Inside:
 
     def _made(self, name: str, machine: Topology, target: Collective) -> Iterator[Way]:
         entry = find("planner", name)
-        if target.kind not in entry.can["collectives"]:
+        if target.kind not in entry.can.collectives:
             return
         request = replace(self.request, topology=machine, collective=target, nbytes=None, also=(), effort=None)
         try:
@@ -171,12 +171,9 @@ def _effort(name: str, machine: Topology, target: Collective) -> float:
 
 def usual() -> tuple[str, ...]:
     """The planners of the table that are quick, and that `tune` asks: none that searches, nor one like this."""
-    entries = table("planner").items()
+    abilities = {name: entry.can for name, entry in table("planner").items()}
     return tuple(
-        name
-        for name, entry in entries
-        if entry.can.get("tuned", True)
-        and not any(entry.can.get(ability) for ability in ("process", "costly", "composes"))
+        name for name, can in abilities.items() if can.tuned and not (can.process or can.costly or can.composes)
     )
 
 

@@ -38,7 +38,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
-from antiphon.registry import Entry, find
+from antiphon.registry import Entry, PlannerCapabilities, find
 
 MOST_STRIPES = 8
 MOST_CELLS = 2**20  # distances and links that are looked at together
@@ -567,13 +567,13 @@ def instead(topology: Topology, collective: Collective, *names: str, other: str 
     return f"use planner {first}{able[-1]}, or {other}"
 
 
-def _can_plan(entry: Entry, topology: Topology, collective: Collective) -> bool:
+def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective: Collective) -> bool:
     can = entry.can
-    if collective.kind not in can["collectives"]:
+    if collective.kind not in can.collectives:
         return False
-    if len(collective.members) > can.get("most", {}).get(collective.kind, topology.ranks):
+    if len(collective.members) > can.most.get(collective.kind, topology.ranks):
         return False
-    return not can.get("joined") or _is_joined(topology, collective)
+    return not can.joined or _is_joined(topology, collective)
 
 
 def _is_joined(topology: Topology, collective: Collective) -> bool:

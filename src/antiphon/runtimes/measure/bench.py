@@ -25,7 +25,6 @@ from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.recorder import measured_trace
 from antiphon.runtimes.measure.rows import (
-    can,
     cuts_of,
     first_on,
     has_in_place,
@@ -82,7 +81,7 @@ def run_plan(  # noqa: PLR0913
     )
     if trace is not None and len(sizes) > 1:
         raise Invalid(f"trace: shows one run, and there are {len(sizes)} sizes; give one")
-    if trace is not None and not can(on).get("trace"):
+    if trace is not None and not find("runtime", on).can.trace:
         raise Unsupported(f"--on {on}: its runs cannot be traced")
     for size in sizes:
         runnable = Runnable(plan.at(size).schedule, plan.topology)
@@ -239,7 +238,7 @@ def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
 
 def _check_options(on: str, options: How) -> How:
     """Return the options, if the runtime supports all of them."""
-    options.refuse_unless(on, can(on)["options"])
+    options.refuse_unless(on, find("runtime", on).can.options)
     return options
 
 

@@ -10,9 +10,10 @@ from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.cost.fit import Measured, plan_of
 from antiphon.errors import Invalid, unknown
+from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
-from antiphon.runtimes.measure.rows import can, first_on, load_runtime
+from antiphon.runtimes.measure.rows import first_on, load_runtime
 from antiphon.select import plan as planned
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
@@ -42,7 +43,7 @@ def bench_genmodel(
     results is checked. Missing if the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
-    how.refuse_unless(on, can(on)["options"])
+    how.refuse_unless(on, find("runtime", on).can.options)
     with first_on(on, how) as deciding:
         if not deciding:
             return None

@@ -31,9 +31,10 @@ from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.cost.fit import BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip, at_once
 from antiphon.errors import Invalid
+from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
-from antiphon.runtimes.measure.rows import can, first_on, load_runtime
+from antiphon.runtimes.measure.rows import first_on, load_runtime
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
@@ -119,7 +120,7 @@ def bench_loggp(  # noqa: PLR0913
     runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
-    how.refuse_unless(on, can(on)["options"])
+    how.refuse_unless(on, find("runtime", on).can.options)
     checked_sizes = _check_arguments(sizes, n, repetitions, iterations, warmup)
     with first_on(on, how) as deciding:
         if not deciding:

@@ -18,10 +18,11 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
+from antiphon.registry import find
 from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.race import MARGIN, beats_library
-from antiphon.runtimes.measure.rows import can, cuts_of, first_on, load_runtime, row_of
+from antiphon.runtimes.measure.rows import cuts_of, first_on, load_runtime, row_of
 from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
@@ -116,7 +117,7 @@ def tune_measured(  # noqa: PLR0913
     """
     ladder = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale)
-    how.refuse_unless(on, can(on)["options"])
+    how.refuse_unless(on, find("runtime", on).can.options)
     with first_on(on, how) as deciding:
         if not deciding:
             return None
@@ -129,7 +130,7 @@ def tune_measured(  # noqa: PLR0913
             nccl=False,
             shortlist=few,
             cuts=cuts_of(on),
-            in_switches=bool(can(on).get("in_switches")),
+            in_switches=find("runtime", on).can.in_switches,
             progress=progress,
             **options,
         )

@@ -54,8 +54,8 @@ def tune_library(collective: Any, topology: Topology | str, **options: Any) -> M
     unless one is faster by more than 2 %. Their schedule is the best of ours, with its times."""
     options.setdefault("few", FEW)
     on = options.get("on", "mpi")
-    if not find("runtime", on).can.get("algorithms"):
-        able = " or ".join(name for name, entry in table("runtime").items() if entry.can.get("algorithms"))
+    if not find("runtime", on).can.algorithms:
+        able = " or ".join(name for name, entry in table("runtime").items() if entry.can.algorithms)
         raise Unsupported(f"--library-only: is for --on {able}; nothing is known of what --on {on} can choose")
     if options.get("deterministic"):
         raise Unsupported("--deterministic: the library's algorithms add in orders of their own; leave one of them out")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
@@ -23,19 +22,14 @@ def load_runtime(name: str) -> Runtime:
     return instance
 
 
-def can(name: str) -> Mapping[str, Any]:
-    return find("runtime", name).can
-
-
 def cuts_of(name: str) -> Cuts:
     """Return how a runtime cuts messages for which the schedule does not set the pieces."""
-    declared = can(name).get("cuts")
-    return Cuts(**declared) if declared else WHOLE
+    return find("runtime", name).can.cuts or WHOLE
 
 
 def has_in_place(name: str, kind: str) -> bool:
-    able = can(name).get("in_place")
-    return able is None or kind in able
+    able = find("runtime", name).can.in_place
+    return able == "all" or kind in able
 
 
 @contextmanager
