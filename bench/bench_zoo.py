@@ -13,14 +13,16 @@ cases have had one round before any has the next.
 
 Every case is kept in results/zoo.json after each round, with what was asked (nothing said: all planners), and what is
 done is not done again unless it is asked for (--again): a run that was stopped goes on where it was, and several may
-run at once. What some --planners find is told, and not kept. --table prints what is kept, as docs/zoo.md has it.
+run at once. What some --planners find is printed, not kept. --table prints what is kept, first as docs/data/zoo.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -139,14 +141,14 @@ def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
 
 
 def print_kept(cases: dict[str, dict[str, Any]], size: str, specs: list[str]) -> None:
-    """As a table of machines and collectives, then what is above. A star: some planners were not asked, though it is
-    not within 1 %."""
-    print(f"| machine | {' | '.join(KINDS)} | CPU s |\n|---|{'---|' * (len(KINDS) + 1)}")
+    """Print ratios as CSV, a row per machine, then a line for every case above the limit."""
+    table_writer = csv.writer(sys.stdout, lineterminator="\n")
+    table_writer.writerow(["machine", *KINDS, "cpu_seconds"])
     for spec in specs:
         row = [cases.get(f"{spec} {kind}", {}) for kind in KINDS]
         if any("ratio" in case.get(size, {}) for case in row):
-            cells = [cell(case.get(size, {})) for case in row]
-            print(f"| `{spec}` | {' | '.join(cells)} | {sum(case.get('cpu', 0) for case in row):.0f} |")
+            ratios = [f"{case[size]['ratio']:.3f}" if "ratio" in case.get(size, {}) else "" for case in row]
+            table_writer.writerow([spec, *ratios, f"{sum(case.get('cpu', 0) for case in row):.0f}"])
     print()
     for name, case in cases.items():
         one = case.get(size, {})

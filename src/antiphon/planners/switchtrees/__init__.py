@@ -1,1 +1,1 @@
-"""GenTree: plans for trees of switches (docs/planners/switches.md#gentree)."""
+"""GenTree: plans for trees of switches (docs/planners/switches.md)."""
