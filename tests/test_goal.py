@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from generate import Case, cases
+from goal_read import Key, Operation, partner, read
 from hypothesis import given, settings
 from message_graphs import message_graph
 from quick import examples
@@ -22,72 +21,6 @@ from antiphon.core.transform import expand
 from antiphon.errors import Invalid
 from antiphon.formats.goal.write import goal
 from antiphon.select import plan
-
-Key = tuple[int, str]  # rank and label
-LINE = re.compile(
-    r"(?P<label>l\d+): (?:(?P<way>send|recv) (?P<bytes>\d+)b (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+)"
-    r"(?: cpu 0 nic (?P<nic>\d+))?|calc (?P<ns>\d+)(?P<join> cpu 1)?)"
-)
-
-
-@dataclass
-class Operation:
-    way: str
-    size: int = 0
-    peer: int = -1
-    tag: int = -1
-    nic: int = 0
-    needs: list[Key] = field(default_factory=list)
-
-
-def read(text: str) -> tuple[int, dict[Key, Operation]]:
-    """A strict reader: every label once, and known before it is referred to."""
-    ranks, rank, found = -1, -1, dict[Key, Operation]()
-    seen = []
-    for line in text.splitlines():
-        if not line or line.startswith("//"):
-            continue
-        if match := re.fullmatch(r"num_ranks (\d+)", line):
-            ranks = int(match[1])
-        elif match := re.fullmatch(r"rank (\d+) \{", line):
-            assert rank == -1
-            rank = int(match[1])
-            seen.append(rank)
-        elif line == "}":
-            rank = -1
-        elif match := re.fullmatch(r"(l\d+) i?requires (l\d+)", line):
-            assert (rank, match[2]) in found
-            assert (rank, match[2]) not in found[rank, match[1]].needs
-            found[rank, match[1]].needs.append((rank, match[2]))
-        else:
-            whole = LINE.fullmatch(line)
-            assert whole is not None, line
-            assert rank >= 0
-            assert (rank, whole["label"]) not in found
-            found[rank, whole["label"]] = (
-                Operation("calc", int(whole["ns"]))
-                if whole["ns"] is not None
-                else Operation(
-                    whole["way"], int(whole["bytes"]), int(whole["peer"]), int(whole["tag"]), int(whole["nic"] or 0)
-                )
-            )
-    assert seen == list(range(ranks))
-    return ranks, found
-
-
-def partner(found: dict[Key, Operation]) -> dict[Key, Key]:
-    """The one send of every receive."""
-    sends: dict[tuple[int, int, int], Key] = {}
-    for (rank, label), op in found.items():
-        if op.way == "send":
-            assert sends.setdefault((rank, op.peer, op.tag), (rank, label)) == (rank, label)
-    out = {}
-    for (rank, label), op in found.items():
-        if op.way == "recv":
-            out[rank, label] = sends.pop((op.peer, rank, op.tag))
-            assert found[out[rank, label]].size == op.size
-    assert not sends
-    return out
 
 
 def replay(found: dict[Key, Operation], o: int = 0, L: int = 0, G: int = 0) -> dict[Key, int]:

@@ -146,7 +146,7 @@ def exported(schedule: Schedule, machine: Topology, folder: Path, back_end: str,
     ).values()
     path = folder / ("schedule.xml" if back_end == "piccl-xml" else "schedule.goal")
     path.write_bytes(text if isinstance(text, bytes) else b"".join(text))
-    return read_schedule(path).graph if back_end == "piccl-xml" else read_goal(path)
+    return read_schedule(path).graph if back_end == "piccl-xml" else read_goal(path.read_text())
 
 
 def agrees(graph: Any, schedule: Schedule, machine: Topology, fidelity: str, **options: Any) -> None:
