@@ -152,6 +152,7 @@ def test_plans_are_equal_by_value() -> None:
     ("command", "says"),
     [
         ("list planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/index.md#ring"]),
+        ("list planners trees", ["`waits`: With `steps`", "`loss`: Share of"]),
         ("list models loggp", ["fidelity=message", "device_radix=auto"]),
         ("list formats goal", ["order=data", "schedule.goal"]),
         ("list runtimes mpi", ["--mpiexec"]),
@@ -174,7 +175,7 @@ def test_every_entry_of_every_table_can_be_shown(capsys: Capture) -> None:
             row = entry_row(kind, name)
             assert entry_text(kind, row).startswith(f"{name}: ")
             page, _, section = row.get("page", "").partition("#")
-            assert not section or f"\n## `{section}`\n" in (docs / page).read_text(), row["page"]
+            assert not section or f"## `{section}`\n" in (docs / page).read_text(), row["page"]
             assert not page or (docs / page).is_file()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -50,10 +51,18 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     needed = [p.name for p in options if p.default is p.empty]
-    details = " ".join((inspect.getdoc(function) or "").split())
+    details = _summarize_docstring(inspect.getdoc(function) or "")
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
     row = {**_row(kind, name, entry), "needed": needed, "defaults": defaults, "details": details}
     return {**row, "page": page} if page else row
+
+
+def _summarize_docstring(docstring: str) -> str:
+    """Return a docstring as one paragraph; parameters in NumPy style become "`names`: text"."""
+    text, _, parameters = docstring.partition("Parameters\n----------\n")
+    described = re.findall(r"^(\S.*)\n((?:[ \t]+.*\n?)+)", parameters, re.MULTILINE)
+    sentences = [text, *(f"`{names}`: {meaning}" for names, meaning in described)]
+    return " ".join(" ".join(sentences).split())
 
 
 def entry_text(kind: str, row: Mapping[str, Any]) -> str:
