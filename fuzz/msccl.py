@@ -45,7 +45,7 @@ def ours(data: bytes, seed: int) -> str | None:
 def base(dice: random.Random) -> bytes:
     """A right file that is small enough."""
     while True:
-        data = dice.choice(list(FOREIGN.values()))() if dice.random() < 0.4 else written(dice)
+        data = dice.choice(list(FOREIGN.values())) if dice.random() < 0.4 else written(dice)
         if data is not None and data.count(b"<step") <= MOST_STEPS:
             return data
 

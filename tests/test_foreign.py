@@ -89,7 +89,7 @@ def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Captu
 def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "file"
     if name in MSCCL_FILES:
-        path.write_bytes(MSCCL_FILES[name]())
+        path.write_bytes(MSCCL_FILES[name])
     else:
         path.write_text(json.dumps({**PLANS, "switched": SWITCHED}[name]))
     ranks = antiphon.load(path).topology.ranks

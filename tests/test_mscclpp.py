@@ -420,7 +420,7 @@ def ops(plan: dict[str, Any], rank: int, block: int) -> list[Any]:
         ("pulled", lambda p: ops(p, 0, 0).pop(1), "does not wait for"),
         ("pulled", lambda p: ops(p, 0, 0).pop(4), "step 4 (get): reads chunk 1 of the scratch of rank 1"),
         ("pulled", lambda p: ops(p, 0, 0)[5]["src_buff"][0].update(index=0), "step 7 (copy): reads chunk 1"),
-        ("grouped", lambda p: ops(p, 0, 1)[4]["tbg_info"].update(tb_id=0), "part 1 of 2, of the output of rank 0 ends"),
+        ("grouped", lambda p: ops(p, 0, 1)[4]["tbg_info"].update(tb_id=0), "part 1 of 2, of the output of rank 1 ends"),
         ("packets", lambda p: ops(p, 0, 0)[0]["dst_buff"].pop(), "never done"),
         ("packets", lambda p: p.update(use_double_scratch_buffer=False), "does not know whether rank"),
         ("forward", lambda p: p["gpus"][1]["threadblocks"][1]["ops"].clear(), "never done"),
