@@ -1,4 +1,4 @@
-"""What it costs to record what the engine does (docs/traces.md): calls of one plan, recorded and not, in turns.
+"""What it costs to record what the engine does (docs/export.md): calls of one plan, recorded and not, in turns.
 
     python bench/bench_trace.py                       # about a minute
     python bench/bench_trace.py --ranks 2 --pairs 100 --save

@@ -125,7 +125,7 @@ UNTESTED = {
 
 COMPILES = {  # pages whose commands need a C compiler
     "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/guide.md", "docs/measuring-gpus.md", "docs/mpi.md",
-    "docs/numpy.md", "docs/stock.md", "docs/torch.md", "docs/traces.md", "docs/tuning.md",
+    "docs/numpy.md", "docs/export.md", "docs/stock.md", "docs/torch.md", "docs/tuning.md",
 }  # fmt: skip
 
 LONG = {

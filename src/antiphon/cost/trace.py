@@ -100,7 +100,7 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
 
 
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, path: Sequence[Hop] = ()) -> bytes:
-    """JSON for chrome://tracing or Perfetto (docs/traces.md): lines for what each rank sends and receives, for each
+    """JSON for chrome://tracing or Perfetto (docs/export.md): lines for what each rank sends and receives, for each
     link and shared limit, and for the critical path (`path`); times in microseconds.
 
     On the lines of ranks a slice lasts from when a message starts until it has landed, at its sender and at its

@@ -72,7 +72,7 @@ def run_plan(  # noqa: PLR0913
     """Run the schedule of a plan for each size on random data, check every element, and return a row for each size.
 
     Of processes that a launcher started, only the first has rows (docs/bench.md). `trace`: a file for the trace of the
-    run of median time (docs/traces.md); for one size only.
+    run of median time (docs/export.md); for one size only.
     """
     how, rows, sizes = (
         _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),

@@ -119,7 +119,7 @@ def unpack_records(text: str) -> np.ndarray[Any, Any]:
 
 
 def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[str, Any]) -> bytes:
-    """Return the trace (docs/traces.md) of the recordings of all ranks. It begins when the first of them began."""
+    """Return the trace (docs/export.md) of the recordings of all ranks. It begins when the first of them began."""
     columns = {row["rank"]: _Rank(row) for row in sorted(recordings, key=lambda row: int(row["rank"]))}
     if sum(len(row.kind) for row in columns.values()) > MOST_EVENTS:
         raise Unsupported(
