@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "antiphon"
 WORDS = """
-asked both came few found gone given heard here kept known laid least left made many meant mine more most one others part
-parts said seen some taken then there thing things told two wanted way ways what whole
+asked both came few found gone given heard here kept known laid least left made many meant mine more most one others
+part parts said seen some taken then there thing things told two wanted way ways what whole
 """
 VAGUE = frozenset(WORDS.split())
 # Per room: how many vague names are left. Terms of a paper or of a format are among them: parts of a partition (bounds)
