@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_runs import run_local
-from quick import crossed, examples, in_turn, some
+from quick import examples, in_turn, some
 
-from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.loads import claims, pipelined_steps, timeline
 from antiphon.core.request import Request
@@ -52,13 +51,6 @@ def full(ranks: int) -> Topology:
     return topology(f"full:ranks={ranks}")
 
 
-@cache
-def rate(machine: Callable[[int], Topology], ranks: int, kind: str) -> Fraction:
-    found = bound(machine(ranks), Collective(kind, ranks)).bytes_per_second
-    assert found is not None
-    return found
-
-
 def made(name: str, machine: Topology, wanted: Collective, **options: Any) -> Iterator[Schedule]:
     return table("planner")[name].load()(Request(machine, wanted), **options)
 
@@ -67,29 +59,6 @@ def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) 
     target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
     (schedule,) = made(name, machine, target, **options)
     return schedule
-
-
-def right(name: str, kind: str, ranks: int) -> None:
-    for machine in (star, full):
-        schedules = list(made(name, machine(ranks), Collective(kind, ranks)))
-        assert schedules
-        for schedule in schedules:
-            verify(schedule, machine(ranks)).or_raise()
-            assert timeline(schedule, machine(ranks)).total * rate(machine, ranks, kind) >= 1
-            if machine is star or name == "multi-ring":  # else the rows are the same
-                (row,) = run_local(schedule, 4 * (2 * ranks + 3), repeat=1)
-                assert row["correct"]
-
-
-# Each on a number that is no power of two; every second one on one that is, too.
-NUMBERS = [5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 18) if n not in (5, 8))]
-RANKS = [*crossed(CLASSIC, NUMBERS, 1), *crossed(CLASSIC, [8], 2)]
-
-
-@pytest.mark.parametrize(("name", "ranks"), RANKS)
-def test_right_on_any_number_of_ranks(name: str, ranks: int) -> None:
-    for kind in table("planner")[name].can.collectives:
-        right(name, kind, ranks)
 
 
 @given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(CLAIMED))
