@@ -267,13 +267,13 @@ def test_the_layout_of_programs_and_books_is_that_of_the_code() -> None:
     sizes = {table: struct.calcsize(layout) for table, layout in layouts.items()}
     entries = ("points", "bases", "classes", "slots", "operations", "parts", "waits", "finish")
     assert sizes == {
-        "program header": codec._HEADER.size,
-        "program directory entry": codec._ENTRY.size,
-        "section header": codec._SECTION.size,
-        **{f"{name} entry": dtype.itemsize for name, dtype in zip(entries, codec._TABLES, strict=True)},
-        "book header": book._HEADER.size,
-        "book page": book._PAGE.size,
-        "book program entry": book._PROGRAM.size,
+        "program header": codec.HEADER.size,
+        "program directory entry": codec.DIRECTORY_ENTRY.size,
+        "section header": codec.SECTION_HEADER.size,
+        **{f"{name} entry": dtype.itemsize for name, dtype in zip(entries, codec.TABLES, strict=True)},
+        "book header": book.HEADER.size,
+        "book page": book.PAGE_ENTRY.size,
+        "book program entry": book.PROGRAM_ENTRY.size,
     }
 
 

@@ -24,9 +24,9 @@ _KINDS = (
     "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
 )  # fmt: skip
 assert sorted(_KINDS) == sorted((*KINDS, "custom"))
-_HEADER = struct.Struct("<8sIIQQ8IQQ4I")
-_ENTRY = struct.Struct("<QQII")
-_SECTION = struct.Struct("<IIQQ8I")
+HEADER = struct.Struct("<8sIIQQ8IQQ4I")
+DIRECTORY_ENTRY = struct.Struct("<QQII")
+SECTION_HEADER = struct.Struct("<IIQQ8I")
 _POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
 _BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
 _CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
@@ -37,7 +37,7 @@ _OPERATION = np.dtype(
 _PART = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4")])
 _FINISH = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4"), ("", "<u4"), ("count", "<u8")])
 _U4 = np.dtype("<u4")
-_TABLES = (_POINT, _BASE, _CLASS, _U4, _OPERATION, _PART, _U4, _FINISH)  # in the order of their counts
+TABLES = (_POINT, _BASE, _CLASS, _U4, _OPERATION, _PART, _U4, _FINISH)  # in the order of their counts
 Table = NDArray[Any]
 
 
@@ -65,10 +65,10 @@ def encode(programs: Sequence[Program]) -> bytes:
         _encode_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(first.ranks)
     ]
     tables = b"".join(map(_pad, _head_tables(first)))
-    head = _HEADER.size + len(tables) + _ENTRY.size * len(sections)
+    head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)
     at, entries = head, []
     for section in sections:
-        entries.append(_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
+        entries.append(DIRECTORY_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
         at += len(section)
     collective, relation = first.collective, first.collective.custom
     wants = relation.wants if relation else ()
@@ -79,7 +79,7 @@ def encode(programs: Sequence[Program]) -> bytes:
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
-    body = _HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
+    body = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
@@ -140,7 +140,7 @@ def _encode_section(p: Program, rank: int) -> bytes:
         _fill_table(_FINISH, begin=first, end=last, base=p.finish_base[ends] - bases.start, count=p.finish_count[ends]),
     )  # fmt: skip
     weights = [int(w[rank]) for w in p.weights]
-    head = _SECTION.pack(rank, int(p.in_place), *weights, *map(len, tables))
+    head = SECTION_HEADER.pack(rank, int(p.in_place), *weights, *map(len, tables))
     return head + b"".join(_pad(table.tobytes()) for table in tables)
 
 
@@ -168,21 +168,21 @@ class _Reader:
     """The head of a file, and its sections."""
 
     def __init__(self, data: bytes) -> None:
-        if len(data) < _HEADER.size or data[:8] != MAGIC:
+        if len(data) < HEADER.size or data[:8] != MAGIC:
             raise Invalid("is not the file of a program: it does not begin with ANTIPROG")
-        fields = _HEADER.unpack_from(data)
+        fields = HEADER.unpack_from(data)
         _, version, crc, head, size, kind, ranks, members, roots, blocks = fields[:10]
         self.channels, self.variants, label, self.denominator, buffer_weight, pre, post, wants, wanted_ids = fields[10:]
         if version != VERSION:
             raise Unsupported(f"is a program of version {version}; this reads version {VERSION}: make it anew")
         if size != len(data):
             raise Invalid(f"is cut short or has something behind it: {len(data)} bytes, not {size}")
-        if not _HEADER.size <= head <= size or zlib.crc32(data[16:head]) != crc:
+        if not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != crc:
             raise Invalid("is damaged: the checksum of its head is wrong")
         if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
-        self.data, self.ranks, self.at, self.free = data, ranks, _HEADER.size, head
-        self.end = head - 2 * ranks * _ENTRY.size
+        self.data, self.ranks, self.at, self.free = data, ranks, HEADER.size, head
+        self.end = head - 2 * ranks * DIRECTORY_ENTRY.size
         names = self._take_array("<i4", members), self._take_array("<i4", roots)
         weights = self._take_array("<i8", blocks)
         try:
@@ -198,7 +198,9 @@ class _Reader:
         refuse_collective(self.collective)
         if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:
             raise Invalid("its head does not fit its collective")
-        self.directory = [_ENTRY.unpack_from(data, self.end + i * _ENTRY.size) for i in range(2 * ranks)]
+        self.directory = [
+            DIRECTORY_ENTRY.unpack_from(data, self.end + i * DIRECTORY_ENTRY.size) for i in range(2 * ranks)
+        ]
 
     def _take_bytes(self, count: int) -> bytes:
         stop = self.at + count
@@ -278,16 +280,16 @@ class _Reader:
         begin, size, crc, _ = self.directory[variant * self.ranks + rank]
         data = self.data[begin : begin + size]
         where = f"the section of rank {rank}"
-        if not begin or begin % 8 or size < _SECTION.size or len(data) != size or zlib.crc32(data) != crc:
+        if not begin or begin % 8 or size < SECTION_HEADER.size or len(data) != size or zlib.crc32(data) != crc:
             raise Invalid(f"is damaged: {where} is missing, or its checksum is wrong")
         if begin < self.free:
             raise Invalid(f"{where} does not stand behind the one before it")
         self.free = begin + size
-        owner, kind, first, last, *counts = _SECTION.unpack_from(data)
+        owner, kind, first, last, *counts = SECTION_HEADER.unpack_from(data)
         if (owner, kind) != (rank, variant):
             raise Invalid(f"{where} is that of rank {owner}")
-        at, tables = _SECTION.size, []
-        for table, count in zip(_TABLES, counts, strict=True):
+        at, tables = SECTION_HEADER.size, []
+        for table, count in zip(TABLES, counts, strict=True):
             if at + count * table.itemsize > size:
                 raise Invalid(f"{where} is shorter than what it tells of")
             tables.append(np.frombuffer(data, table, count, at))

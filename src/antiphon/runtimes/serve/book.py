@@ -94,9 +94,9 @@ MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all s
 MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: as many generators, each as long
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 assert sorted(_ORDER) == sorted(KINDS)
-_HEADER = struct.Struct("<8sIIQQ8I")
-_PAGE = struct.Struct("<IiIIQQiIIIdQ")
-_PROGRAM = struct.Struct("<QQII")
+HEADER = struct.Struct("<8sIIQQ8I")
+PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
+PROGRAM_ENTRY = struct.Struct("<QQII")
 _NO_END = 2**64 - 1
 
 
@@ -255,7 +255,7 @@ def encode_book(book: Book) -> bytes:
     for page in book.pages:
         label, flags = page.planner.encode(), page.measured | page.ordered << 1
         rows.append(
-            _PAGE.pack(
+            PAGE_ENTRY.pack(
                 _ORDER.index(page.kind), page.root, len(members), len(page.members), page.start,
                 _NO_END if page.stop is None else page.stop, page.program, flags, len(labels), len(label),
                 float("nan") if page.seconds is None else page.seconds, 0,
@@ -268,13 +268,13 @@ def encode_book(book: Book) -> bytes:
         name, np.asarray(book.hosts, "<i4").tobytes(), np.asarray(members, "<i4").tobytes(), labels, b"".join(rows),
     ]  # fmt: skip
     body = b"".join(map(_pad, tables))
-    head = _HEADER.size + len(body) + _PROGRAM.size * len(book.programs)
+    head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs)
     at, entries, padded = head, [], [_pad(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
-        entries.append(_PROGRAM.pack(at, len(program), zlib.crc32(program), 0))
+        entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
         at += len(padded_program)
     numbers = (book.ranks, len(rows), len(book.programs), len(members), len(book.hosts), len(name), len(labels), 0)
-    rest = _HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
+    rest = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(rest)) + rest + b"".join(padded)
 
 
@@ -282,17 +282,24 @@ def decode_book(data: bytes) -> Book:
     """Decode a book; Invalid if anything in it is damaged or impossible.
 
     Its programs are trusted: the process that sent them has proven them. Use `proven_book` for other sources."""
-    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise Invalid("this is no book of Antiphon")
-    _, version, check, head, size, *numbers = _HEADER.unpack_from(data)
+    _, version, check, head, size, *numbers = HEADER.unpack_from(data)
     ranks, pages, programs, total, hosts, name_bytes, label_bytes, _ = numbers
     if version != VERSION:
         raise Invalid(f"version {version} of books is not known here; version {VERSION} is")
-    if size != len(data) or not _HEADER.size <= head <= size or zlib.crc32(data[16:head]) != check:
+    if size != len(data) or not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != check:
         raise Invalid("the book is cut off or damaged; make it anew from its table")
-    at = _HEADER.size
+    at = HEADER.size
     tables = []
-    for length in (name_bytes, 4 * hosts, 4 * total, label_bytes, _PAGE.size * pages, _PROGRAM.size * programs):
+    for length in (
+        name_bytes,
+        4 * hosts,
+        4 * total,
+        label_bytes,
+        PAGE_ENTRY.size * pages,
+        PROGRAM_ENTRY.size * programs,
+    ):
         tables.append(data[at : at + length])
         at += length + -length % 8
     if at != head or hosts not in (0, ranks):
@@ -300,14 +307,14 @@ def decode_book(data: bytes) -> Book:
     members = np.frombuffer(tables[2], "<i4").tolist()
     bodies: list[bytes] = []
     free = head
-    for row in _PROGRAM.iter_unpack(tables[5]):
+    for row in PROGRAM_ENTRY.iter_unpack(tables[5]):
         bodies.append(_decode_program(data, free, row))
         free = row[0] + row[1]
-    used_members, used_labels = (sum(row[column] for row in _PAGE.iter_unpack(tables[4])) for column in (3, 9))
+    used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(tables[4])) for column in (3, 9))
     if used_members > total or used_labels > label_bytes:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
-        decoded = [_decode_page(row, members, tables[3], ranks, programs) for row in _PAGE.iter_unpack(tables[4])]
+        decoded = [_decode_page(row, members, tables[3], ranks, programs) for row in PAGE_ENTRY.iter_unpack(tables[4])]
         name = tables[0].decode()
     except (IndexError, ValueError):
         raise Invalid("the book is damaged: a page is impossible; make it anew from its table") from None
