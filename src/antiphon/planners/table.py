@@ -49,7 +49,7 @@ TABLE: dict[str, Entry[Can]] = {
         ),
     ),
     "binomial-tree": _entry(
-        "classic.binomial_tree:binomial_tree", "whoever has the data passes it on: those who have it double every step",
+        "classic.binomial_tree:binomial_tree", "every holder passes the data on: holders double in every step",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS), JOINED, sweep=({}, *_pieces(4, 16, 64)),
             effort=0.01, joined=True,
@@ -79,14 +79,14 @@ TABLE: dict[str, Entry[Can]] = {
         Can((*ROOTLESS, "alltoall"), JOINED, effort=1.0, joined=True),
     ),
     "pairwise": _entry(
-        "classic.pairwise:pairwise", "one partner a step, and just what it needs",
+        "classic.pairwise:pairwise", "one partner per step, which gets exactly its blocks",
         Can(
             (*ROOTLESS, "alltoall"), JOINED, effort=2.0, joined=True,
             most={**dict.fromkeys(ALL_ROOTS, 2**14), "allreduce": 2**13},
         ),
     ),
     "direct": _entry(
-        "classic.direct:direct", "everything in one step, straight to whoever needs it",
+        "classic.direct:direct", "everything in one step, straight to each receiver",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), JOINED, effort=1.0, joined=True,
             most=dict.fromkeys(ALL_ROOTS, 2**14),
@@ -123,7 +123,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "relay": _entry(
         "relations.relay:relay",
-        "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
+        "trees along existing links: of shortest paths, or several that share the data",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
             sweep=({}, {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}), effort=2.0,
@@ -135,14 +135,14 @@ TABLE: dict[str, Entry[Can]] = {
         Can(("scatter", "gather", "alltoall", "custom"), "any connected one", effort=200.0, most={"alltoall": 2**11}),
     ),
     "greedy": _entry(
-        "greedy.greedy:greedy", "step by step, every link something that is missing: quick on thousands of ranks",
+        "greedy.greedy:greedy", "in every step every link delivers a missing chunk: quick on thousands of ranks",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
             effort=85.0, tuned_from=65, most=dict.fromkeys(ALL_ROOTS, 2**10),
         ),
     ),
     "trees": _entry(
-        "trees.trees:trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
+        "trees.trees:trees", "packed trees, pipelined, at the greatest possible rate, with a proof",
         Can(
             ("broadcast", "reduce", *ROOTLESS),
             "any connected one of up to 512 ranks, with one root or with symmetries 2048", effort=45.0, sizes=True,
@@ -164,7 +164,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "compose": _entry(
         "compose.compose:compose",
-        "plans of others for groups of ranks, put together level by level, every level at work at once",
+        "plans of other planners for groups of ranks, level by level, all levels working at once",
         Can(
             ("broadcast", "reduce", *ROOTLESS, "alltoall"),
             "any whose places or links show groups that are joined among themselves (clusters, tori)", effort=5.0,
