@@ -21,7 +21,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.blink import blink
-from antiphon.planners.trees.forest import forests
+from antiphon.planners.trees.forest import pack_forests
 from antiphon.planners.trees.trees import trees
 from antiphon.reproduce.blink_allocations import unique_allocations
 
@@ -75,8 +75,8 @@ def bench_growth() -> dict[str, Any]:
         topology = antiphon.topology(A100.format(boxes))
         worse = degrade(topology, links=[0], slower=2)
         demand = dict.fromkeys(range(worse.ranks), 1)
-        took = medians(lambda t=worse, d=demand: forests(t, d, tuple(d)), 1)["cpu_seconds"]
-        result = forests(worse, demand, tuple(demand))
+        took = medians(lambda t=worse, d=demand: pack_forests(t, d, tuple(d)), 1)["cpu_seconds"]
+        result = pack_forests(worse, demand, tuple(demand))
         deepest = None if result is None else max(tree.depth for tree in result[1])
         rows.append([worse.ranks, took, "refused" if result is None else len(result[1]), deepest])
         found[str(worse.ranks)] = {"cpu_seconds": took, "deepest": deepest}

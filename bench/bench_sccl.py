@@ -158,8 +158,8 @@ def spreading() -> list[tuple[str, Topology, Collective, tuple[int, int, int]]]:
 def child_engine(engine: str, number: int) -> dict[str, Any]:
     """One row by one engine. The process is ended from outside, or by the limit on its CPU time."""
     from antiphon.core.ksync.instance import instance_of
-    from antiphon.planners.synth.auto import Solved, decide
-    from antiphon.planners.synth.group import trivial
+    from antiphon.planners.synth.auto import Solved, decide_candidate
+    from antiphon.planners.synth.group import trivial_group
     from antiphon.planners.synth.search import Findings
     from antiphon.planners.synth.task import Effort, Task
 
@@ -176,9 +176,11 @@ def child_engine(engine: str, number: int) -> dict[str, Any]:
     for _ in range(REPEATS if engine == "auto" else 1):
         begin = cpu()
         if engine == "auto":
-            found = isinstance(decide(Findings(instance_of(machine, collective)), parts, steps, rounds), Solved)
+            found = isinstance(
+                decide_candidate(Findings(instance_of(machine, collective)), parts, steps, rounds), Solved
+            )
         else:
-            found = z3(Task(instance, parts, steps, rounds), trivial(instance), Effort()).moves is not None
+            found = z3(Task(instance, parts, steps, rounds), trivial_group(instance), Effort()).moves is not None
         if not found:
             sys.exit(f"{engine} did not find row {number}")
         runs.append(cpu() - begin)

@@ -21,7 +21,7 @@ from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.formats.points.smtlib import Weighted, at_most_one, load_constraints, smt_lines
 from antiphon.planners.synth.group import Renamings, orbits
-from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
+from antiphon.planners.synth.task import Answer, Effort, Move, Task, drop_useless_moves, orbit_moves
 
 library, cp_model = Later("z3"), Later("ortools.sat.python.cp_model")
 PER_CONFLICT = 1e-3  # of CP-SAT's deterministic seconds: about what it takes for one
@@ -47,7 +47,7 @@ def z3(task: Task, group: Renamings, effort: Effort) -> Answer:
             for arc, (path, b) in enumerate(zip(arcs.paths, arcs.head.tolist(), strict=True))
             if bool(model.get(f"x{c}_{arc}", False))
         ]
-        moves += [(k, i, path, step) for path, step in tidy(task.instance, k, sent)]
+        moves += [(k, i, path, step) for path, step in drop_useless_moves(task.instance, k, sent)]
     return Answer(tuple(moves))
 
 
@@ -64,7 +64,7 @@ def boolean(task: Task, group: Renamings, effort: Effort) -> Answer:
             for step in range(task.steps)
             if bool(model.get(f"x{c}_{arc}_{step}", False))
         ]
-        moves += [(k, i, path, step) for path, step in tidy(task.instance, k, sent)]
+        moves += [(k, i, path, step) for path, step in drop_useless_moves(task.instance, k, sent)]
     return Answer(tuple(moves))
 
 
@@ -160,7 +160,7 @@ def cpsat(task: Task, group: Renamings, effort: Effort) -> Answer:
     moves: list[Move] = []
     for (kind, number), sent in zip(chunks, sends, strict=True):
         chosen = [(instance.arcs.paths[arc], step) for (arc, step), x in sent.items() if solver.boolean_value(x)]
-        moves += images(instance, group, kind, number, tidy(instance, kind, chosen))
+        moves += orbit_moves(instance, group, kind, number, drop_useless_moves(instance, kind, chosen))
     return Answer(tuple(moves))
 
 

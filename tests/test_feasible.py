@@ -25,7 +25,7 @@ from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, NotFound
 from antiphon.planners.synth import one_point
-from antiphon.planners.synth.in_place import in_place
+from antiphon.planners.synth.in_place import find_in_place
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Effort
@@ -90,13 +90,13 @@ def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exi
 ) -> None:
     """Eight roots of two kinds, on a machine that is alike both ways: sixteen broadcasts are two problems."""
     looked_at = []
-    forbidden = Findings.forbidden
+    forbidden = Findings.check_bounds
 
     def heard(self: Findings, *asked: int) -> Impossible | None:
         looked_at.append(self.instance.collective.kind)
         return forbidden(self, *asked)
 
-    monkeypatch.setattr(Findings, "forbidden", heard)
+    monkeypatch.setattr(Findings, "check_bounds", heard)
     machine = topology(DGX1)
     wanted = dict(zip(("chunks", "steps", "rounds"), figures, strict=True))
     list(sccl(Request(machine, collective("allreduce", machine)), **wanted, cache=False))
@@ -126,7 +126,7 @@ def test_without_time_nothing_is_said_to_be_impossible(capsys: Capture) -> None:
 
 
 def test_what_only_a_solver_says_is_no_proof(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_point, "decide", lambda *args, **how: Impossible("search"))
+    monkeypatch.setattr(one_point, "decide_candidate", lambda *args, **how: Impossible("search"))
     found = answer(capsys, *wish(DGX1, 2, 2, 3, "allgather"), code=1)
     assert found["feasible"] is None
     assert "no proof" in found["searched"][0]["why"]
@@ -165,7 +165,7 @@ def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, sp
     except Invalid:
         assume(False)  # some rank is out of reach
     asked = chunks, steps, steps + spare
-    found = in_place(instance, target, asked, Effort(5000, seed=0)).schedule
+    found = find_in_place(instance, target, asked, Effort(5000, seed=0)).schedule
     if found is None:
         return
     (made,) = sccl(Request(machine, target), chunks=chunks, steps=steps, rounds=steps + spare, cache=False)
@@ -182,5 +182,5 @@ def test_in_place_is_found_in_the_least_steps_that_can_be() -> None:
         target = collective("allreduce", machine)
         instance = instance_of(machine, Collective("allgather", 3))
         for steps in (1, 2, 3):
-            found = in_place(instance, target, (1, steps, steps), Effort(5000))
+            found = find_in_place(instance, target, (1, steps, steps), Effort(5000))
             assert (found.schedule is not None) == (steps >= least)

@@ -270,11 +270,11 @@ def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
     """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
     machine = topology("torus:dims=4x4")
     search = Findings(instance_of(machine, collective("broadcast", machine)))
-    here = [linear.split(search.program(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
+    here = [linear.split_rounds(search.program_for(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
     assert can_fork()
 
     def work(job: int, _: Any) -> Any:
-        return linear.split(search.program(5 + job), 2 * job + 9, 2 * job + 10)
+        return linear.split_rounds(search.program_for(5 + job), 2 * job + 9, 2 * job + 10)
 
     assert list(in_order(range(2), terms(work))) == list(enumerate(here))
 

@@ -26,9 +26,9 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.synth import refute as refuting
 from antiphon.planners.synth.elaborate import Elaboration
-from antiphon.planners.synth.group import trivial
-from antiphon.planners.synth.refute import refute
-from antiphon.planners.synth.sat import sat
+from antiphon.planners.synth.group import trivial_group
+from antiphon.planners.synth.refute import find_refutation
+from antiphon.planners.synth.sat import solve_sat
 from antiphon.planners.synth.task import Effort, Task
 from antiphon.topologies import topology
 
@@ -42,7 +42,7 @@ def torus() -> Instance:
 
 @cache
 def proved(parts: int, rounds: int, ordered: bool) -> Refutation:
-    found = refute(torus(), Question(parts, 4, rounds, ordered=ordered), Effort())[0]
+    found = find_refutation(torus(), Question(parts, 4, rounds, ordered=ordered), Effort())[0]
     assert found is not None
     return found
 
@@ -79,35 +79,35 @@ def test_torus_plain(parts: int, rounds: int) -> None:
 
 
 def test_torus_with_an_algorithm() -> None:
-    assert refute(torus(), Question(8, 4, 7, ordered=True), Effort())[0] is None
+    assert find_refutation(torus(), Question(8, 4, 7, ordered=True), Effort())[0] is None
 
 
 def test_effort_spent() -> None:
-    assert refute(torus(), Question(12, 4, 8), Effort(conflicts=50))[0] is None
+    assert find_refutation(torus(), Question(12, 4, 8), Effort(conflicts=50))[0] is None
 
 
 def test_too_few_steps() -> None:
-    found = refute(torus(), Question(1, 3, 30), Effort())[0]
+    found = find_refutation(torus(), Question(1, 3, 30), Effort())[0]
     assert found is not None
     assert len(found.proof) < 30
     check_refutation(torus(), found)
 
 
 def test_given_split() -> None:
-    found = refute(torus(), Question(8, 4, 6, (2, 1, 1, 2), True), Effort(), again=0)[0]
+    found = find_refutation(torus(), Question(8, 4, 6, (2, 1, 1, 2), True), Effort(), again=0)[0]
     assert found is not None
     check_refutation(torus(), Refutation.of_json(json.loads(json.dumps(found.as_json()))))
 
 
 def test_restart_with_shuffled_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refuting, "FIRST", 20)
-    found = refute(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
+    found = find_refutation(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
     assert found is not None
     check_refutation(torus(), found)
 
 
 def test_a_proof_is_checked_without_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = refute(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
+    found = find_refutation(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
     monkeypatch.setitem(__import__("sys").modules, "pysat.solvers", None)
     assert found is not None
     check_refutation(torus(), found)
@@ -326,21 +326,21 @@ def test_chains_of_random_clauses() -> None:
         lines = drup(clauses)
         if lines is not None:
             work = Elaboration(clauses, variables)
-            work.forward(lines)
-            check(clauses, work.chains())
+            work.read_proof(lines)
+            check(clauses, work.build_chains())
             refuted += 1
     assert refuted > examples(25) // 2
 
 
 def test_proof_without_an_end() -> None:
     work = Elaboration([[1, 2, 3], [-1, 2, 3]], 3)
-    assert not work.forward(["2 3 0"])
+    assert not work.read_proof(["2 3 0"])
     with pytest.raises(RuntimeError, match="does not reach"):
-        work.chains()
+        work.build_chains()
     work = Elaboration([[1, 2, 3]], 3)
-    assert work.forward(["1 0", "-1 0"])
+    assert work.read_proof(["1 0", "-1 0"])
     with pytest.raises(RuntimeError, match="does not follow"):
-        work.chains()
+        work.build_chains()
 
 
 # ---- the clauses against exhaustive search ----
@@ -463,7 +463,7 @@ def agrees(seed: int) -> bool | None:
     for ordered in (True, False):
         asked = Question(parts, steps, rounds, None, ordered)
         assert solved(formula(instance, asked).clauses) == truth, seed
-        found = refute(instance, asked, Effort())[0]
+        found = find_refutation(instance, asked, Effort())[0]
         assert (found is None) == truth, seed
         if found is not None:
             check_refutation(instance, found)
@@ -496,7 +496,7 @@ def test_clauses_agree_with_the_engine() -> None:
         parts, steps, rounds = rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 9)
         least = max(1, instance.least_steps)
         engine = any(
-            sat(Task(instance, parts, s, rounds), trivial(instance), Effort()).moves is not None
+            solve_sat(Task(instance, parts, s, rounds), trivial_group(instance), Effort()).moves is not None
             for s in range(least, min(steps, rounds) + 1)
         )
         seen.add(engine)

@@ -448,7 +448,7 @@ TAKEN: dict[tuple[str, str], str] = {
     ("tests/test_fuzz.py", "_at_once"): "a verifier is made lax in one part, to see it caught",
     ("tests/test_fuzz.py", "_no_hub"): "as above",
     ("tests/test_fuzz.py", "_own"): "as above",
-    ("tests/test_sccl_group.py", "_after"): "it counts products of permutations: a cost that nothing tells",
+    ("tests/test_sccl_group.py", "_apply_after"): "it counts products of permutations: a cost that nothing tells",
     ("tests/test_tune_stopped.py", "_process"): "nobody can ask for processes that take too long to get ready",
     ("tests/torch_between.py", "_set_default_timeout"): "PyTorch's own name for it: backends have no other",
     ("tests/torch_suite.py", "_DistTestBase"): "PyTorch's own, of a module that may come from a file",

@@ -46,7 +46,7 @@ LEFT = {
     "planners/rings": 1,
     "planners/shared": 51,
     "planners/switchtrees": 1,
-    "planners/synth": 46,
+    "planners/synth": 33,
     "planners/trees": 3,
     "reproduce": 2,
     "runtimes/device": 5,

@@ -143,7 +143,7 @@ def test_no_row_has_room_for_more_chunks(spec: str, table: Any) -> None:
             if (spec, kind, row.point) == ("dgx1v_sccl", "broadcast", (6, 3, 5)):
                 continue  # dominated by (6, 3, 3)
             parts = search.instance.parts_of(row.chunks) + 1
-            why = search.forbidden(parts, row.steps, row.rounds)
+            why = search.check_bounds(parts, row.steps, row.rounds)
             assert why is not None, (kind, row.point)
             value = worth(search.instance, why.duals[0].dual)  # the dual alone, evaluated anew
             assert row.rounds < parts * value.rounds_per_part

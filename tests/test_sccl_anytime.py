@@ -14,9 +14,9 @@ from quick import in_turn
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import EffortSpent
 from antiphon.planners.synth import patience
-from antiphon.planners.synth.auto import decide
-from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
-from antiphon.planners.synth.points import certificate
+from antiphon.planners.synth.auto import decide_candidate
+from antiphon.planners.synth.frontier import Limits, Point, find_frontier, usual_steps
+from antiphon.planners.synth.points import build_certificate
 from antiphon.planners.synth.purse import UNIT, Purse
 from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
@@ -32,7 +32,8 @@ def a_search(spec: str, kind: str, effort: int = FAR) -> Findings:
 
 def told(points: list[Point]) -> list[tuple[object, ...]]:
     return [
-        (p.chunks, p.steps, p.rounds, p.moves, p.engine, p.open, json.dumps(certificate(p, "plan", 4))) for p in points
+        (p.chunks, p.steps, p.rounds, p.moves, p.engine, p.open, json.dumps(build_certificate(p, "plan", 4)))
+        for p in points
     ]
 
 
@@ -50,9 +51,9 @@ def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
 @pytest.mark.slow
 def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
-    here = list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
+    here = list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
     monkeypatch.setattr(patience, "SMALL", 0)
-    apart = [list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 3)]
+    apart = [list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 3)]
     assert len(here) >= 2
     assert told(apart[0]) == told(apart[1])
     assert last(apart[0]) == last(here)
@@ -63,7 +64,7 @@ def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(patience, "each_apart", refused)
-    points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
+    points = list(find_frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
     assert [(p.chunks, p.steps, p.rounds) for p in points] == [(2, 2, 3), (6, 3, 7)]
 
 
@@ -71,12 +72,12 @@ def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: py
     def deadly(search: Findings, parts: int, steps: int, rounds: int, **more: Any) -> Any:
         if (parts, steps, rounds) == (6, 3, 7):
             os.kill(os.getpid(), signal.SIGKILL)
-        return decide(search, parts, steps, rounds, **more)
+        return decide_candidate(search, parts, steps, rounds, **more)
 
     monkeypatch.setattr(patience, "SMALL", 0)
-    monkeypatch.setattr(patience, "decide", deadly)
+    monkeypatch.setattr(patience, "decide_candidate", deadly)
     said: list[str] = []
-    points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
+    points = list(find_frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
     assert [p.steps for p in points][:2] == [2, 3]
     assert points[-1].proof == "best-found-in-budget"
     assert (6, 7) in points[-1].open
@@ -101,15 +102,15 @@ class Hard:
         if hard and self.calls:
             self.calls -= 1
             raise EffortSpent("its effort is spent")
-        return decide(search, parts, steps, rounds, **more)
+        return decide_candidate(search, parts, steps, rounds, **more)
 
 
 def squeezed(monkeypatch: pytest.MonkeyPatch, calls: int) -> list[Point]:
     """Broadcast on a ring, where the first candidate of each number of steps is the best."""
-    monkeypatch.setattr(patience, "decide", Hard(calls))
+    monkeypatch.setattr(patience, "decide_candidate", Hard(calls))
     monkeypatch.setattr(patience, "can_fork", lambda: False)  # to count calls here
     search = a_search("ring:ranks=8", "broadcast")
-    return list(frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
+    return list(find_frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
 
 
 @pytest.mark.slow

@@ -25,9 +25,9 @@ from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth import cache as caching
-from antiphon.planners.synth.auto import Solved, decide
-from antiphon.planners.synth.cache import Cache, Kept, asked_for, is_algorithm
-from antiphon.planners.synth.canonical import posed
+from antiphon.planners.synth.auto import Solved, decide_candidate
+from antiphon.planners.synth.cache import Cache, Kept, cache_for_option, is_algorithm
+from antiphon.planners.synth.canonical import pose_canonically
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer
@@ -57,7 +57,9 @@ def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
 
 def a_search(cache: Cache | None, seed: int = 0) -> Findings:
     machine = topology("dgx1v_sccl")
-    return Findings(posed(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache)
+    return Findings(
+        pose_canonically(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache
+    )
 
 
 POINT = (2, 2, 3)  # parts, steps, rounds of an allgather on the DGX-1: one that an engine finds
@@ -91,9 +93,9 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
 def refutable(cache: Cache | None) -> tuple[Findings, tuple[int, int, int]]:
     """A problem that the program over time admits and that only a search refutes."""
     for seed in range(100, 200):  # none of those before
-        asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
+        asked = pose_canonically(case(seed, most_ranks=5, most_chunks=8)).instance
         point = 1, asked.least_steps + 1, asked.least_steps + 1
-        decided = decide(Findings(asked), *point)
+        decided = decide_candidate(Findings(asked), *point)
         if isinstance(decided, Impossible) and decided.how == "search" and decided.resolution is not None:
             return Findings(asked, cache=cache), point
     raise AssertionError("none was found")
@@ -101,40 +103,40 @@ def refutable(cache: Cache | None) -> tuple[Findings, tuple[int, int, int]]:
 
 def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search, point = refutable(Cache(tmp_path))
-    first = decide(search, *point)
+    first = decide_candidate(search, *point)
     assert isinstance(first, Impossible)
     assert first.resolution is not None
-    for engine in ("flow", "refute", "sat", "suits"):
+    for engine in ("solve_flow", "find_refutation", "solve_sat", "has_single_destinations"):
         monkeypatch.setattr(auto, engine, None)
     with pytest.raises(TypeError):
-        decide(Findings(search.instance), *point)
-    assert decide(Findings(search.instance, cache=Cache(tmp_path)), *point) == first
+        decide_candidate(Findings(search.instance), *point)
+    assert decide_candidate(Findings(search.instance, cache=Cache(tmp_path)), *point) == first
 
 
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "sccl")
     with monkeypatch.context() as change:
-        change.setattr(auto, "suits", lambda instance: True)
-        change.setattr(auto, "flow", lambda *args: Answer(None, refuted=True))
-        change.setattr(auto, "refute", lambda *args: (None, 0))
-        assert decide(a_search(cache), *POINT) == Impossible("search")
+        change.setattr(auto, "has_single_destinations", lambda instance: True)
+        change.setattr(auto, "solve_flow", lambda *args: Answer(None, refuted=True))
+        change.setattr(auto, "find_refutation", lambda *args: (None, 0))
+        assert decide_candidate(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
-    assert isinstance(decide(a_search(cache), *POINT), Solved)
+    assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
 
 
 def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> None:
     """A file as if we wrote it, about a point that exists: without a proof, with that of another, with a false one."""
     other, point = refutable(None)
-    stolen = decide(other, *point)
+    stolen = decide_candidate(other, *point)
     assert isinstance(stolen, Impossible)
     assert stolen.resolution is not None
     parts, steps, rounds = POINT
     renamed = {**stolen.resolution, "parts": parts, "steps": steps, "rounds": rounds}
     for proof in (None, {}, stolen.resolution, renamed, {**renamed, "proof": ""}, {**renamed, "split": [1, 2]}):
         cache, search = Cache(tmp_path), a_search(None)
-        cache.put(search.question(*POINT), Kept([1], resolution=proof))
-        assert cache.get(search.question(*POINT)) is None, proof
-        assert isinstance(decide(a_search(cache), *POINT), Solved)
+        cache.put(search.cache_question(*POINT), Kept([1], resolution=proof))
+        assert cache.get(search.cache_question(*POINT)) is None, proof
+        assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
 
 
 def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
@@ -148,32 +150,32 @@ def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
 def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:
     searches = [a_search(None), a_search(None, seed=1)]
     machine = topology("dgx1p")  # other bandwidths
-    searches.append(Findings(posed(instance_of(machine, collective("allgather", machine))).instance))
-    names = {search.question(*POINT).name for search in searches}
-    names |= {searches[0].question(*point).name for point in ((1, 2, 3), (2, 3, 3), (2, 2, 4))}
+    searches.append(Findings(pose_canonically(instance_of(machine, collective("allgather", machine))).instance))
+    names = {search.cache_question(*POINT).name for search in searches}
+    names |= {searches[0].cache_question(*point).name for point in ((1, 2, 3), (2, 3, 3), (2, 2, 4))}
     assert len(names) == 6
     machine = topology("dgx1v")  # the same, numbered otherwise
-    alike = Findings(posed(instance_of(machine, collective("allgather", machine))).instance)
-    assert searches[0].question(*POINT).name == alike.question(*POINT).name
+    alike = Findings(pose_canonically(instance_of(machine, collective("allgather", machine))).instance)
+    assert searches[0].cache_question(*POINT).name == alike.cache_question(*POINT).name
 
 
 def test_another_release_does_not_see_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = a_search(None).question(*POINT).name
-    caching.makers.cache_clear()
+    before = a_search(None).cache_question(*POINT).name
+    caching.producer_versions.cache_clear()
     with monkeypatch.context() as change:
         change.setattr(caching.metadata, "version", lambda name: "0" if name == "igraph" else "1")
-        assert a_search(None).question(*POINT).name != before
-    caching.makers.cache_clear()
-    assert a_search(None).question(*POINT).name == before
+        assert a_search(None).cache_question(*POINT).name != before
+    caching.producer_versions.cache_clear()
+    assert a_search(None).cache_question(*POINT).name == before
 
 
 def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path: Path) -> None:
     cache, search = Cache(tmp_path), a_search(None)
-    found = decide(search, *POINT)
+    found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
-    cache.put(search.question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
-    assert decide(a_search(cache), *POINT, turns=2) is None
-    assert decide(a_search(cache), *POINT, turns=3) == found
+    cache.put(search.cache_question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
+    assert decide_candidate(a_search(cache), *POINT, turns=2) is None
+    assert decide_candidate(a_search(cache), *POINT, turns=3) == found
 
 
 @pytest.mark.parametrize("effort", in_turn([0.01, 0.05, 0.2], 3))
@@ -216,7 +218,7 @@ def rewritten(path: Path, forged: Any) -> None:
 def answered(path: Path, answer: Kept) -> None:
     """The file just as if this had been found."""
     path.unlink()
-    Cache(path.parent).put(a_search(None).question(*POINT), answer)
+    Cache(path.parent).put(a_search(None).cache_question(*POINT), answer)
     assert path.exists()
 
 
@@ -241,21 +243,21 @@ def forgeries() -> Iterator[Any]:
 )
 def test_what_is_no_answer_is_sought_anew_and_replaced(name: str, forge: Any, tmp_path: Path, watched: Watched) -> None:
     cache = Cache(tmp_path / "sccl")
-    found = decide(a_search(cache), *POINT)
+    found = decide_candidate(a_search(cache), *POINT)
     watched.taken()
     path = kept_file(cache.folder)
     forge(path)
-    assert decide(a_search(cache), *POINT) == found
+    assert decide_candidate(a_search(cache), *POINT) == found
     assert watched.taken(), name
-    assert decide(a_search(cache), *POINT) == found
+    assert decide_candidate(a_search(cache), *POINT) == found
     assert not watched.taken()
 
 
 def test_moves_are_checked_one_by_one() -> None:
     """Whatever is taken from the moves of an algorithm, or changed in one, leaves none, and it needs its rounds."""
     search = a_search(None)
-    asked = search.question(*POINT)
-    found = decide(search, *POINT)
+    asked = search.cache_question(*POINT)
+    found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
     assert is_algorithm(asked, found.moves)
     assert not is_algorithm(replace(asked, rounds=2), found.moves)
@@ -274,9 +276,9 @@ def test_moves_are_checked_one_by_one() -> None:
 
 def test_paths_through_switches_are_checked() -> None:
     machine = topology("star:ranks=3")
-    search = Findings(posed(instance_of(machine, collective("broadcast", machine))).instance)
-    asked = search.question(1, 1, 2)
-    found = decide(search, 1, 1, 2)
+    search = Findings(pose_canonically(instance_of(machine, collective("broadcast", machine))).instance)
+    asked = search.cache_question(1, 1, 2)
+    found = decide_candidate(search, 1, 1, 2)
     assert isinstance(found, Solved)
     assert is_algorithm(asked, found.moves)
     (kind, chunk, path, step), other = found.moves
@@ -292,7 +294,7 @@ def test_paths_through_switches_are_checked() -> None:
 
 def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def place() -> Path | None:
-        found = asked_for(True)
+        found = cache_for_option(True)
         return found and found.folder
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -307,35 +309,35 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place() == tmp_path / "xdg" / "antiphon" / "sccl"
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "mine"))
     assert place() == tmp_path / "mine" / "sccl"
-    assert asked_for(False) is asked_for("false") is None
-    assert asked_for("true") is not None
+    assert cache_for_option(False) is cache_for_option("false") is None
+    assert cache_for_option("true") is not None
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
     assert place() is None
     with pytest.raises(Invalid, match="cache: expected true or false, got 3"):
-        asked_for(3)
+        cache_for_option(3)
 
 
 def test_a_folder_that_cannot_be_used_is_no_cache(tmp_path: Path, watched: Watched) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / "file" / "sccl")
     for _ in range(2):
-        assert isinstance(decide(a_search(cache), *POINT), Solved)
+        assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
         assert watched.taken()
     assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_a_file_that_cannot_be_written_is_let_be(tmp_path: Path) -> None:
     cache, search = Cache(tmp_path), a_search(None)
-    (tmp_path / f"{search.question(*POINT).name}.json.gz").mkdir()
-    assert isinstance(decide(a_search(cache), *POINT), Solved)
+    (tmp_path / f"{search.cache_question(*POINT).name}.json.gz").mkdir()
+    assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
 
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     search = a_search(None)
-    found = decide(search, *POINT)
+    found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
     moves = list(found.moves)
-    asked = [search.question(2, 2, rounds) for rounds in range(3, 9)]
+    asked = [search.cache_question(2, 2, rounds) for rounds in range(3, 9)]
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
     roomy = Cache(tmp_path)
     for age, one in enumerate(asked[:5]):
@@ -346,7 +348,7 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     os.utime(left_over, ns=(0, 0))
     assert roomy.get(asked[0]) == Kept([0], moves=moves)  # used just now
     size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
-    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept([5], moves=moves))
+    Cache(tmp_path, max_bytes=3 * size + size // 2).put(asked[5], Kept([5], moves=moves))
     assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
     assert (tmp_path / "notes.txt").exists()
     assert not left_over.exists()
@@ -354,9 +356,9 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
 
 def test_several_may_write_at_once(tmp_path: Path) -> None:
     search = a_search(None)
-    found = decide(search, *POINT)
+    found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
-    asked, answer = search.question(*POINT), Kept([1], found.engine, list(found.moves))
+    asked, answer = search.cache_question(*POINT), Kept([1], found.engine, list(found.moves))
     Cache(tmp_path).put(asked, answer)
     seen: list[Kept | None] = []
 
@@ -378,12 +380,12 @@ def test_several_may_write_at_once(tmp_path: Path) -> None:
 def test_any_answer_comes_back_as_it_was(tmp_path: Path) -> None:
     cache, kept = Cache(tmp_path), set[str]()
     for seed in range(examples(40)):
-        asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
+        asked = pose_canonically(case(seed, most_ranks=5, most_chunks=8)).instance
         first = Findings(asked, cache=cache)
         point = 1, asked.least_steps + 1, asked.least_steps + 3
-        decided = decide(first, *point)
+        decided = decide_candidate(first, *point)
         if isinstance(decided, Solved) or (isinstance(decided, Impossible) and decided.resolution is not None):
-            assert decide(Findings(asked, cache=cache), *point) == decided
-            kept.add(f"{first.question(*point).name}.json.gz")
+            assert decide_candidate(Findings(asked, cache=cache), *point) == decided
+            kept.add(f"{first.cache_question(*point).name}.json.gz")
     assert kept == {path.name for path in tmp_path.iterdir()}
     assert len(kept) > examples(40) // 2

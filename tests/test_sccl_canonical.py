@@ -28,8 +28,8 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
-from antiphon.planners.synth.canonical import posed
-from antiphon.planners.synth.frontier import Limits, frontier
+from antiphon.planners.synth.canonical import pose_canonically
+from antiphon.planners.synth.frontier import Limits, find_frontier
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.select import collective
@@ -62,7 +62,7 @@ def form(instance: Instance) -> object:
 
 
 def form_of(machine: Topology, what: Collective) -> object:
-    found = posed(instance_of(machine, what)).instance
+    found = pose_canonically(instance_of(machine, what)).instance
     return fingerprint(found), form(found)
 
 
@@ -131,7 +131,7 @@ def test_any_renaming_is_the_same_problem(seed: int, other: int) -> None:
     assert (rebuilt.tail.tolist(), rebuilt.limits_of) == (there.tail.tolist(), there.limits_of)
     assert rebuilt.capacity == there.capacity
     assert set(map(repr, map(sides, rebuilt.kinds))) == set(map(repr, map(sides, there.kinds)))
-    proved = Findings(there).proved(max(there.least_steps, 1) + 1)
+    proved = Findings(there).prove_least(max(there.least_steps, 1) + 1)
     dual = StepDual.of_json(json.loads(json.dumps(renamed_dual(proved.dual, naming.inverse()).as_json())))
     assert worth(asked, dual) == proved.worth
 
@@ -154,7 +154,7 @@ def sides(kind: Any) -> object:
 def test_a_renaming_that_is_none_is_refused(change: dict[str, object]) -> None:
     star = build("star", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("link", GB)), switches=1)
     asked = instance_of(star, Collective("allgather", 3))
-    good = posed(asked).back.as_json()
+    good = pose_canonically(asked).back.as_json()
     Naming.of_json(good, asked)
     with pytest.raises(Invalid, match="its renaming of"):
         Naming.of_json({**good, **change}, asked)
@@ -168,7 +168,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[object] = []
-        sat, apart, flow = auto.sat, auto.apart, auto.flow
+        sat, apart, flow = auto.solve_sat, auto.apart, auto.solve_flow
 
         def watched_sat(task: Any, group: Any, effort: Any, solver: str, *rest: Any) -> Any:
             self._note(solver, task, group, effort)
@@ -182,9 +182,9 @@ class Watched:
             self._note("flow", task, group, effort)
             return flow(task, group, effort, *rest)
 
-        monkeypatch.setattr(auto, "sat", watched_sat)
+        monkeypatch.setattr(auto, "solve_sat", watched_sat)
         monkeypatch.setattr(auto, "apart", watched_apart)
-        monkeypatch.setattr(auto, "flow", watched_flow)
+        monkeypatch.setattr(auto, "solve_flow", watched_flow)
 
     def _note(self, engine: str, task: Any, group: Any, effort: Any) -> None:
         elements = tuple(getattr(group, part.name).tobytes() for part in fields(group))
@@ -265,12 +265,12 @@ def test_random_problems_have_the_same_frontier_for_the_same_work(watched: Watch
 @given(st.integers(0, 10**5))
 def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     asked = case(seed, most_ranks=5, most_chunks=8)
-    problem = posed(asked)
+    problem = pose_canonically(asked)
     search = Findings(problem.instance)
-    for point in frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
-        mine = problem.point(point)
+    for point in find_frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
+        mine = problem.translate_point(point)
         assert mine.instance is asked
-        assert worth(asked, mine.least.dual) == mine.least.worth
+        assert worth(asked, mine.bound_proof.dual) == mine.bound_proof.worth
         question = Question(asked, point.parts, point.steps, point.rounds, "")
         assert is_algorithm(question, mine.moves)
         for one, before in zip(mine.refuted, point.refuted, strict=True):
@@ -280,8 +280,8 @@ def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
 
 def test_a_proof_by_resolution_says_of_which_numbering_it_is() -> None:
     asked = case(4)
-    problem = posed(asked)
-    why = problem.impossible(Impossible("search", resolution={"proof": "x"}))
+    problem = pose_canonically(asked)
+    why = problem.translate_impossible(Impossible("search", resolution={"proof": "x"}))
     assert why.resolution is not None
     there = renamed(asked, Naming.of_json(why.resolution["naming"], asked))
     assert form(there) == form(problem.instance)

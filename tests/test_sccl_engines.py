@@ -19,21 +19,21 @@ from antiphon.core.loads import rounds
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth import linear
-from antiphon.planners.synth.flow import flow, suits
-from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
+from antiphon.planners.synth.flow import has_single_destinations, solve_flow
+from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, trivial_group
 from antiphon.planners.synth.program import StepProgram
-from antiphon.planners.synth.sat import sat
+from antiphon.planners.synth.sat import solve_sat
 from antiphon.planners.synth.task import Answer, Effort, Engine, Task, rounds_of, schedule_of
 from antiphon.topologies import topology
 
-ENGINES: dict[str, Engine] = {"z3": z3, "boolean": boolean, "cpsat": cpsat, "sat": sat}
+ENGINES: dict[str, Engine] = {"z3": z3, "boolean": boolean, "cpsat": cpsat, "sat": solve_sat}
 EFFORT = Effort(conflicts=20000)
 MOST_WORK = 4000  # of the search through all algorithms
 MORE = 8  # rounds beyond the steps that are gone through to find the fewest
 
 
 def engines(instance: Instance) -> dict[str, Engine]:
-    return ENGINES | ({"flow": flow} if suits(instance) else {})
+    return ENGINES | ({"flow": solve_flow} if has_single_destinations(instance) else {})
 
 
 def check(task: Task, answer: Answer) -> None:
@@ -55,7 +55,7 @@ def check(task: Task, answer: Answer) -> None:
 def agreed(task: Task, seed: int) -> bool | None:
     """What all engines say that say anything; what they find is checked."""
     said = {}
-    none = trivial(task.instance)
+    none = trivial_group(task.instance)
     for name, engine in engines(task.instance).items():
         answer = engine(task, none, EFFORT)
         if answer.moves is not None:
@@ -69,9 +69,9 @@ def agreed(task: Task, seed: int) -> bool | None:
 
 def fewest(instance: Instance, parts: int, steps: int) -> int | None:
     """The fewest rounds by one engine, if they are few."""
-    none = trivial(instance)
+    none = trivial_group(instance)
     counts = range(steps, steps + MORE + 1)
-    return next((r for r in counts if sat(Task(instance, parts, steps, r), none, EFFORT).moves is not None), None)
+    return next((r for r in counts if solve_sat(Task(instance, parts, steps, r), none, EFFORT).moves is not None), None)
 
 
 def sizes(instance: Instance, rng: random.Random) -> Iterator[tuple[int, int]]:
@@ -92,7 +92,7 @@ def compare(seed: int) -> None:
     group = group_of(instance)
     for parts, steps in sizes(instance, rng):
         least = fewest(instance, parts, steps)
-        proofs = [linear.least_rounds(StepProgram(instance, steps, g)).worth for g in (trivial(instance), group)]
+        proofs = [linear.least_rounds(StepProgram(instance, steps, g)).worth for g in (trivial_group(instance), group)]
         assert proofs[0].rounds_per_part == proofs[1].rounds_per_part
         if least is None:
             continue
@@ -103,20 +103,25 @@ def compare(seed: int) -> None:
         assert agreed(task, seed) is True
         split = a_split(rng, least, steps)
         possible = agreed(replace(task, split=split), seed)
-        forbids = linear.refute(StepProgram(instance, steps, group), split).worth.forbids(split, parts)
+        forbids = linear.refute_rounds(StepProgram(instance, steps, group), split).worth.forbids(split, parts)
         assert not (forbids and possible), (seed, split)
         with_symmetry(replace(task, rounds=least + rng.randint(0, 1)), group)
     if instance.least_steps > 1:
         too_few = Task(instance, 1, instance.least_steps - 1, instance.least_steps + 3)
-        assert not any(e(too_few, trivial(instance), EFFORT).moves for e in ENGINES.values())
+        assert not any(e(too_few, trivial_group(instance), EFFORT).moves for e in ENGINES.values())
 
 
 def with_symmetry(task: Task, group: Renamings) -> None:
     """Under any subgroup engines find algorithms or none; those they find are right."""
     weights = [kind.weight for kind in task.instance.kinds]
-    for part in subgroups(group, task.parts, weights)[:3]:
+    for part in find_subgroups(group, task.parts, weights)[:3]:
         if len(part) > 1:
-            asked: list[Engine] = [sat, cpsat, z3, *([flow] if suits(task.instance) else [])]
+            asked: list[Engine] = [
+                solve_sat,
+                cpsat,
+                z3,
+                *([solve_flow] if has_single_destinations(task.instance) else []),
+            ]
             answers = [engine(task, part, EFFORT) for engine in asked]
             for answer in answers:
                 if answer.moves is not None:
@@ -164,7 +169,7 @@ def test_a_ring_by_hand(engine: Engine) -> None:
     """On a one-way ring of 4, allgather takes 3 steps of a round per part each, and no other split will do."""
     ring = build("ring", 4, [(i, (i + 1) % 4, LINK) for i in range(4)])
     instance = instance_of(ring, Collective("allgather", 4))
-    none = trivial(instance)
+    none = trivial_group(instance)
     check(Task(instance, 1, 3, 3), engine(Task(instance, 1, 3, 3), none, Effort()))
     check(Task(instance, 2, 3, 6, (2, 2, 2)), engine(Task(instance, 2, 3, 6, (2, 2, 2)), none, Effort()))
     for task in (Task(instance, 1, 2, 9), Task(instance, 2, 3, 5), Task(instance, 2, 3, 6, (1, 3, 2))):
@@ -174,14 +179,14 @@ def test_a_ring_by_hand(engine: Engine) -> None:
 @pytest.mark.parametrize("engine", [z3, boolean, cpsat], ids=["z3", "boolean", "cpsat"])
 def test_fewer_rounds_than_steps_are_refuted(engine: Engine) -> None:
     instance = instance_of(topology("dgx1v_sccl"), Collective("allgather", 8))
-    assert engine(Task(instance, 1, 3, 2), trivial(instance), Effort()).refuted
+    assert engine(Task(instance, 1, 3, 2), trivial_group(instance), Effort()).refuted
 
 
 @pytest.mark.parametrize("engine", in_turn(ENGINES.values(), 2), ids=ENGINES)
 def test_the_same_seed_gives_the_same_algorithm(engine: Engine) -> None:
     instance = instance_of(topology("dgx1v_sccl"), Collective("allgather", 8))
     task = Task(instance, 2, 2, 3)
-    answers = [engine(task, trivial(instance), Effort(conflicts=10**6, seed=3)) for _ in range(2)]
+    answers = [engine(task, trivial_group(instance), Effort(conflicts=10**6, seed=3)) for _ in range(2)]
     assert answers[0] == answers[1]
     check(task, answers[0])
 
@@ -190,5 +195,5 @@ def test_the_same_seed_gives_the_same_algorithm(engine: Engine) -> None:
 def test_too_little_effort_says_nothing(engine: Engine) -> None:
     """(19, 5, 5) broadcast from GPU 0 of a DGX-1 is beyond any search: nobody may claim to have gone through it."""
     instance = instance_of(topology("dgx1v_sccl"), Collective("broadcast", 8, roots=(0,)))
-    answer = engine(Task(instance, 19, 5, 5), trivial(instance), Effort(conflicts=50))
+    answer = engine(Task(instance, 19, 5, 5), trivial_group(instance), Effort(conflicts=50))
     assert answer == Answer(None, refuted=False)

@@ -15,7 +15,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.planners.synth import group as _group
-from antiphon.planners.synth.group import Renamings, group_of, orbits, subgroups
+from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, orbits
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -93,7 +93,7 @@ def test_of_a_group_too_great_a_part_is_held(spec: str, most: int) -> None:
     check_closed(group)
     assert 1 < len(group) <= 512
     assert len(np.unique(orbits(group.nodes)[: instance.ranks])) <= 4
-    found = subgroups(group, 2, [kind.weight for kind in instance.kinds])
+    found = find_subgroups(group, 2, [kind.weight for kind in instance.kinds])
     assert max(map(len, found)) >= 2
     assert len(found[-1]) == 1
     assert all(len(one) <= most * instance.ranks for one in found)
@@ -132,13 +132,13 @@ def test_wide_tables_are_filled_for_chosen_elements_alone(monkeypatch: pytest.Mo
     """The group of full:ranks=24 has 24! elements: a search among random ones multiplies nothing but nodes."""
     instance = an_instance("full:ranks=24")
     wide = [0]
-    real = _group._after
+    real = _group._apply_after
 
     def counting(element: Any, rows: Any, widths: Any) -> Any:
         if len(widths) > 1:
             wide[0] += len(rows)
         return real(element, rows, widths)
 
-    monkeypatch.setattr(_group, "_after", counting)
+    monkeypatch.setattr(_group, "_apply_after", counting)
     group = group_of(instance)
     assert wide[0] == len(group) - 1

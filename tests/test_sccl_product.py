@@ -20,7 +20,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import join, relabel
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.planners.synth.product import by_product, factored
+from antiphon.planners.synth.product import by_product, factor_machine
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings
 from antiphon.planners.synth.task import rounds_of, schedule_of
@@ -71,21 +71,21 @@ def search_of(topology: Topology) -> Findings:
     ],
 )
 def test_factors_of_grids(topology: str, sizes: set[int]) -> None:
-    found = factored(search_of(antiphon.topology(topology)).instance)
+    found = factor_machine(search_of(antiphon.topology(topology)).instance)
     assert found is not None
     assert set(found.sizes) == sizes
 
 
 @pytest.mark.parametrize("topology", ["ring:ranks=5", "full:ranks=7", "dgx1v_sccl", "star:ranks=4", "dgx1v"])
 def test_what_is_no_product_is_seen_as_none(topology: str) -> None:
-    assert factored(search_of(antiphon.topology(topology)).instance) is None
+    assert factor_machine(search_of(antiphon.topology(topology)).instance) is None
 
 
 def test_one_wider_link_makes_it_no_product() -> None:
     grid = antiphon.topology("mesh:dims=3x3")
     ends = zip(grid.link_src.tolist(), grid.link_dst.tolist(), strict=True)
     links = [(a, b, LinkType("link", Fraction(2 if i == 0 else 1))) for i, (a, b) in enumerate(ends)]
-    assert factored(search_of(build("grid", 9, links, unit=1)).instance) is None
+    assert factor_machine(search_of(build("grid", 9, links, unit=1)).instance) is None
 
 
 sizes = st.integers(2, 3 if quick.ordinary else 4)
@@ -103,14 +103,14 @@ def test_any_product_gets_a_right_allgather(m: int, n: int, picked: list[int], u
     """Found in whatever numbering, right by the verifier, and its proof holds."""
     topology = product_of(machine(m, picked, units), machine(n, picked[::-1], units[::-1]), (m, n), seed)
     search = search_of(topology)
-    assert factored(search.instance) is not None
+    assert factor_machine(search.instance) is not None
     point = by_product(search)
     if point is None:  # whole numbers of chunks do not always work out within bounds
         return
     assert sum(rounds_of(search.instance, point.moves)) == point.rounds
     assert not verify(schedule_of(search.instance, point.parts, point.moves), topology).fault
     floor = bound(topology, search.instance.collective).inverse
-    assert point.least.worth.rounds_per_part == floor
+    assert point.bound_proof.worth.rounds_per_part == floor
     assert point.ratio >= floor
 
 

@@ -14,7 +14,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.planners.synth import auto, purse
 from antiphon.planners.synth import sccl as sccl_planner
-from antiphon.planners.synth.auto import Solved, decide
+from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.sccl import sccl as synthesize
 from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
@@ -28,17 +28,17 @@ def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Findings:
 
 def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tries crash; what comes after them finds the point all the same."""
-    real = auto.sat
+    real = auto.solve_sat
 
     def sometimes(*args: Any) -> Any:
         if args[2].seed == 0:  # the first try has its variables as they come
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args)
 
-    monkeypatch.setattr(auto, "sat", sometimes)
+    monkeypatch.setattr(auto, "solve_sat", sometimes)
     monkeypatch.setattr(auto, "QUICK", 0)  # all of them in processes of their own
     said: list[str] = []
-    found = decide(a_search(), 6, 3, 7, tell=said.append)
+    found = decide_candidate(a_search(), 6, 3, 7, tell=said.append)
     assert isinstance(found, Solved)
     assert any("SIGKILL" in line and "going on" in line for line in said)
 

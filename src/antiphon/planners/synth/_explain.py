@@ -1,4 +1,4 @@
-"""Why there is no such algorithm, in words: for people who design machines."""
+"""Explain in one sentence why no algorithm exists, for people who design machines."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from antiphon.planners.synth.search import Impossible
 _SHOWN = 6
 
 
-def explain(instance: Instance, parts: int, steps: int, rounds: int, why: Impossible) -> str:
-    """One sentence: what is impossible, and the bound that forbids it."""
+def explain_impossible(instance: Instance, parts: int, steps: int, rounds: int, why: Impossible) -> str:
+    """Return one sentence that names what is impossible and the bound that forbids it."""
     weight = instance.input_weight
     name = f"{instance.collective.kind} on {instance.topology.name}"
     request = f"no algorithm with C = {parts * weight}, S = {steps}, R = {rounds} exists for {name}"
     if why.how == "distance":
-        return f"no algorithm with S = {steps} exists for {name}: {_distance(instance)}"
+        return f"no algorithm with S = {steps} exists for {name}: {_describe_distance(instance)}"
     if why.how == "rounds":
         if rounds < steps:
             return f"{request}: each of its {steps} steps takes a round or more, so R is at least {steps}"
         lowest_ratio = why.duals[0].worth.rounds_per_part / weight
         return (
             f"no algorithm with S = {steps} and R/C below {lowest_ratio} exists for {name} (asked: "
-            f"{Fraction(rounds, parts * weight)}): {_prices(instance, why.duals[0])}"
+            f"{Fraction(rounds, parts * weight)}): {_describe_prices(instance, why.duals[0])}"
         )
     if why.how == "splits":
         return (
             f"{request}: for each way of dealing {rounds} rounds out to {steps} steps some links have too little room "
-            f"({len(why.duals)} sets of prices prove it); with one of them: {_prices(instance, why.duals[0])}"
+            f"({len(why.duals)} sets of prices prove it); with one of them: {_describe_prices(instance, why.duals[0])}"
         )
     return f"{request}: a proof by resolution, checked step by step, goes through all possibilities"
 
 
-def _distance(instance: Instance) -> str:
+def _describe_distance(instance: Instance) -> str:
     for kind in instance.kinds:
         far = instance.from_holders(kind)
         for dest in kind.dests:
@@ -45,8 +45,8 @@ def _distance(instance: Instance) -> str:
     return "something is farther away than that"
 
 
-def _prices(instance: Instance, proved: Proved) -> str:
-    """What the chunks of one part need of the priced links, and what these carry in a round."""
+def _describe_prices(instance: Instance, proved: Proved) -> str:
+    """Describe how often chunks must cross the priced links, and how much these carry in a round."""
     topology = instance.topology
     by_step: dict[int, list[str]] = defaultdict(list)
     for resource, step, price in proved.dual.prices.tolist():

@@ -1,9 +1,18 @@
-"""The engine `auto`: decides whether an algorithm of so many parts, steps and rounds exists, by whatever is quickest.
+"""Engine `auto`: decide whether an algorithm with given parts, steps and rounds exists, by the quickest method.
 
-Bounds first, then engines in turn: several groups, more and more splits of the rounds, MiniSat and CaDiCaL, each
-for a number of conflicts that grows fourfold from turn to turn. Refuted under a group or split says
-nothing, so a proof for the whole problem (no symmetry, free split) is sought in turn, too. Limits count conflicts, not
-seconds, and what they take is paid from the purse, so the answer depends on the seed and the effort alone.
+    1. bounds: distance, least R / parts (search.check_bounds)
+    2. a split of the rounds over the steps that the linear program admits, or a proof that none is admitted
+    3. integer flows (flow.py), if every chunk has one destination
+    4. SAT in turns (`_by_turns`): in turn t every combination of subgroup, split and solver gets about 4^t conflicts;
+       the number of subgroups and splits grows with t, too
+
+Symmetric solutions with a fixed split are by far the quickest to find, but "unsatisfiable under a group or split"
+proves nothing for the whole problem. So each turn also includes one try without symmetry and with free rounds that
+looks for a checkable resolution proof.
+
+Limits count conflicts, not seconds, and what was used is paid from the purse, so the answer depends on the seed and the
+effort alone. Answers that can be checked (an algorithm, a resolution proof) go to the cache, with the price after every
+turn, so a cached answer is charged as if it had been computed again.
 """
 
 from __future__ import annotations
@@ -15,16 +24,16 @@ from antiphon.core.ksync.cnf import Question
 from antiphon.errors import TimedOut
 from antiphon.isolate import Lost, Stopped, apart
 from antiphon.planners.synth.cache import Kept
-from antiphon.planners.synth.flow import flow, suits
+from antiphon.planners.synth.flow import has_single_destinations, solve_flow
 from antiphon.planners.synth.group import Renamings
 from antiphon.planners.synth.purse import TOO_LATE
-from antiphon.planners.synth.refute import refute
-from antiphon.planners.synth.sat import sat
+from antiphon.planners.synth.refute import find_refutation
+from antiphon.planners.synth.sat import solve_sat
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 FIRST = 3000  # conflicts in the first turn
-QUICK = 10000  # up to so many are tried in this process
+QUICK = 10000  # conflicts up to which a try runs in this process
 TURNS = 8
 FLOW_GROUPS = 3  # subgroups under which whole flows are tried
 SHUFFLES = 5
@@ -37,7 +46,7 @@ REFUTABLE = 5000  # times 4 for every turn: the size up to which that one is tri
 
 @dataclass(frozen=True)
 class Solved:
-    """An algorithm, and which engine found it."""
+    """An algorithm, and the engine that found it."""
 
     moves: tuple[Move, ...]
     engine: str
@@ -47,20 +56,21 @@ Decided = Solved | Impossible | None
 Tell = Callable[[str], None]
 
 
-def decide(
+def decide_candidate(
     search: Findings, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
     memory: int | None = None, turns: int = TURNS,
 ) -> Decided:  # fmt: skip
-    """Found, Impossible with its proof, or None where that many turns gave no answer. EffortSpent where the search's
-    purse does not do, or TimedOut.
+    """Return Solved, Impossible with its proof, or None if that many turns gave no answer.
+
+    Raises EffortSpent when the search's purse is empty, or TimedOut.
     """
-    forbidden = search.forbidden(parts, steps, rounds)
+    forbidden = search.check_bounds(parts, steps, rounds)
     if forbidden is not None:
         return forbidden
     task = Task(search.instance, parts, steps, rounds)
     if search.cache is None:
         return _by_engines(search, task, tell, memory, turns)[0]
-    question = search.question(parts, steps, rounds)
+    question = search.cache_question(parts, steps, rounds)
     cached = search.cache.get(question)
     if cached is None:
         before = search.purse.spent
@@ -71,6 +81,7 @@ def decide(
         elif isinstance(decided, Impossible) and decided.resolution is not None:
             search.cache.put(question, Kept(prices, resolution=decided.resolution))
         return decided
+    # charge what this many turns would have cost, and give the answer that they would have given
     search.purse.pay(cached.prices[min(turns, len(cached.prices)) - 1])
     if len(cached.prices) > turns:
         return None
@@ -80,15 +91,15 @@ def decide(
 
 
 def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
-    """What engines say, and what the purse had paid after every turn before the last."""
-    search.cuts.clear()  # what it takes shall not depend on what was asked before
-    split = search.split(task.parts, task.steps, task.rounds)
+    """Return the engines' answer, and what the purse had paid after every turn before the last."""
+    search.cuts.clear()  # the effort must not depend on earlier questions
+    split = search.find_split(task.parts, task.steps, task.rounds)
     if split is None:
         gone_through = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
         if isinstance(gone_through, Impossible):
             return gone_through, []
         split = gone_through
-    if suits(search.instance):
+    if has_single_destinations(search.instance):
         by_flow = _by_flow(search, task, split)
         if by_flow is not None:
             return by_flow, []
@@ -96,30 +107,32 @@ def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, tu
 
 
 def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Decided:
+    """Try integer flows, the most symmetric first; None if all remain undecided."""
     tries: list[tuple[Renamings, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
-    tries += [(group, None) for group in search.groups(task.parts)[:FLOW_GROUPS] if len(group) > 1]
-    tries += [(search.none, None)]
+    tries += [(group, None) for group in search.subgroups_for(task.parts)[:FLOW_GROUPS] if len(group) > 1]
+    tries += [(search.trivial_group, None)]
     for group, chosen in tries:
         search.purse.check()
         effort = Effort(seed=search.seed)
-        answer: Answer = search.run(flow, replace(task, split=chosen), group, effort, search.purse.left())
+        answer: Answer = search.run_solver(solve_flow, replace(task, split=chosen), group, effort, search.purse.left())
         search.purse.pay(answer.price)
         if answer.moves is not None:
             return Solved(answer.moves, "flow")
-        if answer.refuted and group is search.none and chosen is None:
-            provable = _size(task) <= PROVABLE and search.instance.arcs.exhaustive
-            proof = _refuted(search, task, PROVING) if provable else None
+        # exhaustive: no symmetry, free rounds. Try to turn that into a checkable proof
+        if answer.refuted and group is search.trivial_group and chosen is None:
+            provable = _estimate_variables(task) <= PROVABLE and search.instance.arcs.exhaustive
+            proof = _find_resolution_proof(search, task, PROVING) if provable else None
             return proof or Impossible("search")
     return None
 
 
-def _refuted(search: Findings, task: Task, conflicts: int) -> Impossible | None:
-    """A proof by resolution that there is none, if so many conflicts do."""
+def _find_resolution_proof(search: Findings, task: Task, conflicts: int) -> Impossible | None:
+    """Return a resolution proof of impossibility if this many conflicts suffice."""
     search.purse.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
     effort = Effort(conflicts, seed=search.seed)
-    refutation, price = search.run(refute, search.instance, question, effort, search.purse.left())
+    refutation, price = search.run_solver(find_refutation, search.instance, question, effort, search.purse.left())
     search.purse.pay(price)
     return None if refutation is None else Impossible("search", resolution=refutation.as_json())
 
@@ -127,56 +140,59 @@ def _refuted(search: Findings, task: Task, conflicts: int) -> Impossible | None:
 def _by_turns(
     search: Findings, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
+    """Try SAT with effort that grows from turn to turn; return the answer and the purse's state after each turn."""
     ends: list[int] = []
     done: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
     splits = [split] if split is not None else []
     split_source = search.more_splits(task.parts, task.steps, task.rounds)
     for turn in range(turns):
-        if turn == 1 and task.rounds == task.steps:  # mostly found by now, so not looked at before
+        if turn == 1 and task.rounds == task.steps:  # most are found by now, so not checked earlier
             none = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
             if isinstance(none, Impossible):
                 return none, ends
         if turn:
             splits += _next_splits(split_source, splits, 2 * turn)
-        for number, chosen, solver, shuffle in _tries(search, task, splits, turn, split_source):
+        for number, chosen, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
             if (number, chosen) in done:
                 continue
+            # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem
             if chosen is None and search.instance.arcs.exhaustive:
                 tell(f"looking for a proof that there is none: {REFUTING * FIRST * 4**turn} conflicts")
-                proof = _refuted(search, task, REFUTING * FIRST * 4**turn)
+                proof = _find_resolution_proof(search, task, REFUTING * FIRST * 4**turn)
                 if proof is not None:
                     return proof, ends
                 continue
-            group = search.groups(task.parts)[number]
+            group = search.subgroups_for(task.parts)[number]
             conflicts = FIRST * 4**turn * (REFUTING if chosen is None else 1)
             effort = Effort(conflicts, seed=shuffle + (search.seed * SHUFFLES if shuffle else 0))
-            tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_shown(chosen)}")
-            answer = _ask(search, replace(task, split=chosen), group, effort, solver, tell, memory)
+            tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(chosen)}")
+            answer = _run_sat(search, replace(task, split=chosen), group, effort, solver, tell, memory)
             search.purse.pay(answer.price)
             if answer.moves is not None:
                 return Solved(answer.moves, f"sat ({solver})"), ends
             if answer.refuted:
                 done.add((number, chosen))
-                if len(group) == 1 and chosen is None:  # on the ways that were looked at; others were left out
+                if len(group) == 1 and chosen is None:  # only on the paths considered; longer ones were omitted
                     return None, ends
         ends.append(search.purse.spent)
     return None, ends
 
 
-def _shown(split: tuple[int, ...] | None) -> str:
+def _format_split(split: tuple[int, ...] | None) -> str:
+    """Format a split for messages."""
     return "free" if split is None else "+".join(map(str, split))
 
 
-def _tries(
+def _list_tries(
     search: Findings, task: Task, splits: list[tuple[int, ...]], turn: int, split_source: Iterator[tuple[int, ...]]
 ) -> Iterator[tuple[int, tuple[int, ...] | None, str, int]]:
-    """What is asked in a turn: (which group, split, solver, how variables are numbered), the likeliest first.
+    """Yield a turn's tries (subgroup number, split, solver, variable numbering), the most promising first.
 
-    The first split at hand is any that the program admits; where it does not do at once, some from the middle of all
-    that it admits are found, which takes a while but leaves more room.
+    The first split is any that the program admits. If it does not succeed at once, splits from the middle of the
+    admitted region are added; finding them takes a while, but they leave more slack.
     """
-    last = len(search.groups(task.parts)) - 1
-    if not splits or (turn and _size(task) <= REFUTABLE * 4**turn):
+    last = len(search.subgroups_for(task.parts)) - 1
+    if not splits or (turn and _estimate_variables(task) <= REFUTABLE * 4**turn):
         yield last, None, "cadical", 0
     for number in sorted({*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}):
         for chosen in splits:
@@ -191,30 +207,31 @@ def _tries(
 def _next_splits(
     split_source: Iterator[tuple[int, ...]], splits: list[tuple[int, ...]], count: int
 ) -> list[tuple[int, ...]]:
+    """Take up to `count` new splits from the source."""
     return [split for _, split in zip(range(count), split_source, strict=False) if split not in splits]
 
 
 def _quick_program(search: Findings, task: Task) -> bool:
-    return search.program(task.steps).variables <= FEW
+    return search.program_for(task.steps).variables <= FEW
 
 
-def _size(task: Task) -> int:
-    """About how many variables the whole problem has."""
+def _estimate_variables(task: Task) -> int:
+    """Return about how many variables the encoding of the whole problem has."""
     chunks = task.parts * sum(kind.weight for kind in task.instance.kinds)
     return chunks * len(task.instance.arcs) * task.steps
 
 
-def _ask(
+def _run_sat(
     search: Findings, task: Task, group: Renamings, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
-    """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
+    """Run a SAT try in this process if it is quick, else in a child process; a crash there is reported, not fatal."""
     search.purse.check()
     effort_left = search.purse.left()
-    if (effort.conflicts or 0) <= QUICK and _size(task) <= SMALL * len(group):
-        return sat(task, group, effort, solver, effort_left)
+    if (effort.conflicts or 0) <= QUICK and _estimate_variables(task) <= SMALL * len(group):
+        return solve_sat(task, group, effort, solver, effort_left)
     try:
         answer: Answer = apart(
-            sat, task, group, effort, solver, effort_left, seconds=search.purse.seconds(), memory=memory
+            solve_sat, task, group, effort, solver, effort_left, seconds=search.purse.seconds(), memory=memory
         )
         return answer
     except Stopped:

@@ -1,15 +1,16 @@
-"""What engines decided, kept from one run to the next.
+"""Cache engine decisions on disk from one run to the next.
 
-A file per question: a problem in canonical numbers (so a machine numbered otherwise asks the same), parts, steps,
-rounds, seed, and what made the answer: this package's own text and the releases of the libraries that it depends on.
-They lie in $ANTIPHON_CACHE/sccl, else in antiphon/sccl of $XDG_CACHE_HOME or ~/.cache; ANTIPHON_CACHE=off keeps none.
-The least recently used are removed beyond MOST_BYTES. A folder that cannot be used is no cache; a file that is not
-what was written is no answer, and the next answer replaces it. Nothing in a file is believed: whenever an answer is
-used, its algorithm is checked again, and so is the proof by resolution that there is none. What only an engine says
-is not kept.
+One file per question, in $ANTIPHON_CACHE/sccl (default: antiphon/sccl in $XDG_CACHE_HOME or ~/.cache;
+ANTIPHON_CACHE=off disables it). Its name hashes the canonical problem, parts, steps, rounds, seed, and whatever
+produced the answer: the source text of this package and the versions of the libraries that it uses. So isomorphic
+machines share entries, and a new release starts afresh.
 
-An answer tells how many turns it took and what it cost, so that whoever has less is told what he would have found
-himself: with or without the cache a request has one result.
+Nothing in a file is trusted: an algorithm is verified and a resolution proof is checked each time that it is read.
+Decisions without a checkable proof are not stored. An unusable folder means no cache, a damaged file means no answer.
+Beyond MOST_BYTES the least recently used files are removed.
+
+An answer records the price after each turn, so that a request with less effort gets exactly what it would have computed
+itself: results do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from antiphon.options import parse_yes
 from antiphon.planners.synth.task import Move, rounds_of
 
 MOST_BYTES = 2**28  # of all files together
-MOST_OF_ONE = 2**26  # unpacked
+MOST_OF_ONE = 2**26  # bytes of one file, unpacked
 FORMAT = 1
 _LIBRARIES = ("igraph", "python-sat", "scipy")
-_OURS = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # the latter: left by a run that was killed
-_EVERY = 64  # answers kept from one look at the size to the next
+_OURS = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # the latter: left by a killed run
+_EVERY = 64  # answers written between two checks of the folder's size
 
 
 @dataclass(frozen=True)
 class Question:
-    """Is there an algorithm? `name`: that of all files about it."""
+    """A decision problem. `name`: the file name of its answer."""
 
     instance: Instance
     parts: int
@@ -71,14 +72,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: Kept
 
 
-def question(instance: Instance, problem: str, parts: int, steps: int, rounds: int, seed: int) -> Question:
-    """`problem`: the instance's fingerprint."""
-    text = repr((FORMAT, makers(), problem, parts, steps, rounds, seed))
+def make_question(instance: Instance, problem: str, parts: int, steps: int, rounds: int, seed: int) -> Question:
+    """Return the question with its file name. `problem`: the instance's fingerprint."""
+    text = repr((FORMAT, producer_versions(), problem, parts, steps, rounds, seed))
     return Question(instance, parts, steps, rounds, hashlib.sha256(text.encode()).hexdigest())
 
 
 def fingerprint(instance: Instance) -> str:
-    """The same for equal problems, whatever their machines, blocks and chunks per rank are called."""
+    """Return a hash that is equal for equal problems, whatever the names of machines and blocks."""
     kinds = [(kind.holders, kind.dests, kind.weight) for kind in instance.kinds]
     ends = instance.ranks, instance.nodes, instance.tail.tolist(), instance.head.tolist()
     text = repr((ends, [str(c) for c in instance.capacity], instance.limits_of, kinds))
@@ -86,8 +87,10 @@ def fingerprint(instance: Instance) -> str:
 
 
 @cache
-def makers() -> tuple[str, ...]:
-    """What an answer may depend on beyond the question: releases of ours and of libraries, and our own text."""
+def producer_versions() -> tuple[str, ...]:
+    """Return what an answer may depend on beyond the question: versions of ours and of libraries, and our source
+    text.
+    """
     folder_of_planner = Path(__file__).parent
     text = hashlib.sha256()
     for folder in (folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync"):
@@ -102,8 +105,8 @@ def makers() -> tuple[str, ...]:
     return tuple(versions)
 
 
-def asked_for(option: object) -> Cache | None:
-    """What the option `cache` (true, false) means: the one that the environment names, or none."""
+def cache_for_option(option: object) -> Cache | None:
+    """Return the cache for option `cache` (true, false): the one that the environment names, or None."""
     if not parse_yes(option, "planner sccl: cache"):
         return None
     folder = cache_folder("sccl")
@@ -111,23 +114,23 @@ def asked_for(option: object) -> Cache | None:
 
 
 class Cache:
-    """Answers in a folder, which several processes may use at once: files come whole and are never changed."""
+    """Answers in a folder that several processes may use at once: files are replaced atomically and never modified."""
 
-    def __init__(self, folder: Path, most: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
-        self.most = most
+        self.max_bytes = max_bytes
         self._written = 0
 
     def get(self, question: Question) -> Kept | None:
-        """The answer, checked; None where there is none."""
-        path = self._path(question)
+        """Return the answer, verified, or None."""
+        path = self._file_of(question)
         try:
             data = read_bytes(path, MOST_OF_ONE)
             entry = msgspec.json.decode(data, type=_File)
         except (AntiphonError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
             return None
         answer = entry.answer
-        valid = entry.format == FORMAT and entry.question == question.name and entry.check == _check(answer)
+        valid = entry.format == FORMAT and entry.question == question.name and entry.check == _answer_checksum(answer)
         valid = valid and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
         if not valid:
             return None
@@ -135,47 +138,47 @@ class Cache:
         if not (is_refuted(question, answer.resolution) if moves is None else is_algorithm(question, moves)):
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used now: to be removed last
+            os.utime(path)  # mark as recently used
         return answer
 
     def put(self, question: Question, answer: Kept) -> None:
-        data = msgspec.json.encode(_File(FORMAT, question.name, _check(answer), answer))
+        data = msgspec.json.encode(_File(FORMAT, question.name, _answer_checksum(answer), answer))
         if len(data) > MOST_OF_ONE:
             return
         with contextlib.suppress(OSError, AntiphonError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_bytes(self._path(question), data)
+            write_bytes(self._file_of(question), data)
             if self._written % _EVERY == 0:
-                self._prune()
+                self._remove_oldest()
             self._written += 1
 
-    def _path(self, question: Question) -> Path:
+    def _file_of(self, question: Question) -> Path:
         return self.folder / f"{question.name}.json.gz"
 
-    def _prune(self) -> None:
-        """Remove the least recently used of our files until they fit. O(files)."""
+    def _remove_oldest(self) -> None:
+        """Remove the least recently used of our files until the rest fits. O(files)."""
         files: list[tuple[int, str, int]] = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if _OURS.fullmatch(entry.name):
-                    with contextlib.suppress(OSError):  # others remove files, too
+                    with contextlib.suppress(OSError):  # other processes remove files, too
                         about = entry.stat(follow_symlinks=False)
                         files.append((about.st_mtime_ns, entry.name, about.st_size))
         total = sum(size for _, _, size in files)
         for _, name, size in sorted(files):
-            if total <= self.most:
+            if total <= self.max_bytes:
                 return
             with contextlib.suppress(OSError):
                 os.unlink(self.folder / name)
             total -= size
 
 
-def _check(answer: Kept) -> str:
+def _answer_checksum(answer: Kept) -> str:
     return hashlib.sha256(msgspec.json.encode(answer)).hexdigest()
 
 
 def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
-    """Whether these moves bring every chunk where it is wanted, within the steps and rounds. O(moves * path)."""
+    """Return whether these moves bring every chunk to its destinations within the steps and rounds. O(moves * path)."""
     instance = question.instance
     by_chunk: dict[tuple[int, int], list[tuple[int, int, int]]] = {
         (number, chunk): []
@@ -183,7 +186,7 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
         for chunk in range(kind.weight * question.parts)
     }  # fmt: skip
     for kind, chunk, path, step in moves:
-        ends = _ends(instance, path)
+        ends = _path_ends(instance, path)
         if ends is None or not 0 <= step < question.steps or (kind, chunk) not in by_chunk:
             return False
         by_chunk[kind, chunk].append((step, *ends))
@@ -200,7 +203,7 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
 
 
 def is_refuted(question: Question, resolution: Mapping[str, Any] | None) -> bool:
-    """Whether this proof by resolution shows that there is no algorithm. O(clauses + literals that it names)."""
+    """Return whether this resolution proof shows that there is no algorithm. O(clauses + literals that it names)."""
     if resolution is None:
         return False
     try:
@@ -218,8 +221,8 @@ def is_refuted(question: Question, resolution: Mapping[str, Any] | None) -> bool
     return True
 
 
-def _ends(instance: Instance, path: Sequence[int]) -> tuple[int, int] | None:
-    """From which rank to which this path leads through switches; None if it is none."""
+def _path_ends(instance: Instance, path: Sequence[int]) -> tuple[int, int] | None:
+    """Return the two ranks that this path through switches joins, or None if it is not such a path."""
     if not path or not all(0 <= bond < len(instance.bonds) for bond in path):
         return None
     nodes = [int(instance.tail[path[0]])]

@@ -1,4 +1,11 @@
-"""Clauses under construction, and counters."""
+"""Clauses under construction, with a totalizer to count literals.
+
+A totalizer (Bailleux and Boufkhad, CP 2003) is a binary tree: each leaf is a literal, each inner node has outputs o[0],
+o[1], ... in unary, where o[j] is implied by "at least j + 1 leaves below are true". To limit a count to k, add the unit
+clause -o[k]. Outputs beyond k + 1 are never needed, so nodes are cut off there.
+
+Example: two literals x, y give o[0] <- x, o[0] <- y, o[1] <- x and y.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +19,24 @@ class Clauses:
         self.variables = 0
         self.rows: list[list[int]] = []
 
-    def new(self) -> int:
+    def new_variable(self) -> int:
         self.variables += 1
         return self.variables
 
-    def count(self, literals: Sequence[int], most: int) -> list[int]:
-        """Outputs o[0..]: o[j] is true if at least j + 1 literals are (up to `most` + 1 of them): a totalizer of
-        O(n log n * most) clauses (Bailleux and Boufkhad 2003).
+    def count_true(self, literals: Sequence[int], max_count: int) -> list[int]:
+        """Return outputs o[0..]: o[j] is implied by j + 1 true literals, for j up to `max_count`. O(n log n *
+        max_count).
         """
         if len(literals) <= 1:
             return list(literals)
         half = len(literals) // 2
-        first, second = self.count(literals[:half], most), self.count(literals[half:], most)
-        out = [self.new() for _ in range(min(len(literals), most + 1))]
+        first, second = self.count_true(literals[:half], max_count), self.count_true(literals[half:], max_count)
+        out = [self.new_variable() for _ in range(min(len(literals), max_count + 1))]
         for i in range(len(first) + 1):
             for j in range(len(second) + 1):
                 if i + j == 0:
                     continue
+                # i true on the left and j on the right imply i + j in total (clipped to the last output)
                 clause = [out[min(i + j, len(out)) - 1]]
                 if i:
                     clause.append(-first[i - 1])

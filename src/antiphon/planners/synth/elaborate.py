@@ -1,9 +1,18 @@
-"""From the lemmas a SAT solver leaves behind (DRUP) to chains of resolutions that a plain checker can follow.
+"""Turn a SAT solver's lemmas (a DRUP proof) into resolution chains that a simple checker can follow.
 
-Backwards from the contradiction, every lemma that is needed is shown by unit propagation, with clauses already in
-use first (core first, Heule, Hunt and Wetzler 2013), so that few are needed; the clauses that took part, resolved
-in turn, are its chain. Two watched literals per clause. A chain may give less than the lemma, which is stronger: a last
-pass forwards resolves them anew, drops what no longer clashes, and then the lemmas that nothing needs any more.
+A DRUP proof lists learned clauses; each must follow by unit propagation from the clauses before it (assume its
+negation, propagate, reach a conflict). Checking that needs an efficient propagator. A resolution chain needs none: it
+names the clauses to resolve in order. Three passes:
+
+    read_proof        forwards: add lemmas (and deletions) until propagation alone gives the contradiction
+    prove_backwards   from the contradiction back: remove each lemma and, if something needs it, derive it by
+                      propagation; the clauses that took part are its chain. Clauses already in use are propagated first
+                      ("core first", Heule, Hunt and Wetzler 2013), so fewer lemmas are needed in total
+    _trim_chains      forwards again: resolve each chain; it may prove a stronger clause than the lemma, so later
+                      chains drop steps that no longer clash, and then unneeded lemmas disappear
+
+Example: from (x or y), (x or -y), the lemma (x): assume -x, the first clause gives y, the second is false. Its chain is
+[second, first]: resolving them on y yields (x).
 """
 
 from __future__ import annotations
@@ -16,7 +25,7 @@ Record = list[int]  # [number, literal, literal, ...]: the first two literals ar
 
 
 class Propagation:
-    """Clauses under unit propagation. Literals index lists directly: -x is x-th from the end."""
+    """Unit propagation with two watched literals per clause. Literals index lists directly: -x is x-th from the end."""
 
     def __init__(self, variables: int) -> None:
         size = 2 * variables + 1
@@ -32,13 +41,16 @@ class Propagation:
         self.trail.append(literal)
 
     def undo(self, length: int, heads: int) -> None:
+        """Unassign everything after the first `length` literals of the trail, and revisit from `heads`."""
         for literal in self.trail[length:]:
             self.value[literal] = self.value[-literal] = 0
         del self.trail[length:]
         self.heads = [heads, heads]
 
     def attach(self, record: Record, used: bool) -> Record | None:
-        """Watch two literals that are not false, if there are two; assign one that is alone; a conflict if none."""
+        """Watch two non-false literals if there are two; assign a single one; return the clause if there is none
+        (conflict).
+        """
         value = self.value
         record[1:] = sorted(record[1:], key=lambda x: -value[x])
         if len(record) > 2:
@@ -56,18 +68,20 @@ class Propagation:
                 self.watch[0 if used else 1][literal].remove(record)
 
     def propagate(self) -> Record | None:
-        """All that follows, clauses in use first. Returns a clause that is false, if one turns up."""
+        """Propagate everything, clauses in use first. Returns a false clause if one occurs."""
         trail, heads = self.trail, self.heads
         while True:
+            # level 0: clauses in use; level 1 only once nothing more follows from those
             level = 0 if heads[0] < len(trail) else 1
             if heads[level] >= len(trail):
                 return None
-            conflict = self._visit(self.watch[level], -trail[heads[level]])
+            conflict = self._visit_watches(self.watch[level], -trail[heads[level]])
             if conflict is not None:
                 return conflict
             heads[level] += 1
 
-    def _visit(self, watch: list[list[Record]], false: int) -> Record | None:
+    def _visit_watches(self, watch: list[list[Record]], false: int) -> Record | None:
+        """Visit the clauses that watch a literal that became false; return one that is violated, or None."""
         value, still_watching = self.value, list[Record]()
         watching = watch[false]
         for place, record in enumerate(watching):
@@ -80,12 +94,14 @@ class Propagation:
                 continue
             for k in range(3, len(record)):
                 literal = record[k]
+                # a replacement that is not false takes over the watch
                 if value[literal] >= 0:
                     record[2], record[k] = literal, false
                     watch[literal].append(record)
                     break
             else:
                 still_watching.append(record)
+                # no replacement: the other watched literal is implied, or the clause is violated
                 if value[other] < 0:
                     watch[false] = still_watching + watching[place + 1 :]
                     return record
@@ -93,8 +109,8 @@ class Propagation:
         watch[false] = still_watching
         return None
 
-    def chain(self, conflict: Record) -> Chain:
-        """The clauses that led to this conflict, from the last back: resolved in turn, they clash once each."""
+    def collect_chain(self, conflict: Record) -> Chain:
+        """Return the clauses behind this conflict, the last first: resolved in turn, each clashes once."""
         chain = [conflict[0]]
         waiting = {abs(x) for x in conflict[1:]}
         for literal in reversed(self.trail):
@@ -111,7 +127,9 @@ class Propagation:
 
 
 class Elaboration:
-    """Clauses by number, the formula's first; `steps` of the proof in order: a number, ~number where it is deleted."""
+    """Clauses by number, the formula's first; `steps` of the proof in order: a number, or ~number where it is
+    deleted.
+    """
 
     def __init__(self, clauses: Sequence[Sequence[int]], variables: int) -> None:
         self.state = Propagation(variables)
@@ -122,9 +140,9 @@ class Elaboration:
         self.alive: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self.conflict: Record | None = None
         for clause in clauses:
-            self._add(dict.fromkeys(clause))
+            self._add_clause(dict.fromkeys(clause))
 
-    def _add(self, literals: Iterable[int]) -> None:
+    def _add_clause(self, literals: Iterable[int]) -> None:
         record = [len(self.records), *literals]
         self.records.append(record)
         self.used.append(False)
@@ -132,8 +150,8 @@ class Elaboration:
             self.alive[tuple(sorted(record[1:]))].append(record[0])
             self.conflict = self.state.attach(record, False) or self.state.propagate()
 
-    def forward(self, lines: Iterable[str]) -> bool:
-        """Take the proof in, up to where propagation alone gives the contradiction; False where it never does."""
+    def read_proof(self, lines: Iterable[str]) -> bool:
+        """Add the proof's lines until propagation alone gives the contradiction; False if it never does."""
         for line in lines:
             if self.conflict is not None:
                 return True
@@ -142,51 +160,54 @@ class Elaboration:
             literals = [int(word) for word in words[deleting:-1]]
             if not deleting:
                 self.steps.append(len(self.records))
-                self._add(literals)
+                self._add_clause(literals)
             else:
-                self._delete(literals)
+                self._delete_clause(literals)
         return self.conflict is not None
 
-    def _delete(self, literals: list[int]) -> None:
+    def _delete_clause(self, literals: list[int]) -> None:
         numbers = self.alive.get(tuple(sorted(literals)))
         if not numbers:
             return
         record = self.records[numbers[-1]]
         if len(record) == 2 or any(self.state.reason[abs(x)] is record and self.state.value[x] for x in record[1:]):
-            return  # it holds up what is assigned: the solver has that as a unit, so it costs nothing to keep it
+            return  # it is the reason of an assignment, which the solver keeps as a unit clause
         numbers.pop()
         self.state.detach(record, False)
         self.steps.append(~record[0])
 
-    def chains(self) -> list[Chain]:
-        """Chains of numbers: the clauses come first, every chain adds one; the last gives the contradiction."""
-        return _trimmed(self, self.backward())
+    def build_chains(self) -> list[Chain]:
+        """Return the chains. Their numbers count the clauses first, then one lemma per chain; the last is the
+        contradiction.
+        """
+        return _trim_chains(self, self.prove_backwards())
 
-    def backward(self) -> list[tuple[int, Chain]]:
-        """(number, chain) of every lemma needed, in order; the last is the contradiction."""
+    def prove_backwards(self) -> list[tuple[int, Chain]]:
+        """Return (number, chain) of every needed lemma in order; the last is the contradiction."""
         if self.conflict is None:
             raise RuntimeError("the proof does not reach a contradiction")
-        lemmas = [(len(self.records), self._use(self.state.chain(self.conflict)))]
+        lemmas = [(len(self.records), self._mark_used(self.state.collect_chain(self.conflict)))]
         for step in reversed(self.steps):
             if step < 0:
                 self.state.attach(self.records[~step], self.used[~step])
                 continue
-            self._remove(self.records[step])
+            self._remove_lemma(self.records[step])
             if self.used[step]:
-                lemmas.append((step, self._use(self._show(self.records[step]))))
+                lemmas.append((step, self._mark_used(self._derive_lemma(self.records[step]))))
         return lemmas[::-1]
 
-    def _remove(self, record: Record) -> None:
+    def _remove_lemma(self, record: Record) -> None:
+        """Take a lemma out again, and undo what was assigned because of it."""
         state = self.state
         state.detach(record, self.used[record[0]])
         holds = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
         if holds:
-            state.undo(state.trail.index(holds[0]), 0)  # watches may have relied on what is undone: visit all again
+            state.undo(state.trail.index(holds[0]), 0)  # watches may rely on what is undone: visit all again
         if state.propagate() is not None:
             raise RuntimeError("the proof contradicts itself before its end")
 
-    def _show(self, record: Record) -> Chain:
-        """Assume that a lemma is false, and propagate."""
+    def _derive_lemma(self, record: Record) -> Chain:
+        """Assume the negation of a lemma, propagate, and return the chain of the conflict."""
         state = self.state
         root = len(state.trail)
         conflict: Record | None = None
@@ -200,11 +221,12 @@ class Elaboration:
             conflict = state.propagate()
         if conflict is None:
             raise RuntimeError(f"a lemma of the proof does not follow by unit propagation: {record[1:]}")
-        chain = state.chain(conflict)
+        chain = state.collect_chain(conflict)
         state.undo(root, root)
         return chain
 
-    def _use(self, chain: Chain) -> Chain:
+    def _mark_used(self, chain: Chain) -> Chain:
+        """Move a chain's clauses to the watches that are propagated first."""
         for number in chain:
             if not self.used[number]:
                 record = self.records[number]
@@ -216,8 +238,10 @@ class Elaboration:
         return chain
 
 
-def _trimmed(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
-    """Resolve forwards what is needed, each lemma as strong as it comes; keep what the last needs, numbered anew."""
+def _trim_chains(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
+    """Resolve the needed lemmas forwards, each as strong as it gets; keep those that the last depends on,
+    renumbered.
+    """
     literals: dict[int, frozenset[int]] = {}
     chains: dict[int, Chain] = {}
 
@@ -228,7 +252,7 @@ def _trimmed(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chai
 
     for number, chain in steps:
         goal = work.records[number][1:] if number < len(work.records) else []
-        chains[number], literals[number] = _resolved(goal, [(n, clause(n)) for n in reversed(chain)])
+        chains[number], literals[number] = _resolve_hints(goal, [(n, clause(n)) for n in reversed(chain)])
         if not literals[number]:
             break
     needed = {max(chains)}
@@ -239,8 +263,8 @@ def _trimmed(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chai
     return [[new.get(x, x) for x in chains[number]] for number in new]
 
 
-def _resolved(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) -> tuple[Chain, frozenset[int]]:
-    """Propagate from the negated goal, in the order of the hints; the chain that this takes, and what it proves."""
+def _resolve_hints(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) -> tuple[Chain, frozenset[int]]:
+    """Propagate from the negated goal in the order of the hints; return the chain used and the clause it proves."""
     true = {-x for x in goal}
     reasons: list[tuple[int, int, frozenset[int]]] = []
     for number, literals in hints:

@@ -1,7 +1,12 @@
-"""The engine `flow`: chunks with one destination are whole flows over time, cut into one path per chunk.
+"""Engine `flow`: if every chunk has one destination (scatter, gather, alltoall), solve for integer flows over time.
 
-Kinds with one source (or one end) flow as one commodity, so the size does not depend on the number of chunks. One
-commodity without shared limits is whole at every vertex of its polytope; HiGHS branches for the rest.
+Chunks of one source (or one end) are interchangeable, so they form one commodity, and the program's size does not
+depend on the number of chunks. A single commodity without shared limits has integral vertices (network flow); HiGHS
+branches otherwise. The integral flow on (bond, step) is then decomposed into one path per chunk: `_trace_chunk` walks
+back in time from the destination, taking one unit of flow wherever it came from, and removes it.
+
+Example: two chunks from rank 0 to rank 3 over a square 0-1-3, 0-2-3 in two steps: flow 1 on each of the four bonds,
+decomposed into 0-1-3 and 0-2-3.
 """
 
 from __future__ import annotations
@@ -19,24 +24,27 @@ from antiphon.planners.synth.purse import LIMIT_REACHED, mixed_price, nodes_for
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 Table = NDArray[np.int64]
-_MOST_NODES = 20000  # of the search tree, where no effort is given
+_MOST_NODES = 20000  # search nodes without an effort limit
 
 
-def suits(instance: Instance) -> bool:
-    """Whether every chunk has one destination."""
+def has_single_destinations(instance: Instance) -> bool:
+    """Return whether every chunk has one destination."""
     return all(len(kind.dests) == 1 for kind in instance.kinds)
 
 
-def flow(task: Task, group: Renamings, effort: Effort, effort_left: int | None = None) -> Answer:
-    """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
+def solve_flow(task: Task, group: Renamings, effort: Effort, effort_left: int | None = None) -> Answer:
+    """Find integral amounts of chunks that flow symmetrically under the whole group.
 
-    `left`: the effort that there is (purse.py); where it ends the search, all of it is the price."""
+    "Refuted" holds for this group and this split. `effort_left` (purse.py): if it ends the search, all of it is the
+    price.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     if task.steps < task.instance.least_steps:
         return Answer(None, refuted=True)
     program = StepProgram(task.instance, task.steps, group)
     low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
+    # at least one round per step; with a split, exactly its rounds
     low[: task.steps] = 1.0
     if task.split is not None:
         low[: task.steps] = high[: task.steps] = task.split
@@ -67,12 +75,12 @@ def flow(task: Task, group: Renamings, effort: Effort, effort_left: int | None =
         for member, element in orbit.members.items():
             moved = np.empty_like(values)
             moved[group.bonds[element]] = values
-            moves += paths(task, program.commodities[member], moved)
+            moves += split_into_paths(task, program.commodities[member], moved)
     return Answer(tuple(moves), price=price)
 
 
-def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
-    """One path per chunk out of a whole flow (bonds x steps): traced back in time from where it ends."""
+def split_into_paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
+    """Decompose an integral flow (bonds x steps) into one path per chunk, traced back in time from its destination."""
     instance, remaining = task.instance, moved.copy()
     into: dict[int, list[int]] = defaultdict(list)
     for bond, head in enumerate(instance.head.tolist()):
@@ -84,7 +92,7 @@ def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
     used: dict[int, int] = defaultdict(int)
     for dest, amount in commodity.demand.items():
         for _ in range(amount * task.parts):
-            source, hops = _trace(instance, into, remaining, dest, task.steps, supply)
+            source, hops = _trace_chunk(instance, into, remaining, dest, task.steps, supply)
             if supply is not None:
                 supply[source] -= 1
             kind = kind_of[dest, source]
@@ -93,7 +101,7 @@ def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
             yield from ((kind, chunk, path, step) for path, step in hops)
 
 
-def _trace(
+def _trace_chunk(
     instance: Instance,
     into: dict[int, list[int]],
     remaining: Table,
@@ -101,10 +109,10 @@ def _trace(
     time: int,
     supply: dict[int, int] | None,
 ) -> tuple[int, list[tuple[tuple[int, ...], int]]]:
-    """A way that the flow left over came to this rank by this time; its flow is taken away. Back to a holder.
+    """Trace one unit of the remaining flow back from a rank at a time to a holder, and remove it from the flow.
 
-    What the flow brought to a rank in a step either came in or waited, so following any flow that comes in, the
-    latest first, ends at a holder. At a source with a supply to give, waiting is what remains at time 0.
+    Flow present at a rank either arrived in the last step or waited there, so following any incoming flow, the latest
+    first, ends at a holder. At a source with a finite supply, what waits is the supply left at time 0.
     """
     hops: list[tuple[tuple[int, ...], int]] = []
     while time > 0:
@@ -115,20 +123,21 @@ def _trace(
             continue
         path = [bond]
         remaining[bond, step] -= 1
+        # a switch does not store: continue back through it within the same step
         while (at := int(instance.tail[path[0]])) >= instance.ranks:
             before = next(b for b in into[at] if remaining[b, step] > 0)
             remaining[before, step] -= 1
             path.insert(0, before)
-        if straight := _simple(instance, path):  # else it came back to where it was
+        if straight := _drop_switch_cycles(instance, path):  # empty: the path returned to its start
             hops.append((straight, step))
         node, time = at, time - 1
     if supply is not None and not supply.get(node):
         raise RuntimeError("a flow does not come from where it should")
-    return node, _straight(instance, node, hops[::-1])
+    return node, _drop_rank_cycles(instance, node, hops[::-1])
 
 
-def _simple(instance: Instance, path: list[int]) -> tuple[int, ...]:
-    """A path through switches without the circles that the flow went there."""
+def _drop_switch_cycles(instance: Instance, path: list[int]) -> tuple[int, ...]:
+    """Return a path through switches without cycles."""
     out: list[int] = []
     nodes = [int(instance.tail[path[0]])]
     for bond in path:
@@ -142,10 +151,10 @@ def _simple(instance: Instance, path: list[int]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _straight(
+def _drop_rank_cycles(
     instance: Instance, source: int, hops: list[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
-    """The way without the circles it goes: back at a rank, the chunk may as well have waited there."""
+    """Return the hops without cycles: a chunk that returns to a rank may as well wait there."""
     out: list[tuple[tuple[int, ...], int]] = []
     ranks = [source]
     for path, step in hops:

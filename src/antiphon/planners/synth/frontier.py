@@ -1,8 +1,23 @@
-"""SCCL's Algorithm 1, mended: for every number of steps the least R / C, until the bandwidth bound is met.
+"""SCCL's Algorithm 1, refined: for every number of steps the least R / C, until the bandwidth bound is met.
 
-For given k all (R, C) with S <= R <= S + k are tried in ascending order of R / C, skipping what the program over
-time forbids and what is no better than fewer steps allow; the first that exists is the point of that S. Without k
-there are infinitely many candidates; then the least R / C that the program allows is sought with ever more chunks.
+    for S = diameter, diameter + 1, ...:
+        for (R, C) with S <= R <= S + k, by ascending R / C:
+            skip it if the linear program forbids it, or if fewer steps already reach this R / C
+            if an algorithm exists: yield the point; next S
+        stop when R / C equals the bandwidth bound
+
+Unlike the paper's listing this skips candidates that fewer steps already reach, and prunes with linear programs first.
+Refuting a candidate refutes all with at least as many parts and at most as many rounds.
+
+Without k there are infinitely many candidates; then the least R / C that the program admits is tried with growing
+numbers of chunks (parts that are multiples of the ratio's denominator can meet it exactly).
+
+Candidates differ enormously in difficulty, so effort is rationed. Each number of steps is searched quickly at first
+(`search_quickly`); what remained undecided gets a second turn (`search_longer`) after all numbers of steps had one. A
+point may therefore be followed by a better, or better proved, one for the same steps.
+
+Example, allgather on the DGX-1 with k = 4: S = 2 tries (R, C) = (2, 1), (3, 2), ... and yields 3/2 with C = 2; S = 3
+yields 7/6 with C = 6, which is the bound.
 """
 
 from __future__ import annotations
@@ -36,7 +51,7 @@ Parts = tuple[int, int]  # and rounds
 
 @dataclass(frozen=True)
 class Refuted:
-    """A candidate that does not exist, and why; so none with more parts or fewer rounds does."""
+    """A candidate that does not exist, and why. It follows that none with more parts or fewer rounds does."""
 
     parts: int
     rounds: int
@@ -45,8 +60,10 @@ class Refuted:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the frontier. `least`: the proof of the least R / C of so many steps; `refuted`: what would have
-    been better and does not exist; `open`: what would have been better and was not decided.
+    """One point of the frontier.
+
+    `bound_proof`: proof of the least R / C of this many steps; `refuted`: better candidates that do not exist; `open`:
+    better candidates (parts, rounds) that remained undecided.
     """
 
     instance: Instance
@@ -56,7 +73,7 @@ class Point:
     moves: tuple[Move, ...]
     engine: str
     proof: str
-    least: Proved
+    bound_proof: Proved
     refuted: tuple[Refuted, ...] = ()
     open: tuple[tuple[int, int], ...] = ()  # (parts, rounds)
 
@@ -71,8 +88,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the search ends: greatest steps, k (None: any), memory per worker, greatest parts. `workers`: how many
-    candidates are decided at a time where that may take long; None: as many as there are processors, up to 4.
+    """Where the search ends: maximum steps, k (None: any), memory per worker, maximum parts.
+
+    `workers`: number of candidates decided in parallel where that may take long; None: number of processors, up to 4.
     """
 
     k: int | None = USUAL_K
@@ -83,24 +101,24 @@ class Limits:
     workers: int | None = None
 
 
-def frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
-    """The points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
+def find_frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
+    """Yield the points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
 
-    Ends when R / C meets the floor, at the most steps, or by EffortSpent. On large instances
-    and where effort is short, a point is first the best that was found soon; once all numbers of steps had their turn,
-    one that is better or better proved may follow for the same steps.
+    Ends when R / C meets the floor, at the maximum number of steps, or by EffortSpent. On large instances, and when
+    effort is short, the first point of a number of steps is preliminary; a better or better proved one may follow.
     """
     instance = search.instance
     best: Fraction | None = None
     steps = max(instance.least_steps, 1)
-    later: list[_Seen] = []
+    later: list[_StepSearch] = []
     pressed = False
     while (limits.steps is None or steps <= limits.steps) and (best is None or best > floor):
-        lowest_ratio = search.ratio(steps)
+        # more steps are only worth it if they can reach a smaller R / C
+        lowest_ratio = search.least_ratio(steps)
         if best is None or lowest_ratio < best:
-            state = _Seen(search, steps, lowest_ratio, best, limits, tell, pressed)
-            state.soon()
-            point = state.point()
+            state = _StepSearch(search, steps, lowest_ratio, best, limits, tell, pressed)
+            state.search_quickly()
+            point = state.best_point()
             if point is not None:
                 best = point.ratio
                 yield point
@@ -108,11 +126,11 @@ def frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lam
             if state.undecided and (state.large or pressed):
                 later.append(state)
         steps += 1
-    for share in (PATIENCE, 1.0):  # with what is then left, those that took more than their share
+    for share in (PATIENCE, 1.0):  # second turn: candidates that exceeded their share
         for state in later:
-            previous = state.point()
-            state.again(share)
-            point = state.point()
+            previous = state.best_point()
+            state.search_longer(share)
+            point = state.best_point()
             if point is not None and (
                 previous is None or (point.ratio, point.proof) != (previous.ratio, previous.proof)
             ):
@@ -120,27 +138,27 @@ def frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lam
 
 
 def usual_steps(fewest: int) -> int:
-    """Where the search ends by itself if the bandwidth bound is met at no finite number of steps."""
+    """Return the maximum number of steps when the bandwidth bound is met at no finite number of them."""
     return max(2 * fewest, fewest + 4)
 
 
 def is_large(instance: Instance, steps: int) -> bool:
-    """Whether a candidate may well take long to decide."""
+    """Return whether a candidate may take long to decide."""
     return sum(kind.weight for kind in instance.kinds) * len(instance.arcs) * steps > LARGE
 
 
 @dataclass
-class _Seen:
-    """What has been decided of one number of steps, with R / C from `least` to below `best`."""
+class _StepSearch:
+    """Candidates of one number of steps, with R / C from `least_ratio` to below `best`, and what is decided of them."""
 
     search: Findings
     steps: int
-    least: Fraction
+    least_ratio: Fraction
     best: Fraction | None
     limits: Limits
     tell: Tell
     pressed: bool  # effort is short
-    found: tuple[int, int, Solved] | None = None
+    solution: tuple[int, int, Solved] | None = None
     refuted: list[Refuted] = field(default_factory=list)
     undecided: list[Parts] = field(default_factory=list)
     tried: dict[Parts, int] = field(default_factory=dict)  # undecided after so many turns
@@ -149,59 +167,61 @@ class _Seen:
     def large(self) -> bool:
         return is_large(self.search.instance, self.steps)
 
-    def soon(self) -> None:
-        """Every candidate with little effort: by ascending R / C until one is found, and then, with more effort,
-        those left undecided. On large instances only the first, the smallest first, each better than the last.
+    def search_quickly(self) -> None:
+        """Try every candidate with little effort, by ascending R / C until one is found; then retry undecided ones with
+        more.
 
-        Where effort is short (a candidate takes more than its share) the smallest comes first, and what asks for more
-        effort waits until all numbers of steps had their turn.
+        On large instances: smallest first, each better than the last. If a candidate exceeds its share (effort is
+        short): smallest first, and longer tries wait until all numbers of steps had their turn.
         """
         weight = self.search.instance.input_weight
-        candidates = list(_candidates(self.steps, self.least, self.best, weight, self.limits))
+        candidates = list(_list_candidates(self.steps, self.least_ratio, self.best, weight, self.limits))
         try:
             if self.large:
+                # sorted by (parts, rounds): the fewest chunks are the quickest to decide
                 self._go_through(sorted(candidates), QUICK_TURNS, SOON)
-            elif not self._go_through(candidates, QUICK_TURNS, SOON, one=True, hasty=True):
+            elif not self._go_through(candidates, QUICK_TURNS, SOON, stop_at_first=True, hasty=True):
                 self.pressed = True
-                self._go_through(sorted(candidates), QUICK_TURNS, SOON, one=True)
-                self.undecided = [one for one in candidates if self._wanted(one)]
+                self._go_through(sorted(candidates), QUICK_TURNS, SOON, stop_at_first=True)
+                self.undecided = [candidate for candidate in candidates if self._is_wanted(candidate)]
             elif not self.pressed:
-                self.pressed = not self._go_through(self._left(), self.limits.turns, SOON, hasty=True)
+                self.pressed = not self._go_through(self._open_candidates(), self.limits.turns, SOON, hasty=True)
         except TimedOut:
-            if self.found is None:
+            if self.solution is None:
                 raise
 
-    def again(self, share: float) -> None:
-        """Those left undecided that would be better, with more effort."""
+    def search_longer(self, share: float) -> None:
+        """Retry the undecided candidates that would be better, with more effort."""
         try:
-            self._go_through(self._left(), self.limits.turns, share)
+            self._go_through(self._open_candidates(), self.limits.turns, share)
         except TimedOut:
-            if self.found is None:
+            if self.solution is None:
                 raise
 
-    def _left(self) -> list[Parts]:
-        """The least demanding first: to refute it refutes more demanding ones, too."""
+    def _open_candidates(self) -> list[Parts]:
+        """Return the undecided candidates, the least demanding first: refuting one also refutes more demanding ones."""
         candidates = [candidate for candidate in self.undecided if self.tried.get(candidate, 0) < self.limits.turns]
         return sorted(candidates, key=lambda candidate: (Fraction(*candidate), candidate))
 
     def _go_through(
-        self, candidates: Iterable[Parts], turns: int, share: float, *, one: bool = False, hasty: bool = False
+        self, candidates: Iterable[Parts], turns: int, share: float, *, stop_at_first: bool = False, hasty: bool = False
     ) -> bool:
-        """Decide them in order, each only if it would be better than what is found; `one`: until one is found.
+        """Decide candidates in order, each only if it would improve on the solution; optionally stop at the first
+        success.
 
-        With `hasty` the first that takes more than its share ends it; then the answer is False.
+        With `hasty`, the first candidate that exceeds its share ends the loop, and the result is False.
         """
         results = in_order(
             self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],
             Patience(turns, share, self.limits.memory, self.limits.workers),
-            wanted=lambda of: self._wanted((of[0], of[2])), tell=self.tell,
+            is_wanted=lambda candidate: self._is_wanted((candidate[0], candidate[2])), tell=self.tell,
         )  # fmt: skip
         with closing(results):
             for verdict in results:
                 parts, _, rounds = verdict.candidate
                 if isinstance(verdict.decided, Solved):
-                    self.found = parts, rounds, verdict.decided
-                    if one:
+                    self.solution = parts, rounds, verdict.decided
+                    if stop_at_first:
                         return True
                 elif isinstance(verdict.decided, Impossible):
                     self.refuted.append(Refuted(parts, rounds, verdict.decided))
@@ -213,44 +233,46 @@ class _Seen:
                         return False
         return True
 
-    def _wanted(self, candidate: Parts) -> bool:
-        """Whether it may exist, as far as is known, and would be better than what is found."""
+    def _is_wanted(self, candidate: Parts) -> bool:
+        """Return whether the candidate may exist and would be better than the current solution."""
         parts, rounds = candidate
         if self._known_impossible(parts, rounds):
             return False
-        return self.found is None or rounds * self.found[0] < self.found[1] * parts
+        return self.solution is None or rounds * self.solution[0] < self.solution[1] * parts
 
     def _known_impossible(self, parts: int, rounds: int) -> bool:
         return any(r.parts <= parts and r.rounds >= rounds for r in self.refuted)
 
-    def point(self) -> Point | None:
-        if self.found is None:
+    def best_point(self) -> Point | None:
+        """Return the solution as a point with its proof status, or None."""
+        if self.solution is None:
             return None
-        search, (parts, rounds, decided) = self.search, self.found
+        search, (parts, rounds, decided) = self.search, self.solution
+        # the engine may have used fewer rounds than it was allowed
         rounds = max(self.steps, sum(rounds_of(search.instance, decided.moves)))
         better = [
             candidate for candidate in self.undecided
             if candidate[1] * parts < rounds * candidate[0] and not self._known_impossible(*candidate)
         ]  # fmt: skip
         ratio = Fraction(rounds, parts * search.instance.input_weight)
-        proof = OPTIMAL if ratio == self.least else FOR_K if self._all_refuted(ratio) else BEST_FOUND
+        proof = OPTIMAL if ratio == self.least_ratio else FOR_K if self._all_refuted(ratio) else BEST_FOUND
         return Point(
             search.instance, parts, self.steps, rounds, decided.moves, decided.engine, proof,
-            search.proved(self.steps), tuple(self.refuted), tuple(sorted(better)),
+            search.prove_least(self.steps), tuple(self.refuted), tuple(sorted(better)),
         )  # fmt: skip
 
     def _all_refuted(self, ratio: Fraction) -> bool:
-        """Whether nothing better exists with R <= S + k."""
+        """Return whether nothing better exists with R <= S + k."""
         k = USUAL_K if self.limits.k is None else self.limits.k
         bounded = replace(self.limits, k=k, parts=10**9)
-        better = _candidates(self.steps, self.least, ratio, self.search.instance.input_weight, bounded)
+        better = _list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, bounded)
         return all(self._known_impossible(parts, rounds) for parts, rounds in better)
 
 
-def _candidates(
+def _list_candidates(
     steps: int, lowest: Fraction, best: Fraction | None, weight: int, limits: Limits
 ) -> Iterator[tuple[int, int]]:
-    """(parts, rounds) with least <= R / C < best, by ascending ratio, then fewer chunks."""
+    """Yield (parts, rounds) with lowest <= R / C < best, by ascending ratio, then fewer chunks."""
     k = USUAL_K if limits.k is None else limits.k
     ratios: dict[tuple[int, int], Fraction] = {}
     for rounds in range(steps, steps + k + 1):
@@ -261,6 +283,8 @@ def _candidates(
             if ratio >= lowest and (best is None or ratio < best):
                 ratios[parts, rounds] = ratio
     if limits.k is None:
+        # without k: the fewest rounds for each small number of parts, and numbers of parts that can meet the bound
+        # exactly
         target = lowest * weight  # of rounds per part
         met = [target.denominator * times for times in range(1, MULTIPLES + 1)]
         for parts in sorted({*range(1, MOST_PARTS + 1), *met}):

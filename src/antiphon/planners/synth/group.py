@@ -1,7 +1,20 @@
-"""Symmetries of an instance: renamings of the machine that take its resources to equal ones, its kinds to kinds.
+"""Symmetries of an instance: renamings of the machine that map resources to equal ones and kinds to kinds.
 
-A group is held as all its elements, each as permutations of nodes, bonds, arcs, resources and kinds. Groups too great
-for that are replaced by some subgroup: whoever uses symmetry to search may use any part of it.
+A group is stored as all its elements, each a permutation of nodes, bonds, arcs, resources and kinds. It serves twice:
+linear programs are averaged over the whole group (program.py), and SAT engines search solutions that are invariant
+under a subgroup, with variables for one chunk per orbit only. Any subgroup is valid for either purpose, so groups with
+more than MOST elements are replaced by a large subgroup.
+
+    group_of         generators from the machine's automorphisms (core.symmetry), closed under products
+    find_subgroups   candidates for the SAT engines
+
+For which subgroups can a solution be invariant? Say k elements fix a kind of chunks: if they permute its chunks freely,
+their number must be a multiple of k. And a non-identity element that fixes an arc makes a chunk and its image share the
+arc in the same step, which costs capacity. So `find_subgroups` prefers large subgroups without fixed arcs, and grows
+them greedily: it adds a random element as long as the generated subgroup stays admissible.
+
+Example: allgather on a bidirectional ring of 8: the dihedral group has 16 elements. The 8 rotations fix no arc, so one
+rank's chunks determine all others': an eighth of the variables.
 """
 
 from __future__ import annotations
@@ -20,15 +33,15 @@ from antiphon.core.topology import LinkType
 
 Table = NDArray[np.int64]
 MOST = 4096  # elements held
-_TRIES = 600  # elements that one climb tries to add
+_TRIES = 600  # elements that growing one subgroup tries to add
 _CLIMBS = 4
 _WALKS = 400
-_FEW = 512  # elements of a subgroup of a group too great to hold
+_FEW = 512  # elements of the subgroup that replaces a group too large to store
 
 
 @dataclass(frozen=True, eq=False)
 class Renamings:
-    """Element e takes node n to nodes[e, n], and so for all else. Element 0 changes nothing."""
+    """Element e maps node n to nodes[e, n], and likewise for the rest. Element 0 is the identity."""
 
     nodes: Table
     bonds: Table
@@ -41,24 +54,24 @@ class Renamings:
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Renamings:
         index = np.asarray(rows)
-        return Renamings(*(table[index] for table in self._parts))
+        return Renamings(*(table[index] for table in self._tables))
 
     @property
-    def _parts(self) -> tuple[Table, ...]:
+    def _tables(self) -> tuple[Table, ...]:
         return self.nodes, self.bonds, self.arcs, self.resources, self.kinds
 
     @property
-    def _widths(self) -> tuple[int, ...]:
-        return tuple(table.shape[1] for table in self._parts)
+    def _table_widths(self) -> tuple[int, ...]:
+        return tuple(table.shape[1] for table in self._tables)
 
 
 def orbits(images: Table) -> NDArray[np.int64]:
-    """The least image of every point: equal for all of an orbit."""
+    """Return the smallest image of every point, a label that is equal exactly within an orbit."""
     least_images: NDArray[np.int64] = images.min(axis=0)
     return least_images
 
 
-def trivial(instance: Instance) -> Renamings:
+def trivial_group(instance: Instance) -> Renamings:
     sizes = (
         instance.nodes, len(instance.bonds), len(instance.arcs), len(instance.capacity), len(instance.kinds),
     )  # fmt: skip
@@ -66,32 +79,29 @@ def trivial(instance: Instance) -> Renamings:
 
 
 def group_of(instance: Instance, seed: int = 0) -> Renamings:
-    """All symmetries, or a subgroup of at most MOST elements.
+    """Return all symmetries, or a subgroup of at most MOST elements.
 
-    Elements are multiplied as what tells them apart, mostly permutations of nodes: O(MOST * generators * nodes), then
-    O(elements * size of the instance).
+    Elements are multiplied in a short form that identifies them, mostly node permutations: O(MOST * generators *
+    nodes), then O(elements * size of the instance) for the long form.
     """
-    none, shape = trivial(instance), _Shape(instance)
-    permutations = [row for row in _generators(shape) if row is not None]
+    none, shape = trivial_group(instance), _Shape(instance)
+    permutations = [row for row in _find_generators(shape) if row is not None]
     if not permutations:
         return none
     generators = np.array(permutations)
     short = generators[:, : sum(shape.telling)]
-    closure = _closure(short, shape.telling, MOST)
+    closure = _close_products(short, shape.telling, MOST)
     if closure is None:
-        chosen, closure = _part(short, shape.telling, seed)
+        chosen, closure = _sample_subgroup(short, shape.telling, seed)
         generators = np.array([shape.element_of(row) for row in chosen]).reshape(len(chosen), generators.shape[1])
-    return _split(_written_out(closure, generators, none._widths), none._widths)
+    return _split_columns(_written_out(closure, generators, none._table_widths), none._table_widths)
 
 
-def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 0) -> list[Renamings]:
-    """Subgroups under which whole orbits of chunks can be alike, the likeliest to help first, the trivial one last.
+def find_subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 0) -> list[Renamings]:
+    """Return subgroups under which whole orbits of chunks can be alike, the most promising first, the trivial one last.
 
-    A subgroup will do if, for each kind, the elements that keep it are as many as divide its chunks: then every
-    chunk can be another one's image under each of them. Those that keep no arc in place (but for the identity)
-    come first: else a chunk and its image share that arc in the same step. Then the greater ones.
-
-    Found by climbing: an element is added as long as what it generates will do. O(tries * size) products.
+    A subgroup is admissible if, for each kind, the number of elements that fix the kind divides its number of chunks.
+    Subgroups whose non-identity elements fix no arc come first, then larger ones. O(tries * size) products.
     """
     trivial_one = group.take([0])
     number = {row.tobytes(): e for e, row in enumerate(group.nodes)}
@@ -104,7 +114,7 @@ def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 
     for allowed in (keeps == 0, np.ones(len(group), bool)):
         best = 0
         for _ in range(_CLIMBS):
-            for subgroup in _climb(group, number, allowed, chunks, rng):
+            for subgroup in _grow_subgroups(group, number, allowed, chunks, rng):
                 candidates.setdefault(subgroup)
                 best = max(best, len(subgroup))
             if best == group.arcs.shape[1]:
@@ -118,15 +128,17 @@ def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 
         arcs = len(np.unique(orbits(group.arcs[elements])))
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
         alike.setdefault((shared, -len(elements), tuple(kept_arcs)), []).append(group.take(elements))
-    ordered = [climbed for key in sorted(alike) for climbed in alike[key][:2]]  # most of the others are mirrored ones
+    ordered = [
+        climbed for key in sorted(alike) for climbed in alike[key][:2]
+    ]  # further ones with equal figures are mostly mirror images
     return [*ordered, trivial_one]
 
 
-def _climb(
+def _grow_subgroups(
     group: Renamings, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
-    """Ever greater subgroups of allowed elements, each from the one before by one element more."""
+    """Yield growing subgroups of allowed elements, each generated from the one before and one more element."""
     keeps_kind = group.kinds == np.arange(group.kinds.shape[1])
     candidates = np.flatnonzero(allowed & (np.arange(len(group)) > 0))
     generators: list[int] = []
@@ -134,7 +146,7 @@ def _climb(
     for element in rng.permutation(candidates)[:_TRIES].tolist():
         if element in have:
             continue
-        closed = _inside(group, number, [*generators, element], allowed, keeps_kind, chunks)
+        closed = _generate_subgroup(group, number, [*generators, element], allowed, keeps_kind, chunks)
         if closed is not None:
             generators.append(element)
             have = closed
@@ -143,13 +155,14 @@ def _climb(
                 return
 
 
-def _inside(
+def _generate_subgroup(
     group: Renamings, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
-    kept: NDArray[np.bool_], chunks: NDArray[np.int64],
+    keeps_kind: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
-    """The subgroup that these elements generate, as numbers of elements; None where it will not do."""
+    """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible."""
+    # breadth-first closure under left multiplication by the generators
     generated, fresh = {0}, [0]
-    keeping = kept[0].astype(np.int64)
+    keeping = keeps_kind[0].astype(np.int64)
     while fresh:
         after = []
         for element in fresh:
@@ -161,7 +174,7 @@ def _inside(
                     return None
                 generated.add(other)
                 after.append(other)
-                keeping += kept[other]
+                keeping += keeps_kind[other]
                 if np.any(keeping > chunks):
                     return None
         fresh = after
@@ -169,49 +182,51 @@ def _inside(
 
 
 class _Shape:
-    """An instance as tables to look images up in: built once, used for every element."""
+    """An instance as lookup tables for images, built once and used for every element."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         ends = list(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
         self._bond = dict(zip(ends, range(len(ends)), strict=True))
         alone = len(self._bond) == len(ends)
-        self.telling = (instance.nodes,) if alone else (instance.nodes, len(ends))  # what an element follows from
-        self._paths = _padded(instance.arcs.paths, len(ends))
-        self._arc = _numbers(self._paths)
-        holders = _padded([kind.holders for kind in instance.kinds], instance.nodes)
-        dests = _padded([kind.dests for kind in instance.kinds], instance.nodes)
+        self.telling = (
+            (instance.nodes,) if alone else (instance.nodes, len(ends))
+        )  # widths of the tables that determine an element
+        self._paths = _pad_rows(instance.arcs.paths, len(ends))
+        self._arc = _index_rows(self._paths)
+        holders = _pad_rows([kind.holders for kind in instance.kinds], instance.nodes)
+        dests = _pad_rows([kind.dests for kind in instance.kinds], instance.nodes)
         self._sides = np.sort(holders, axis=1), np.sort(dests, axis=1)
-        self._kind = _numbers(np.hstack(self._sides))
+        self._kind = _index_rows(np.hstack(self._sides))
         self._weights = np.array([kind.weight for kind in instance.kinds], np.int64)
 
     def element_of(self, short: Table) -> Table:
-        """The whole permutation of one that is known to be a symmetry, from what tells it apart."""
+        """Return the long form of a known symmetry from its short form."""
         nodes, bonds = short[: self.instance.nodes], short[self.instance.nodes :]
         if len(self.telling) == 1:
             tails, heads = (nodes[ends].tolist() for ends in (self.instance.tail, self.instance.head))
             bonds = np.array([self._bond[pair] for pair in zip(tails, heads, strict=True)], np.int64)
-        element = self.element(nodes, bonds)
+        element = self.complete_element(nodes, bonds)
         assert element is not None
         return element
 
-    def element(self, nodes: Table, bonds: Table) -> Table | None:
-        """The whole permutation, or None where limits, kinds or arcs do not go to such."""
-        kinds = self._kinds(nodes)
-        limits = self._limits(bonds) if kinds is not None else None
+    def complete_element(self, nodes: Table, bonds: Table) -> Table | None:
+        """Return the long form, or None where limits, kinds or arcs are not mapped to existing ones."""
+        kinds = self._map_kinds(nodes)
+        limits = self._map_limits(bonds) if kinds is not None else None
         arcs = _row_numbers(self._arc, np.append(bonds, len(bonds))[self._paths])
-        if kinds is None or limits is None or arcs is None:  # of arcs, not all paths may be held
+        if kinds is None or limits is None or arcs is None:  # the instance may not hold all paths
             return None
         return np.concatenate([nodes, bonds, arcs, bonds, limits, kinds])
 
-    def _kinds(self, nodes: Table) -> Table | None:
+    def _map_kinds(self, nodes: Table) -> Table | None:
         to = np.append(nodes, len(nodes))
         numbers = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
         return numbers if numbers is not None and np.array_equal(self._weights[numbers], self._weights) else None
 
     @cached_property
-    def _alike(self) -> dict[tuple[Fraction, frozenset[int]], list[int]]:
-        """The shared limits, by capacity and bonds."""
+    def _limits_by_shape(self) -> dict[tuple[Fraction, frozenset[int]], list[int]]:
+        """Return the shared limits by capacity and bonds."""
         instance, count = self.instance, len(self.instance.bonds)
         members: list[list[int]] = [[] for _ in instance.capacity]
         for bond, limits in enumerate(instance.limits_of):
@@ -222,36 +237,37 @@ class _Shape:
             by_shape.setdefault((instance.capacity[limit], frozenset(members[limit])), []).append(limit)
         return by_shape
 
-    def _limits(self, bonds: Table) -> Table | None:
+    def _map_limits(self, bonds: Table) -> Table | None:
         count = len(bonds)
         out = np.zeros(len(self.instance.capacity) - count, np.int64)
-        for (capacity, those), same in self._alike.items():
-            target = self._alike.get((capacity, frozenset(bonds[sorted(those)].tolist())))
+        for (capacity, those), same in self._limits_by_shape.items():
+            target = self._limits_by_shape.get((capacity, frozenset(bonds[sorted(those)].tolist())))
             if target is None or len(target) != len(same):
                 return None
             out[np.array(same) - count] = target
         return out
 
 
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> Table:
+def _pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Table:
+    """Return rows of different lengths as one table."""
     out = np.full((len(rows), max(map(len, rows), default=0)), filler, np.int64)
     for place, row in enumerate(rows):
         out[place, : len(row)] = row
     return out
 
 
-def _numbers(rows: Table) -> dict[bytes, int]:
+def _index_rows(rows: Table) -> dict[bytes, int]:
     return {row.tobytes(): i for i, row in enumerate(rows)}
 
 
 def _row_numbers(numbers: dict[bytes, int], rows: Table) -> Table | None:
-    """The number of every row; None where one has none."""
+    """Return the number of every row; None if one has none."""
     row_numbers = [numbers.get(row.tobytes(), -1) for row in rows]
     return None if -1 in row_numbers else np.array(row_numbers, np.int64)
 
 
-def _generators(shape: _Shape) -> Iterator[Table | None]:
-    """Symmetries of the machine that generate all that keep each rank's part in the collective."""
+def _find_generators(shape: _Shape) -> Iterator[Table | None]:
+    """Yield machine symmetries that generate all those preserving each rank's role in the collective."""
     instance = shape.instance
     topology = instance.topology
     plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # only capacity counts here
@@ -260,13 +276,13 @@ def _generators(shape: _Shape) -> Iterator[Table | None]:
         bond_of[list(links)] = bond
     first = np.array([links[0] for links in instance.bonds], np.int64)
     machine = replace(topology, types=plain)
-    for nodes in automorphisms(machine, _colours(instance)):
+    for nodes in automorphisms(machine, _color_nodes(instance)):
         bonds = bond_of[link_map(machine, nodes)[first]]
-        yield shape.element(nodes.astype(np.int64), bonds)
+        yield shape.complete_element(nodes.astype(np.int64), bonds)
 
 
-def _colours(instance: Instance) -> list[int]:
-    """Per node a number of its part in the collective: the weights of the kinds that it has, and of those it wants."""
+def _color_nodes(instance: Instance) -> list[int]:
+    """Return per node a number for its role: the weights of the kinds that it holds and of those that it needs."""
     has: list[list[int]] = [[] for _ in range(instance.nodes)]
     wants: list[list[int]] = [[] for _ in range(instance.nodes)]
     for kind in instance.kinds:
@@ -280,7 +296,8 @@ def _colours(instance: Instance) -> list[int]:
     ]
 
 
-def _after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
+def _apply_after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
+    """Return `element` after each row: every section of the permutation is composed separately."""
     out, at = np.empty_like(rows), 0
     for width in widths:
         out[:, at : at + width] = element[at : at + width][rows[:, at : at + width]]
@@ -291,8 +308,10 @@ def _after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
 Products = list[tuple[int, Table]]  # (generator, elements before it): each batch makes the elements that follow
 
 
-def _closure(generators: Table, widths: Sequence[int], max_elements: int) -> Products | None:
-    """How every product of these is made, the identity first; None if they are more than `most`."""
+def _close_products(generators: Table, widths: Sequence[int], max_elements: int) -> Products | None:
+    """Return how to generate every product of these generators, the identity first; None if there are more than the
+    limit.
+    """
     identity = np.concatenate([np.arange(width) for width in widths])[None]
     known_elements = {identity.tobytes()}
     products: Products = []
@@ -300,7 +319,7 @@ def _closure(generators: Table, widths: Sequence[int], max_elements: int) -> Pro
     while len(fresh):
         after: list[Table] = []
         for number, generator in enumerate(generators):
-            images = _after(generator, fresh, widths)
+            images = _apply_after(generator, fresh, widths)
             new = []
             for place, row in enumerate(images):
                 if (name := row.tobytes()) not in known_elements:
@@ -317,20 +336,19 @@ def _closure(generators: Table, widths: Sequence[int], max_elements: int) -> Pro
 
 
 def _written_out(products: Products, generators: Table, widths: Sequence[int]) -> Table:
-    """The elements that are made so, as whole permutations."""
+    """Return the elements generated this way in long form."""
     out = np.empty((1 + sum(len(before) for _, before in products), sum(widths)), np.int64)
     out[0] = np.concatenate([np.arange(width) for width in widths])
     at = 1
     for number, before in products:
-        out[at : at + len(before)] = _after(generators[number], out[before], widths)
+        out[at : at + len(before)] = _apply_after(generators[number], out[before], widths)
         at += len(before)
     return out
 
 
-def _part(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, Products]:
-    """A subgroup that moves ranks about as much as may be, with few elements: closures of random products.
-
-    Returned are its generators and how its elements are made of them.
+def _sample_subgroup(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, Products]:
+    """Return generators and products of a small subgroup with as few node orbits as possible: closures of random
+    products.
     """
     rng = np.random.default_rng(seed)
     nodes = widths[0]
@@ -343,13 +361,13 @@ def _part(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, P
         a, b = rng.integers(0, len(pool), 2)
         if a == b:
             continue
-        pool[a] = _after(pool[b], pool[a][None], widths)[0]
+        pool[a] = _apply_after(pool[b], pool[a][None], widths)[0]
         if trial < settle:
             continue
         chosen = np.array([pool[a]] if trial % 4 else [pool[a], pool[b]])
         moved = _orbit_count(chosen[:, :nodes])
         if moved < fewest:
-            closed = _closure(chosen, widths, _FEW)
+            closed = _close_products(chosen, widths, _FEW)
             if closed is not None:
                 best, fewest = (chosen, closed), moved
         if fewest == goal:
@@ -358,7 +376,7 @@ def _part(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, P
 
 
 def _orbit_count(permutations: Table) -> int:
-    """How many orbits of points these permutations have together."""
+    """Return the number of orbits of points under these permutations together."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -368,5 +386,5 @@ def _orbit_count(permutations: Table) -> int:
     return int(connected_components(joined, directed=False)[0])
 
 
-def _split(rows: Table, widths: tuple[int, ...]) -> Renamings:
+def _split_columns(rows: Table, widths: tuple[int, ...]) -> Renamings:
     return Renamings(*np.split(rows, np.cumsum(widths)[:-1], axis=1))

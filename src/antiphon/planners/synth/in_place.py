@@ -1,13 +1,16 @@
-"""Allreduces in place: every rank keeps one value of a chunk; what comes is added to it, or takes its place.
+"""Allreduce in place: every rank keeps one value per chunk; what arrives is added to it or replaces it.
 
-Recursive doubling, exchange along the dimensions of a grid in another order for every chunk, trees up and down: all
-that needs no second value at a rank. As clauses, per chunk:
+This covers recursive doubling, dimension-wise exchange on grids in a different order per chunk, and trees up and down:
+everything that needs no second buffer. As clauses, per chunk:
 
-    holds[v, i, t]  the value of rank v counts the input of rank i after t steps
+    holds[v, i, t]  after t steps the value of rank v includes the input of rank i
     goes[a, s]      the value is sent over arc a in step s
-    fresh[v, s]     what comes to v in step s takes the place of what v had
+    fresh[v, s]     what arrives at v in step s replaces the value of v
 
-A value counts every input at most once. Loads and free rounds are counted as in sat.py.
+A value includes every input at most once: terms of a sum must be disjoint (`_add_step`). In the last step every rank
+must hold all inputs. Loads and free rounds are encoded as in sat.py.
+
+Example: two ranks, one step: both send (goes[01, 0] and goes[10, 0]) and both add, so each holds both inputs.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from antiphon.planners.synth.cnf import Clauses
 from antiphon.planners.synth.sat import SOLVERS, free_rounds, load_within
 from antiphon.planners.synth.task import Effort, link_of, rounds_of
 
-MOST = 2**15  # "goes" of all chunks, times inputs
+MOST = 2**15  # `goes` variables of all chunks, times inputs
 Sent = tuple[int, int, int, bool]  # step, chunk, arc, whether it takes the place of what was there
 
 
-CONFLICTS = 20_000  # per solver: seconds where it is as large as may be
+CONFLICTS = 20_000  # per solver; takes seconds at the maximum size
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,18 @@ class InPlace:
     refuted: bool = False
 
 
-def fits(instance: Instance, chunks: int, steps: int) -> bool:
-    """Whether it is small enough to be asked."""
+def is_small_enough(instance: Instance, chunks: int, steps: int) -> bool:
+    """Return whether the encoding is small enough to try."""
     return chunks * steps * len(instance.arcs) * len(instance.collective.members) <= MOST
 
 
-def in_place(
+def find_in_place(
     instance: Instance, collective: Collective, point: tuple[int, int, int], effort: Effort, solver: str = "cadical"
 ) -> InPlace:
-    """An allreduce of so many chunks, steps and rounds. `instance`: the allgather of the same machine and members.
+    """Search an allreduce with these chunks, steps and rounds. `instance`: the allgather of the same machine and
+    members.
 
-    O(chunks * steps * arcs * members) variables. Arcs from and to ranks that only relay are left out.
+    O(chunks * steps * arcs * members) variables. Arcs of ranks that are not members are omitted.
     """
     from pysat.solvers import Solver
 
@@ -68,10 +72,12 @@ def in_place(
         if not satisfiable:
             return InPlace(None, refuted=satisfiable is False)
         true = {literal for literal in engine.get_model() if literal > 0}
-    return InPlace(_schedule(instance, collective, chunks, encoding.sent(true)))
+    return InPlace(_build_schedule(instance, collective, chunks, encoding.read_sends(true)))
 
 
 class _Encoding:
+    """Clauses of all chunks, with their `goes` and `fresh` variables."""
+
     def __init__(self, instance: Instance, chunks: int, steps: int, rounds: int) -> None:
         self.instance, self.steps = instance, steps
         self.members = instance.collective.members
@@ -82,7 +88,7 @@ class _Encoding:
         self.goes: dict[tuple[int, int, int], int] = {}  # chunk, arc, step
         self.fresh: dict[tuple[int, int, int], int] = {}  # chunk, rank, step
         for chunk in range(chunks):
-            self._chunk(chunk)
+            self._add_chunk(chunk)
         max_rounds = rounds - steps + 1
         extra = free_rounds(self.clauses, [max_rounds] * steps, rounds)
         loads: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -95,47 +101,54 @@ class _Encoding:
         for (resource, step), literals in sorted(loads.items()):
             load_within(self.clauses, literals, instance.capacity[resource], extra[step], max_rounds)
 
-    def _chunk(self, chunk: int) -> None:
+    def _add_chunk(self, chunk: int) -> None:
         out = self.clauses
-        yes = out.new()
+        yes = out.new_variable()
         out.rows.append([yes])
         holds = {(v, i): yes if v == i else -yes for v in self.members for i in self.members}
         for step in range(self.steps):
             for arc, _, _ in self.arcs:
-                self.goes[chunk, arc, step] = out.new()
+                self.goes[chunk, arc, step] = out.new_variable()
             coming: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for arc, u, v in self.arcs:
                 coming[v].append((self.goes[chunk, arc, step], u))
             holds = {
-                (v, i): after for v in self.members for i, after in self._step(chunk, v, step, coming[v], holds).items()
+                (v, i): after
+                for v in self.members
+                for i, after in self._add_step(chunk, v, step, coming[v], holds).items()
             }
 
-    def _step(
+    def _add_step(
         self, chunk: int, v: int, step: int, coming: list[tuple[int, int]], holds: dict[tuple[int, int], int]
     ) -> dict[int, int]:
-        """Of rank v, what its value counts after this step."""
+        """Add rank v's step and return, per input, the literal for "the value of v includes it afterwards"."""
         out, after = self.clauses, {}
-        fresh = self.fresh[chunk, v, step] = out.new()
+        fresh = self.fresh[chunk, v, step] = out.new_variable()
         out.rows.append([-fresh, *(goes for goes, _ in coming)])
+        # a replacement comes from exactly one sender
         out.rows += [[-fresh, -a, -b] for (a, _), (b, _) in itertools.combinations(coming, 2)]
         for i in self.members:
-            terms = [self._both(goes, holds[u, i]) for goes, u in coming]
-            terms.append(self._both(-fresh, holds[v, i]))
-            now = after[i] = out.new()
+            # the new value is a sum of senders' values and, unless replaced, the old one
+            terms = [self._add_conjunction(goes, holds[u, i]) for goes, u in coming]
+            terms.append(self._add_conjunction(-fresh, holds[v, i]))
+            now = after[i] = out.new_variable()
             out.rows.append([-now, *terms])
             out.rows += [[-term, now] for term in terms]
+            # no input may be added twice
             out.rows += [[-a, -b] for a, b in itertools.combinations(terms, 2)]
             if step == self.steps - 1:
                 out.rows.append([now])
         return after
 
-    def _both(self, a: int, b: int) -> int:
+    def _add_conjunction(self, a: int, b: int) -> int:
+        """Return a literal equivalent to `a and b`."""
         out = self.clauses
-        conjunction = out.new()
+        conjunction = out.new_variable()
         out.rows += [[-conjunction, a], [-conjunction, b], [conjunction, -a, -b]]
         return conjunction
 
-    def sent(self, true: set[int]) -> list[Sent]:
+    def read_sends(self, true: set[int]) -> list[Sent]:
+        """Return the sends of a model, sorted by step."""
         sends = []
         for (chunk, arc, step), goes in self.goes.items():
             if goes in true:
@@ -144,8 +157,8 @@ class _Encoding:
         return sorted(sends)
 
 
-def _schedule(instance: Instance, collective: Collective, chunks: int, sent: list[Sent]) -> Schedule:
-    """With parallel links filled in turn; what no rank makes use of is left out."""
+def _build_schedule(instance: Instance, collective: Collective, chunks: int, sent: list[Sent]) -> Schedule:
+    """Build the schedule with parallel links filled in turn; transfers that nothing depends on are dropped."""
     arcs = instance.arcs
     used: dict[tuple[int, int], int] = defaultdict(int)  # (step, bond): chunks of it that have a link
     route_numbers: dict[tuple[int, ...], int] = {}

@@ -1,4 +1,18 @@
-"""Solving the program over time: least rounds, rounds step by step, and the exact dual that proves it."""
+"""Solve the linear program over time (program.py) and prove its value exactly.
+
+HiGHS solves in floating point, which proves nothing. By LP duality, any feasible dual solution gives a lower bound on
+R / parts, and weak duality is easy to check exactly: a dual assigns each link and step a price, and each multicast
+a length per destination, such that no copy is paid for less than the lengths that it serves. `_exact_duals` scales the
+float dual so that it is nearly integral, rounds it to whole numbers (lengths down, prices up, then up again where they
+do not pay for the lengths), and `core.ksync.dual.worth` evaluates the result in exact arithmetic. Rounding can only
+weaken the bound, never make it wrong.
+
+Example: allgather on a ring of 4 in many steps: price 1 on every directed link in every step. Each of the 4 * 3 foreign
+chunks needs at least one link crossing, a round has room for 8, so R / C >= 12 / 8 = 3 / 2.
+
+Also here: `split_rounds` (integral rounds per step by mixed-integer programming), `refute_rounds` (is this particular
+distribution of rounds impossible?) and `extreme_splits` (the range of rounds that each step may have).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +38,7 @@ _FINE = 10**7
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with what it proves; `price`: what it took to find it (purse.py)."""
+    """A dual with the bound that it proves; `price`: effort spent on it (purse.py)."""
 
     dual: StepDual
     worth: Worth
@@ -32,46 +46,52 @@ class Proved:
 
 
 def least_rounds(program: StepProgram) -> Proved:
-    """A proof of the least R / parts of any algorithm of these steps."""
-    return _proved(program, None)
+    """Return a proof of the least R / parts of any algorithm with the program's number of steps."""
+    return _find_dual(program, None)
 
 
-def refute(program: StepProgram, rounds: Sequence[int]) -> Proved:
-    """The strongest proof against so many rounds in each step: `worth.forbids` says whether it is one."""
-    return _proved(program, rounds)
+def refute_rounds(program: StepProgram, rounds: Sequence[int]) -> Proved:
+    """Return the strongest proof against these rounds per step; `worth.forbids` says whether it is conclusive."""
+    return _find_dual(program, rounds)
 
 
-def _proved(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
-    solution = _solve(program, rounds)
+def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
+    """Solve the program and return the strongest of its exact duals."""
+    solution = _solve_program(program, rounds)
     best: Proved | None = None
-    for dual in _exact(program, solution):
+    for dual in _exact_duals(program, solution):
         try:
             value = worth(program.instance, dual)
         except Invalid:
             continue
-        if best is None or _strength(value, rounds) > _strength(best.worth, rounds):
+        if best is None or _dual_strength(value, rounds) > _dual_strength(best.worth, rounds):
             best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)
-        if float(_strength(best.worth, rounds)) >= solution.fun * (1 - 1e-9):
+        # as strong as the float optimum: a finer scale cannot improve it
+        if float(_dual_strength(best.worth, rounds)) >= solution.fun * (1 - 1e-9):
             break
     if best is None:
         raise RuntimeError("no exact dual came of the linear program")
     return best
 
 
-def _strength(value: Worth, rounds: Sequence[int] | None) -> Fraction:
+def _dual_strength(value: Worth, rounds: Sequence[int] | None) -> Fraction:
+    """Return the bound that a dual proves: least R / parts, or with `rounds` the factor by which these must be
+    stretched.
+    """
     if rounds is None:
         return value.rounds_per_part
     spent = sum((r * b for r, b in zip(rounds, value.budget, strict=True)), Fraction(0))
     return value.value / spent if spent else Fraction(0)
 
 
-def _solve(program: StepProgram, rounds: Sequence[int] | None) -> Any:
-    """HiGHS; with `rounds` given, by what factor they must be stretched."""
+def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
+    """Solve with HiGHS; with `rounds`, minimize the factor by which these rounds must be stretched."""
     from scipy.optimize import linprog
     from scipy.sparse import hstack
 
     steps, fits, equal = program.steps, program.fits, program.equal
     if rounds is not None:
+        # replace the r_s columns by one column t with r_s = t * rounds[s]
         stretch = fits[:, :steps] @ np.array(rounds, float)
         fits = hstack([stretch[:, None], fits[:, steps:]], format="csr")
         equal = equal[:, steps - 1 :]  # the columns of rounds are empty here
@@ -84,11 +104,13 @@ def _solve(program: StepProgram, rounds: Sequence[int] | None) -> Any:
     return result
 
 
-def split(
+def split_rounds(
     program: StepProgram, parts: int, limit: int | None = None, effort_left: int | None = None
 ) -> tuple[list[int] | None, int]:
-    """Whole rounds per step, as few as the program admits (at least one a step); None where they are over `limit`
-    or none were found in MOST_NODES. And the price, of the effort that is `left`: all of it where that ended it.
+    """Return the fewest integral rounds per step that the program admits (at least 1 each), and the effort spent.
+
+    None if they exceed `limit`, or if MOST_NODES search nodes found none. `effort_left` limits the nodes; if that limit
+    ended the search, all of it is the price.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -112,9 +134,10 @@ def split(
     return None if result.x is None else [round(r) for r in result.x[:steps]], price
 
 
-def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], int]:
-    """Real rounds per step that add up to `rounds`: for every step those with the most and the fewest in it. And the
-    price."""
+def extreme_splits(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], int]:
+    """Return real-valued splits of `rounds`: for every step one with the most and one with the fewest rounds in it;
+    and the effort spent.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, vstack
 
@@ -140,10 +163,12 @@ def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], 
     return extremes, price
 
 
-def _exact(program: StepProgram, solution: Any) -> list[StepDual]:
-    """The float duals as whole numbers: by the least scales at which they are nearly whole, then finely."""
-    prices = _prices(program, -solution.ineqlin.marginals)
-    shared = [_lengths(program, number, solution) for number in range(len(program.orbits))]
+def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
+    """Return integral duals near the float one: at the smallest scale where it is nearly integral, then at a fine
+    scale.
+    """
+    prices = _resource_prices(program, -solution.ineqlin.marginals)
+    shared = [_spread_lengths(program, number, solution) for number in range(len(program.orbits))]
     values = [prices.ravel()] + [table.ravel() for pair in shared if pair is not None for table in pair]
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
@@ -156,18 +181,21 @@ def _exact(program: StepProgram, solution: Any) -> list[StepDual]:
             if np.abs(scaled - np.round(scaled)).max() < 1e-4:
                 scales.append(float(scale))
                 break
-    return [_rounded(program, prices / top, _over(shared, top), scale) for scale in [*scales, float(_FINE)]]
+    return [
+        _round_dual(program, prices / top, _divide_lengths(shared, top), scale) for scale in [*scales, float(_FINE)]
+    ]
 
 
 Pair = tuple[Floats, Floats]
 
 
-def _over(shared: list[Pair | None], top: float) -> list[Pair | None]:
+def _divide_lengths(shared: list[Pair | None], top: float) -> list[Pair | None]:
+    """Divide all lengths and heights by `top`."""
     return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in shared]
 
 
-def _prices(program: StepProgram, duals: Floats) -> Floats:
-    """A price per resource and step, spread evenly over orbits of resources."""
+def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
+    """Return the price of each resource in each step, spread evenly over orbits of resources."""
     count = len(program.resources)
     per_orbit = duals[: count * program.steps].reshape(program.steps, count).T
     place = np.searchsorted(program.resources, program.resource_orbit)
@@ -175,8 +203,10 @@ def _prices(program: StepProgram, duals: Floats) -> Floats:
     return np.asarray((per_orbit / sizes[:, None])[place])
 
 
-def _lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
-    """Lengths (dest, bond, step) of a commodity that spreads, averaged over what keeps it, and switch heights."""
+def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
+    """Return lengths (dest, bond, step) of a spreading commodity, averaged over its keepers, and the switches'
+    heights.
+    """
     orbit = program.orbits[number]
     commodity = program.commodities[orbit.commodity]
     if not commodity.spreading:
@@ -192,6 +222,7 @@ def _lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
         alone[share.bond, share.step] = duals
         sizes = np.bincount(share.orbit_of, minlength=bonds)
         alone = alone[share.orbit_of] / sizes[share.orbit_of][:, None]
+        # the program has one destination per orbit; its image under a keeper gives another destination's lengths
         for element in range(len(keepers)):  # image of (dest, bond): lengths go along
             lengths[keepers.nodes[element, share.dest], keepers.bonds[element]] += alone
     heights = np.zeros((nodes, program.steps))
@@ -204,8 +235,10 @@ def _lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
     return lengths / (len(keepers) * scale), heights / scale
 
 
-def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
-    """Whole numbers near these: lengths rounded down, and prices up so that they pay for all lengths."""
+def _round_dual(program: StepProgram, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
+    """Return a dual in whole numbers near these floats: lengths rounded down, prices up until they pay for all
+    lengths.
+    """
     instance = program.instance
     whole_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
     spreads: dict[int, Spread] = {}
@@ -220,9 +253,10 @@ def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], sc
             continue
         lengths = np.floor(np.maximum(pair[0], 0.0) * scale + 1e-3).astype(np.int64)
         heights = np.round(pair[1] * scale).astype(np.int64)
+        # dual feasibility of one copy on a bond: price + height difference >= sum of the lengths it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
         owner = program.commodities[orbit.commodity].kinds[0]
-        spreads[owner] = Spread(_sparse(lengths), _sparse(heights))
+        spreads[owner] = Spread(_nonzero_entries(lengths), _nonzero_entries(heights))
         need[~instance.useful(instance.kinds[owner], program.steps)] = 0
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
@@ -231,10 +265,10 @@ def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], sc
             if kind != owner:
                 like[kind] = (owner, tuple(bonds.tolist()), tuple(nodes.tolist()))
     whole_prices[: len(instance.bonds)] += np.maximum(lacking, 0)
-    return StepDual(program.steps, _sparse(whole_prices), spreads, like)
+    return StepDual(program.steps, _nonzero_entries(whole_prices), spreads, like)
 
 
-def _sparse(table: Table) -> Table:
-    """The entries that are not 0, each as its place and its value."""
+def _nonzero_entries(table: Table) -> Table:
+    """Return the nonzero entries of a table, one row of indices and value each."""
     place = np.argwhere(table)
     return np.column_stack([place, table[tuple(place.T)]]).astype(np.int64)

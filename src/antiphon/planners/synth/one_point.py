@@ -1,9 +1,18 @@
-"""One point (C, S, R): the schedule, or why none of any form exists, or what was searched for it.
+"""Decide one point (C, S, R): return its schedule, prove that none of any form exists, or report what was searched.
 
-For what spreads, and what is that turned round, the search is over all forms: the transfers that a result depends on
-are, turned round where it combines, an algorithm of the k-synchronous problem, whatever slots they use. An allreduce
-has more forms than are searched, so what forbids one must hold for all: the bounds (core/bounds), and what only a part
-of it takes: it brings every rank's input to all, as a broadcast does, and all inputs to every rank, as a reduce does.
+Spreading collectives, and combining ones that are a reversed spreading one: the k-synchronous search is exhaustive. The
+transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, whatever buffers they use.
+
+Allreduce has more forms than are searched. Three are tried in turn (`_FORMS`):
+
+    halves       reducescatter then allgather, each in S / 2 steps and R / 2 rounds
+    everywhere   every input is sent to every rank (allgather) and added on arrival
+    in place     each rank keeps one value per chunk (in_place.py)
+
+A refutation must hold for every form: the bounds of core/bounds, and the collectives that any allreduce contains (it
+brings each rank's input to all ranks, like a broadcast, and all inputs to each rank, like a reduce).
+
+Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2.
 """
 
 from __future__ import annotations
@@ -19,33 +28,35 @@ from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, OP
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
-from antiphon.planners.synth._explain import explain
-from antiphon.planners.synth.auto import TURNS, decide
+from antiphon.planners.synth._explain import explain_impossible
+from antiphon.planners.synth.auto import TURNS, decide_candidate
 from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import Posed
 from antiphon.planners.synth.frontier import Point
-from antiphon.planners.synth.in_place import CONFLICTS, fits, in_place
-from antiphon.planners.synth.points import Way, everywhere, schedule_at, way_to
+from antiphon.planners.synth.in_place import CONFLICTS, find_in_place, is_small_enough
+from antiphon.planners.synth.points import Way, schedule_at, send_everywhere, way_to
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Effort, rounds_of
 from antiphon.planners.synth.work import Problem, halves_of, with_certificate
 
 Asked = tuple[int, int, int]  # chunks (of the synthesized: parts), steps, rounds
-MOST_ROOTS = 16  # whose broadcasts and reductions are looked at for a proof
+MOST_ROOTS = 16  # roots whose broadcasts and reductions are checked for a proof
 NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
 
 
 def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
-    """Just this point. Infeasible with the bound that forbids it, whatever its form; NotFound, saying what was
-    searched, where it was neither found nor refuted so.
+    """Return the schedule of just this point.
+
+    Raises Infeasible with the bound that forbids it in every form, NotFound with what was searched if it was neither
+    found nor refuted.
     """
     for name, value in (("chunks", chunks), ("steps", steps), ("rounds", rounds)):
         if value < 1:
             raise Invalid(f"{name}: expected a whole number from 1, got {value}")
     approach = way_to(work.topology, work.collective)
     if work.collective.kind == "allreduce":
-        return _allreduce(work, approach, (chunks, steps, rounds))
-    search, problem = work.search(approach)
+        return _find_allreduce(work, approach, (chunks, steps, rounds))
+    search, problem = work.start_search(approach)
     weight = work.collective.input_weight
     if chunks % weight:
         raise Invalid(
@@ -53,7 +64,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
             f"chunks per rank, got {chunks}"
         )
     try:
-        point = _decided(work, search, problem, (chunks // weight, steps, rounds))
+        point = _find_point(work, search, problem, (chunks // weight, steps, rounds))
     except Infeasible as error:
         if approach.about != TURNED:
             raise
@@ -64,10 +75,10 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     return with_certificate(schedule, point, approach.about, None)
 
 
-def _decided(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Point:
-    """Infeasible with what proves it; NotFound where nothing does."""
+def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Point:
+    """Return the point; raise Infeasible with what proves that none exists, NotFound where nothing does."""
     parts, steps, rounds = point_asked
-    decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
+    decided = decide_candidate(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
     instance = search.instance
     chunks = parts * instance.input_weight
     form = {"form": "k-synchronous", "what": f"{chunks} equal chunks, {steps} steps, {rounds} rounds"}
@@ -78,7 +89,9 @@ def _decided(work: Problem, search: Findings, problem: Posed, point_asked: Asked
                 f"planner sccl found no C = {chunks}, S = {steps}, R = {rounds}: {why}",
                 [{**form, "outcome": OPEN, "why": why}],
             )
-        raise Infeasible(explain(problem.asked, parts, steps, rounds, problem.impossible(decided)))
+        raise Infeasible(
+            explain_impossible(problem.original, parts, steps, rounds, problem.translate_impossible(decided))
+        )
     if decided is None:
         why = f"{TURNS} turns of all engines gave no answer"
         if not instance.arcs.exhaustive:
@@ -89,23 +102,23 @@ def _decided(work: Problem, search: Findings, problem: Posed, point_asked: Asked
             [{**form, "outcome": OPEN, "why": why}],
         )
     per_step = rounds_of(instance, decided.moves)
-    done, used = len(per_step), max(len(per_step), sum(per_step))  # it may come to its end before it must
-    proof = OPTIMAL if Fraction(used, chunks) == search.ratio(done) else BEST_FOUND
-    point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.proved(done))
-    return problem.point(point)
+    done, used = len(per_step), max(len(per_step), sum(per_step))  # it may end earlier than allowed
+    proof = OPTIMAL if Fraction(used, chunks) == search.least_ratio(done) else BEST_FOUND
+    point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.prove_least(done))
+    return problem.translate_point(point)
 
 
 # ---- allreduce ----
 
 
-def _allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedule:
-    """By the first form that has it: two halves, every input sent everywhere, in place."""
-    _refuse(_past_bounds(work, point_asked))
-    search, problem = work.search(approach)
+def _find_allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedule:
+    """Return the allreduce in the first form that has it: two halves, every input sent everywhere, in place."""
+    _raise_infeasible(_past_bounds(work, point_asked))
+    search, problem = work.start_search(approach)
     searched: list[dict[str, Any]] = []
     for form, form_text, make in _FORMS:
-        if len(searched) == 1:  # a program for every kind of root takes longer than to find halves that are there
-            _refuse(_past_parts(work, point_asked))
+        if len(searched) == 1:  # only now: one program per kind of root costs more than finding existing halves
+            _raise_infeasible(_past_parts(work, point_asked))
         try:
             result = make(work, search, problem, point_asked)
         except Infeasible as error:
@@ -124,7 +137,8 @@ def _allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedule:
     )
 
 
-def _refuse(reasons: Iterator[str]) -> None:
+def _raise_infeasible(reasons: Iterator[str]) -> None:
+    """Raise Infeasible with the first reason, if there is one."""
     why = next(reasons, None)
     if why is not None:
         raise Infeasible(why)
@@ -135,7 +149,7 @@ def _any_form(work: Problem) -> str:
 
 
 def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
-    """What the bounds forbid to an allreduce of any form."""
+    """Yield what the bounds forbid to an allreduce of any form."""
     chunks, steps, rounds = point_asked
     machine, target = work.topology, work.collective
     limits = bound(machine, target).without_help
@@ -151,21 +165,24 @@ def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
 
 
 def _past_parts(work: Problem, point_asked: Asked) -> Iterator[str]:
-    """What programs over time forbid to the broadcasts and reductions in it. Roots that are alike pose one problem."""
+    """Yield what linear programs forbid to the broadcasts and reductions that an allreduce contains.
+
+    Symmetric roots pose the same problem, which is checked once.
+    """
     chunks, steps, rounds = point_asked
     machine, target = work.topology, work.collective
     posed_before: set[str] = set()
     for root in target.members[:MOST_ROOTS]:
         broadcast = Collective("broadcast", target.ranks, target.members, (root,))
         for turned in (False, True):
-            search, problem = work.search(Way(reverse(machine) if turned else machine, broadcast, AS_PLANNED))
+            search, problem = work.start_search(Way(reverse(machine) if turned else machine, broadcast, AS_PLANNED))
             posed = fingerprint(search.instance)
             if posed in posed_before:
                 continue
             posed_before.add(posed)
-            none = search.forbidden(*point_asked)
+            none = search.check_bounds(*point_asked)
             if none is not None:
-                explanation = explain(problem.asked, *point_asked, problem.impossible(none))
+                explanation = explain_impossible(problem.original, *point_asked, problem.translate_impossible(none))
                 does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
                 does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
                 yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {explanation}"
@@ -176,25 +193,25 @@ def _as_halves(work: Problem, search: Findings, problem: Posed, point_asked: Ask
     ranks = len(work.collective.members)
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
         return f"it needs C a multiple of {ranks}, S even, and R >= S"
-    point = _decided(work, search, problem, (chunks // ranks, steps // 2, rounds // 2))
+    point = _find_point(work, search, problem, (chunks // ranks, steps // 2, rounds // 2))
     halves = halves_of(work, point)
     return "no reducescatter of as many rounds was found" if halves is None else (
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _everywhere(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule:
-    point = _decided(work, search, problem, point_asked)
-    return with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
+def _as_everywhere(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule:
+    point = _find_point(work, search, problem, point_asked)
+    return with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
 
 
-def _in_place(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
-    instance = problem.asked
-    if not fits(instance, point_asked[0], point_asked[1]):
+def _as_in_place(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
+    instance = problem.original
+    if not is_small_enough(instance, point_asked[0], point_asked[1]):
         return "it is tried for fewer chunks, steps or ranks"
     refuted = False
     for solver in ("cadical", "minisat"):
         work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
-        answer = in_place(instance, work.collective, point_asked, Effort(CONFLICTS, seed=work.seed), solver)
+        answer = find_in_place(instance, work.collective, point_asked, Effort(CONFLICTS, seed=work.seed), solver)
         if answer.schedule is not None:
             findings = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
             return replace(answer.schedule, provenance={"engine": f"in place ({solver})", "found": findings})
@@ -209,6 +226,6 @@ def _in_place(work: Problem, search: Findings, problem: Posed, point_asked: Aske
 
 _FORMS: tuple[tuple[str, str, Callable[[Problem, Findings, Posed, Asked], Schedule | str]], ...] = (
     ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
-    ("everywhere", "every input sent everywhere and added there", _everywhere),
-    ("in place", "one value per rank and chunk; what comes is added, or replaces it", _in_place),
+    ("everywhere", "every input sent everywhere and added there", _as_everywhere),
+    ("in place", "one value per rank and chunk; what comes is added, or replaces it", _as_in_place),
 )

@@ -1,4 +1,9 @@
-"""Candidate points decided in order, each with a share of the effort left; those that may take long in processes."""
+"""Decide candidates in order, each with a share of the remaining effort; long ones in worker processes.
+
+Determinism: what each candidate may spend is fixed before any of them starts (a share of the effort at that time), and
+what it did spend is charged in the order of candidates. So the verdicts do not depend on the number of workers. Once a
+fixed allowance is used up, the remaining candidates count as cut: not tried for lack of effort.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from dataclasses import dataclass
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.isolate import Lost, Say, Stopped, Terms, can_fork, usual_workers
 from antiphon.isolate import in_order as each_apart
-from antiphon.planners.synth.auto import SMALL, Decided, decide
+from antiphon.planners.synth.auto import SMALL, Decided, decide_candidate
 from antiphon.planners.synth.purse import TOO_LATE, UNIT, Purse
 from antiphon.planners.synth.search import Findings
 
@@ -17,14 +22,16 @@ Candidate = tuple[int, int, int]  # parts, steps, rounds
 Wanted = Callable[[Candidate], bool]
 Tell = Callable[[str], None]
 LEAST = UNIT  # of effort
-TOGETHER = 2  # one part in so many of what is left goes to candidates of one number of steps, but at the last
-QUICK_TURNS = 1  # so many take little time on a small instance
+TOGETHER = 2  # candidates of one number of steps get 1 / TOGETHER of the remaining effort, except in the last turn
+QUICK_TURNS = 1  # this many take little time on a small instance
 
 
 @dataclass(frozen=True)
 class Patience:
-    """What a candidate may take. `share`: of the effort left, so that others get their turn; `workers`: how many are
-    decided at a time where that may take long, as many as there are processors if None.
+    """What a candidate may use.
+
+    `share`: of the remaining effort, so that others get their turn; `workers`: number of candidates decided in parallel
+    where that may take long (None: number of processors).
     """
 
     turns: int
@@ -35,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided of a candidate. `cut`: nothing, for want of effort; more would have been tried."""
+    """What was decided of a candidate. `cut`: nothing, for lack of effort; more would have been tried."""
 
     candidate: Candidate
     decided: Decided
@@ -44,22 +51,23 @@ class Verdict:
 
 
 def in_order(
-    search: Findings, candidates: Sequence[Candidate], patience: Patience, *, wanted: Wanted, tell: Tell
+    search: Findings, candidates: Sequence[Candidate], patience: Patience, *, is_wanted: Wanted, tell: Tell
 ) -> Generator[Verdict, None, None]:
-    """The verdict on every candidate that is still wanted when its turn comes. EffortSpent once all is spent.
+    """Yield the verdict on every candidate that is still wanted at its turn. Raises EffortSpent once all is spent.
 
-    Where that may take long each is decided in a process of its own, several side by side: with as many of them as
-    there may be the verdicts are the same. What each may spend is settled beforehand, and what it spent is taken in its
-    turn; those for which too little is left are cut untried.
+    Candidates that may take long are decided in processes of their own, several in parallel; the verdicts are the same
+    for any number of workers.
     """
     if not candidates:
         return
     search.purse.check()
-    share = _share(search.purse.left(), patience.share)
-    allowance = _together(search.purse.left(), patience.share)
+    share = _candidate_share(search.purse.left(), patience.share)
+    allowance = _total_allowance(search.purse.left(), patience.share)
     before, tried = search.purse.spent, 0
-    apart = can_fork() and not _quick(search, candidates, patience.turns)
-    with closing((_apart if apart else _here)(search, candidates, patience, share, wanted, tell)) as verdicts:
+    apart = can_fork() and not _is_quick(search, candidates, patience.turns)
+    with closing(
+        (_decide_in_workers if apart else _decide_here)(search, candidates, patience, share, is_wanted, tell)
+    ) as verdicts:
         for verdict in verdicts:
             tried = candidates.index(verdict.candidate) + 1
             search.purse.spent += verdict.spent
@@ -69,55 +77,68 @@ def in_order(
                 break
         else:
             return
-    yield from (Verdict(candidate, None, cut=True) for candidate in candidates[tried:] if wanted(candidate))
+    yield from (Verdict(candidate, None, cut=True) for candidate in candidates[tried:] if is_wanted(candidate))
 
 
-def _quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> bool:
-    """Whether tries run in this process, too: the engine `auto` goes by the same measure."""
+def _is_quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> bool:
+    """Return whether all tries would run in this process anyway: engine `auto` uses the same measure."""
     chunks = sum(kind.weight for kind in search.instance.kinds)
     size = max(parts * steps for parts, steps, _ in candidates) * chunks * len(search.instance.arcs)
     return turns <= QUICK_TURNS and size <= SMALL * len(search.group)
 
 
-def _share(effort_left: int | None, share: float) -> int | None:
+def _candidate_share(effort_left: int | None, share: float) -> int | None:
+    """Return the effort of one candidate."""
     return None if effort_left is None else min(max(LEAST, int(share * effort_left)), effort_left)
 
 
-def _together(effort_left: int | None, share: float) -> int | None:
+def _total_allowance(effort_left: int | None, share: float) -> int | None:
+    """Return the effort of all candidates together; None: unlimited."""
     return None if effort_left is None or share == 1.0 else max(effort_left // TOGETHER, min(LEAST, effort_left))
 
 
-def _apart(
-    search: Findings, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
+def _decide_in_workers(
+    search: Findings,
+    candidates: Sequence[Candidate],
+    patience: Patience,
+    share: int | None,
+    is_wanted: Wanted,
+    tell: Tell,
 ) -> Generator[Verdict, None, None]:
     def work(candidate: Candidate, say: Say) -> Verdict:
-        return _decided(search, candidate, patience, Purse(share), say)
+        return _decide_within(search, candidate, patience, Purse(share), say)
 
     workers = patience.workers or usual_workers()
     terms = Terms(work, workers, lambda candidate: search.purse.seconds(), patience.memory)
-    for candidate, result in each_apart(candidates, terms, wanted, tell):
+    for candidate, result in each_apart(candidates, terms, is_wanted, tell):
         if isinstance(result, Stopped):
             raise TimedOut(TOO_LATE)
         if isinstance(result, Lost):
-            tell(f"{_named(search, candidate)}: {result}; going on without it")
+            tell(f"{_format_candidate(search, candidate)}: {result}; going on without it")
             yield Verdict(candidate, None)
         else:
             yield result
 
 
-def _here(
-    search: Findings, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
+def _decide_here(
+    search: Findings,
+    candidates: Sequence[Candidate],
+    patience: Patience,
+    share: int | None,
+    is_wanted: Wanted,
+    tell: Tell,
 ) -> Generator[Verdict, None, None]:
     for candidate in candidates:
-        if wanted(candidate):
-            yield _decided(search, candidate, patience, Purse(share, search.purse.until), tell)
+        if is_wanted(candidate):
+            yield _decide_within(search, candidate, patience, Purse(share, search.purse.until), tell)
 
 
-def _decided(search: Findings, candidate: Candidate, patience: Patience, purse: Purse, tell: Tell) -> Verdict:
-    tell(f"trying {_named(search, candidate)}; R/C >= {search.ratio(candidate[1])} is proved")
+def _decide_within(search: Findings, candidate: Candidate, patience: Patience, purse: Purse, tell: Tell) -> Verdict:
+    tell(f"trying {_format_candidate(search, candidate)}; R/C >= {search.least_ratio(candidate[1])} is proved")
+    # the candidate pays from its own purse; the caller charges `spent` to the outer one in order
     outer_purse, search.purse = search.purse, purse
     try:
-        decided = decide(search, *candidate, tell=tell, memory=patience.memory, turns=patience.turns)
+        decided = decide_candidate(search, *candidate, tell=tell, memory=patience.memory, turns=patience.turns)
         return Verdict(candidate, decided, spent=purse.spent)
     except EffortSpent:
         return Verdict(candidate, None, cut=True, spent=purse.spent)
@@ -125,6 +146,6 @@ def _decided(search: Findings, candidate: Candidate, patience: Patience, purse: 
         search.purse = outer_purse
 
 
-def _named(search: Findings, candidate: Candidate) -> str:
+def _format_candidate(search: Findings, candidate: Candidate) -> str:
     parts, steps, rounds = candidate
     return f"C = {parts * search.instance.input_weight}, S = {steps}, R = {rounds}"

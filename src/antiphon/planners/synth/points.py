@@ -1,8 +1,11 @@
-"""From points of a frontier to schedules of the collective that was asked for, each with its certificate.
+"""Convert points of a frontier to schedules of the requested collective, each with its certificate.
 
-Combining collectives are the inverse of spreading ones (SCCL, section 3.5): reduce and reducescatter run a broadcast
-and an allgather of the reversed machine backwards; allreduce is a reducescatter, then an allgather. An allreduce may
-also send every rank's whole input everywhere, as an allgather does, and add up on arrival: half the steps, more data.
+Combining collectives are the inverse of spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine
+backwards, and every copy becomes a reduction towards the root. So reduce and reducescatter come from broadcast and
+allgather, and allreduce is a reducescatter followed by an allgather. An allreduce may also send every rank's whole
+input everywhere, as an allgather does, and add on arrival: half the steps, but more data.
+
+Example: broadcast 0 -> 1 -> 2 in two steps. Backwards: 2 -> 1 in step 1, 1 adds and sends 1 -> 0 in step 2: a reduce.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from antiphon.planners.synth.task import schedule_of
 
 @dataclass(frozen=True)
 class Way:
-    """How a collective comes from one that only spreads: that one's machine and collective, and `about`, its name."""
+    """How a collective follows from a spreading one: machine and collective to synthesize, and `about`, the
+    conversion's name.
+    """
 
     topology: Topology
     collective: Collective
@@ -38,7 +43,7 @@ class Way:
 
 
 def way_to(topology: Topology, collective: Collective) -> Way:
-    """What to synthesize for a collective; Unsupported for what has no such way."""
+    """Return what to synthesize for a collective; raises Unsupported if nothing fits."""
     needs = needs_of(collective)
     if not len(needs):
         raise Unsupported(
@@ -60,21 +65,23 @@ def way_to(topology: Topology, collective: Collective) -> Way:
 
 
 def schedule_at(point: Point, topology: Topology, collective: Collective, about: str) -> Schedule | None:
-    """The schedule of a point for the collective asked for; None where an allreduce's first half would need more
-    rounds than its second (the machine's links are not alike both ways).
+    """Return the schedule of a point for the requested collective.
+
+    None where an allreduce's first half would need more rounds than its second (links differ by direction).
     """
     schedule = schedule_of(point.instance, point.parts, point.moves)
     if about == TURNED:
         schedule = replace(invert(schedule), collective=collective)
     elif about == COMPOSED:
-        back = _backwards(schedule, topology, point.rounds)
+        back = _run_backwards(schedule, topology, point.rounds)
         if back is None:
             return None
         schedule = replace(compose(back, schedule), collective=collective)
     return schedule
 
 
-def _backwards(spreading: Schedule, topology: Topology, rounds: int) -> Schedule | None:
+def _run_backwards(spreading: Schedule, topology: Topology, rounds: int) -> Schedule | None:
+    """Invert an allgather on the machine itself, link by opposite link; None if that needs more than `rounds`."""
     try:
         inverted = invert(spreading, opposite_links(topology))
     except Unsupported:
@@ -82,15 +89,15 @@ def _backwards(spreading: Schedule, topology: Topology, rounds: int) -> Schedule
     return inverted if rounds_in(inverted, topology) <= rounds else None
 
 
-def joined(first: Schedule, second: Schedule, collective: Collective) -> Schedule:
-    """An allreduce of a reducescatter (an allgather of the reversed machine, not yet turned) and an allgather."""
+def join_halves(first: Schedule, second: Schedule, collective: Collective) -> Schedule:
+    """Return an allreduce: a reducescatter (from an allgather of the reversed machine) followed by an allgather."""
     return replace(compose(invert(first), second), collective=collective)
 
 
-def everywhere(point: Point, collective: Collective) -> Schedule:
-    """An allreduce in the steps of an allgather: every rank's input goes everywhere and is added on arrival.
+def send_everywhere(point: Point, collective: Collective) -> Schedule:
+    """Return an allreduce in the steps of an allgather: every rank's input goes everywhere and is added on arrival.
 
-    What is passed on later is kept in a slot of its own, and added from there a step after.
+    Data to be forwarded are kept in a slot of their own and added from there one step later.
     """
     spread = schedule_of(point.instance, point.parts, point.moves)
     place = {rank: i + 1 for i, rank in enumerate(collective.members)}
@@ -106,12 +113,14 @@ def everywhere(point: Point, collective: Collective) -> Schedule:
         part_number, block = divmod(chunk, blocks)
         owner = collective.members[block]
         slot = place[owner]
+        # slot 0 is the rank's accumulating buffer: in step 0 it still holds the pure input, later it does not
         source = slot if src != owner or step > 0 else 0
         if passing[chunk, dst] > step:
             rows.append((step, part_number, src, dst, COPY, route, source, slot))
             rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0))
         else:
             rows.append((step, part_number, src, dst, REDUCE, route, source, 0))
+    # a rank that sends its own input after step 0 needs a copy of it
     for (chunk, rank), last in sorted(passing.items()):
         part_number, block = divmod(chunk, blocks)
         if collective.members[block] == rank and last > 0:
@@ -124,8 +133,8 @@ def everywhere(point: Point, collective: Collective) -> Schedule:
     )  # fmt: skip
 
 
-def certificate(point: Point, about: str, k: int) -> dict[str, Any]:
-    """What core.ksync.certificate rechecks: plain JSON values."""
+def build_certificate(point: Point, about: str, k: int) -> dict[str, Any]:
+    """Return what core.ksync.certificate rechecks, as plain JSON values."""
     refuted = []
     for refuted_point in point.refuted:
         entry: dict[str, Any] = {
@@ -143,6 +152,6 @@ def certificate(point: Point, about: str, k: int) -> dict[str, Any]:
     return {
         "format": FORMAT, "about": about, "proof": point.proof, "k": k,
         "chunks": point.chunks, "steps": point.steps, "rounds": point.rounds,
-        "least": point.least.dual.as_json(), "refuted": refuted,
+        "least": point.bound_proof.dual.as_json(), "refuted": refuted,
         "open": [[parts * weight, rounds] for parts, rounds in point.open],
     }  # fmt: skip

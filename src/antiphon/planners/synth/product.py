@@ -1,11 +1,25 @@
-"""Allgather on a product of two machines, from allgathers on both: boxes joined alike, grids of anything.
+"""Allgather on a Cartesian product of two machines, assembled from allgathers on both factors.
 
 A machine is the product of G and H if its ranks are pairs (g, h), its links join (g, h) to (g', h) as G joins g to g',
-and (g, h) to (g, h') as H joins h to h'. Links of G and of H then work side by side. Every rank's data are cut in two:
-A goes along G first, then H; B along H first, then G. The links of G carry the whole of a rank's own, then B of the
-others of its copy of H; those of H carry B, then A of its own, then A of the others of its copy of G. The shares are
-chosen so that both end together: then the product has a bandwidth-optimal allgather if its factors have and nothing
-waits. Search alone does not find these: every link is full in every round.
+and (g, h) to (g, h') as H joins h to h'. Tori, meshes, hypercubes, and equal boxes joined rail by rail are products.
+The links of G and of H can then work at the same time. Every rank's data are divided into A and B:
+
+    A goes along G first, then along H;      B goes along H first, then along G.
+
+So the links of G carry every rank's whole own data, then the B of the other ranks of its copy of H; the links of H
+carry B, then A of the own rank, then A of the others of its copy of G. With m = |G|, n = |H|, rho and sigma the R/C of
+the two allgathers, and b the fraction of B, both are finished together when
+
+    rho * (1 + (n - 1) * b) = sigma * (1 + (m - 1) * (1 - b)).
+
+The result is bandwidth-optimal if the factors' allgathers are and no link waits. Plain search rarely finds such
+schedules because every link is full in every round.
+
+Example: a 4 x 4 torus is a ring of 4 times a ring of 4. rho = sigma = 3/2 (three foreign chunks over two links), so
+b = 1/2, and R/C = 3/2 * (1 + 3/2) = 15/4: fifteen foreign inputs over four links per rank, which is the bound.
+
+Factors are found from the prime factorization of graphs (Feder 1992): `_edge_classes` computes a relation on edges
+whose classes each belong to one prime factor; every division of the classes into two is tried.
 """
 
 from __future__ import annotations
@@ -26,7 +40,7 @@ from antiphon.core.ksync.dual import Spread, StepDual, worth
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import EffortSpent
-from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
+from antiphon.planners.synth.frontier import Limits, Point, find_frontier, usual_steps
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.purse import Purse
 from antiphon.planners.synth.search import Findings
@@ -46,7 +60,7 @@ Hops = list[list[tuple[int, int, int, int]]]  # per step (owner, chunk, tail, he
 
 @dataclass(frozen=True)
 class Factors:
-    """Two factors, and of every rank its place in each."""
+    """Two factors as link tables, and each rank's coordinates in them."""
 
     pairs: tuple[Pairs, Pairs]
     places: NDArray[np.int64]  # rank x 2
@@ -69,7 +83,7 @@ class Gather:
         return Fraction(sum(self.rounds), self.chunks)
 
     @staticmethod
-    def of(instance: Instance, parts: int, moves: tuple[Move, ...]) -> Gather:
+    def from_moves(instance: Instance, parts: int, moves: tuple[Move, ...]) -> Gather:
         rounds = tuple(rounds_of(instance, moves))
         hops: Hops = [[] for _ in rounds]
         for kind, chunk, path, step in moves:
@@ -79,23 +93,25 @@ class Gather:
 
 
 def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None:
-    """A bandwidth-optimal or nearly optimal point for the search's problem, if its machine is a product and both of its
-    factors are solved within a share of the effort left."""
+    """Return an optimal or nearly optimal point if the machine is a product and both factors are solved in time, else
+    None.
+    """
     instance = search.instance
-    factors = factored(instance)
+    factors = factor_machine(instance)
     if factors is None:
         return None
     tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
     effort_left = search.purse.left()
     purse = Purse(None if effort_left is None else int(SHARE * effort_left), search.purse.until)
-    first = _gather(search, factors.pairs[0], factors.sizes[0], purse)
-    second = _gather(search, factors.pairs[1], factors.sizes[1], purse)
+    first = _solve_factor(search, factors.pairs[0], factors.sizes[0], purse)
+    second = _solve_factor(search, factors.pairs[1], factors.sizes[1], purse)
     search.purse.pay(purse.spent)
     if first is None or second is None:
         return None
+    # _plan_lines expects the factor with the smaller R/C first
     if first.ratio > second.ratio:
         factors, first, second = Factors(factors.pairs[::-1], factors.places[:, ::-1]), second, first
-    combination = combined(instance, factors, (first, second))
+    combination = combine_gathers(instance, factors, (first, second))
     if combination is None:
         return None
     parts, moves = combination
@@ -108,8 +124,8 @@ def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None
     return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, cut_bound)
 
 
-def _gather(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
-    """The last point of a factor's frontier, which is the one of least R / C."""
+def _solve_factor(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
+    """Return the last point of a factor's frontier, the one with the smallest R/C, or None."""
     links = [(a, b, LinkType("link", Fraction(units))) for (a, b), units in sorted(pairs.items())]
     collective = Collective("allgather", ranks)
     topology = build("factor", ranks, links)
@@ -118,15 +134,15 @@ def _gather(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather 
     within = Findings(instance, search.seed, purse, search.cache)
     try:
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
-        for point in frontier(within, bound(topology, collective).without_help.inverse, limits):
+        for point in find_frontier(within, bound(topology, collective).without_help.inverse, limits):
             last = point
-    except EffortSpent:  # what was found so far will do
+    except EffortSpent:  # use the best point so far
         pass
-    return None if last is None else Gather.of(instance, last.parts, last.moves)
+    return None if last is None else Gather.from_moves(instance, last.parts, last.moves)
 
 
 def _by_cut(instance: Instance, steps: int) -> Proved | None:
-    """The bound of the tightest cut, as prices that are the same in every step: all cost 1 that leave it."""
+    """Return the bound of the tightest cut as a dual: price 1 on every link that leaves the cut, in every step."""
     witness = bound(instance.topology, instance.collective).without_help.witness
     if not isinstance(witness, Cut) or witness.limits:
         return None
@@ -146,24 +162,30 @@ def _by_cut(instance: Instance, steps: int) -> Proved | None:
 # ---- finding the factors ----
 
 
-def factored(instance: Instance) -> Factors | None:
-    """The machine as a product of two, as equal in size as may be. None where it is none, has switches, shared limits
-    or several bonds side by side, or where the collective is no even allgather. O(links^2 + links * 2^classes)."""
-    links = _plain(instance)
+def factor_machine(instance: Instance) -> Factors | None:
+    """Return the machine as a product of two, as equal in size as possible, or None.
+
+    None also with switches, shared limits or parallel bonds, or if the collective is not an even allgather.
+    O(links^2 + links * 2^classes).
+    """
+    links = _plain_links(instance)
     if links is None:
         return None
     edges = sorted({(min(a, b), max(a, b)) for a, b in links})
-    classes = _classes(instance.ranks, edges).tolist()
+    classes = _edge_classes(instance.ranks, edges).tolist()
     splits = []
     for chosen in range(1, 2 ** min(max(classes), MOST_CLASSES)):  # which classes are the second factor's; never all
         side = {edge: chosen >> c & 1 for edge, c in zip(edges, classes, strict=True)}
-        split = _split(instance.ranks, links, side)
+        split = _split_factors(instance.ranks, links, side)
         if split is not None:
             splits.append(split)
     return min(splits, key=lambda factors: max(factors.sizes), default=None)
 
 
-def _plain(instance: Instance) -> Pairs | None:
+def _plain_links(instance: Instance) -> Pairs | None:
+    """Return the links with their integral capacities; None unless this is an even allgather on plain symmetric
+    links.
+    """
     ranks = instance.ranks
     if instance.nodes > ranks or len(instance.bonds) > MOST_LINKS or any(instance.limits_of):
         return None
@@ -180,9 +202,12 @@ def _plain(instance: Instance) -> Pairs | None:
     return pairs if all((b, a) in pairs for a, b in pairs) else None
 
 
-def _classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]:
-    """Per edge which prime factor it is of, at least as coarse (Feder 1992): edges belong together where distances do
-    not add up as in a product, or where two that meet span no square of their own."""
+def _edge_classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """Return a class per edge; edges of one class are in the same factor (Feder 1992, possibly coarser).
+
+    Two edges belong together if distances between their ends do not add up as in a product, or if they meet and span no
+    square of their own.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components, shortest_path
 
@@ -190,24 +215,25 @@ def _classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]:
     a, b = ends[:, 0], ends[:, 1]
     joined = csr_array((np.ones(len(ends)), (a, b)), shape=(ranks, ranks))
     far = shortest_path(joined, directed=False, unweighted=True)
+    # Djokovic-Winkler relation: in a product, edges of different factors satisfy d(a,a') + d(b,b') = d(a,b') + d(b,a')
     together = far[np.ix_(a, a)] + far[np.ix_(b, b)] != far[np.ix_(a, b)] + far[np.ix_(b, a)]
     adjacent = (far == 1).astype(np.int64)
     common = adjacent @ adjacent
     for i, (x, y) in enumerate(edges):
-        for other, shared_end in ((x, y), (y, x)):  # edges that meet this one at `mine`
+        for other, shared_end in ((x, y), (y, x)):  # edges that meet this one at `shared_end`
             at = (a == shared_end) | (b == shared_end)
             third = a + b - shared_end
             together[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
     return np.asarray(connected_components(csr_array(together), directed=False)[1], np.int64)
 
 
-def _split(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -> Factors | None:
-    """The factors where the edges on side 1 are the first's; None where the capacities are not those of a product."""
+def _split_factors(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -> Factors | None:
+    """Return the factors where the edges with side 1 are the first's; None where capacities do not match a product."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     places = np.zeros((ranks, 2), np.int64)
-    for which in (0, 1):  # the edges of the one factor join all that have the same place in the other
+    for which in (0, 1):  # a factor's components are the other factor's coordinates
         ends = np.array([edge for edge, s in side.items() if s == which], np.int64).reshape(-1, 2)
         joined = csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(ranks, ranks))
         places[:, which] = connected_components(joined, directed=False)[1]
@@ -232,27 +258,27 @@ Segment = tuple[int, int, list[tuple[Item, int, int, int]]]  # from round, to ro
 Lines = tuple[list[Segment], list[Segment]]
 
 
-def combined(
+def combine_gathers(
     instance: Instance, factors: Factors, gathers: tuple[Gather, Gather]
 ) -> tuple[int, tuple[Move, ...]] | None:
-    """Chunks per rank, and the moves; None where whole numbers of chunks do not work out within bounds.
+    """Return chunks per rank and the moves; None where no integral number of chunks fits within the limits.
 
-    The first factor must be the one whose allgather has the lesser ratio. O(ranks^2 * chunks).
+    The first factor must have the allgather with the smaller ratio. O(ranks^2 * chunks).
     """
-    shares = _shares(factors.sizes, gathers)
+    shares = _balance_shares(factors.sizes, gathers)
     if shares is None or instance.ranks**2 * sum(shares) > MOST_ROWS:
         return None
-    return sum(shares), _moves(instance, factors, _lines(factors.sizes, gathers, *shares))
+    return sum(shares), _merge_lines(instance, factors, _plan_lines(factors.sizes, gathers, *shares))
 
 
-def _lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: int) -> Lines:
-    """What the links of both factors do: A are the first `a` chunks of every rank, B the others.
+def _plan_lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: int) -> Lines:
+    """Return what the links of both factors do. A is the first `a` chunks of every rank, B the other `b`.
 
-    B goes along the second factor in batches: each as great as can be there before the first factor's links would
-    have to wait for it.
+    B goes along the second factor in batches, each as large as can arrive before the first factor's links would idle.
     """
     first_gather, second_gather = gathers
-    first = _line(first_gather, [(0, j) for j in range(a + b)])
+    first = _append_gather(first_gather, [(0, j) for j in range(a + b)])
+    # from this round on, the own data of the copy's other ranks are present
     own = first[-1][1]
     second: list[Segment] = []
     batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, sizes[1] - 1))
@@ -261,16 +287,16 @@ def _lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: in
         free = first[-1][1] - (second[-1][1] if second else 0)
         size = min(max(int(free / second_gather.ratio) // batch_unit, 1) * batch_unit, a + b - done)
         batch = range(done, done + size)
-        second += _line(second_gather, [(0, j) for j in batch], second)
-        first += _line(first_gather, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
+        second += _append_gather(second_gather, [(0, j) for j in batch], second)
+        first += _append_gather(first_gather, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
         done += size
-    second += _line(second_gather, [(0, j) for j in range(a)], second)
-    second += _line(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
+    second += _append_gather(second_gather, [(0, j) for j in range(a)], second)
+    second += _append_gather(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
     return first, second
 
 
-def _shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
-    """Chunks of A and of B with which the links of both factors are through together."""
+def _balance_shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
+    """Return the numbers of chunks of A and of B for which the links of both factors finish together."""
     (m, n), (rho, sigma) = sizes, (gathers[0].ratio, gathers[1].ratio)
     even = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
     b = min(max(even, Fraction(0)), Fraction(1))
@@ -283,9 +309,11 @@ def _shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int
     return None
 
 
-def _line(gather: Gather, items: list[Item], after: Sequence[Segment] = (), ready: int = 0) -> list[Segment]:
-    """What the links of one factor do to spread these items of every rank, one segment per step of its allgather:
-    after these segments, and from the round on in which the items are there."""
+def _append_gather(gather: Gather, items: list[Item], after: Sequence[Segment] = (), ready: int = 0) -> list[Segment]:
+    """Return the segments in which one factor's links spread these items of every rank, one segment per step.
+
+    They start when the segments `after` have ended and the items are `ready`.
+    """
     segments = []
     start = max(after[-1][1] if after else 0, ready)
     times = len(items) // gather.chunks
@@ -299,9 +327,11 @@ def _line(gather: Gather, items: list[Item], after: Sequence[Segment] = (), read
     return segments
 
 
-def _moves(instance: Instance, factors: Factors, lines: Lines) -> tuple[Move, ...]:
-    """Both lines side by side: a step ends where a segment of either does; a segment that lasts longer gives each
-    step as much as its links carry by then."""
+def _merge_lines(instance: Instance, factors: Factors, lines: Lines) -> tuple[Move, ...]:
+    """Interleave both lines: a step ends where a segment of either ends.
+
+    A segment that spans several steps moves in each of them as much as its links can carry.
+    """
     marks = sorted({t for line in lines for start, end, _ in line for t in (start, end)})
     rank = np.zeros(factors.sizes, np.int64)
     rank[factors.places[:, 0], factors.places[:, 1]] = np.arange(instance.ranks)

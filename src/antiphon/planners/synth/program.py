@@ -1,10 +1,25 @@
-"""SCCL's problem as a linear program over time: the fewest rounds per part, for a number of steps.
+"""SCCL's problem as a time-expanded linear program: the fewest rounds per part for a given number of steps.
 
-Variables: rounds r_s; per commodity the amount x on every bond in every step; for chunks with several destinations
-a flow f per destination that must fit under x, since one move serves them all (at a switch, which cannot copy,
-x itself is conserved). Ranks keep what they have. All that moves over a resource in a step fits in r_s rounds.
-The size does not depend on the number of chunks. Averaged over symmetries it shrinks: variables are shared by
-orbits, and of commodities and destinations that are alike only one is held.
+Variables
+    r_s          rounds of step s
+    x[c, b, s]   amount of commodity c on bond b in step s
+    f[c, d, b, s]  only for commodities with several destinations: the flow of c towards destination d
+
+Constraints
+    f <= x                      one copy on a bond serves all destinations behind it (multicast)
+    conservation of f (or x)    at every rank and time; ranks may also keep data (a "waiting" arc to the next time).
+                                At switches x itself is conserved, since a plain switch cannot copy
+    sum of x over a resource    <= capacity * r_s, for every link bundle and shared limit
+
+minimizing sum of r_s. The minimum is a lower bound on R / parts for every algorithm with S steps, because an integral
+algorithm, divided by its number of parts, is a feasible point. The program's size does not depend on the number of
+chunks.
+
+Example: broadcast from rank 0 on the path 0 - 1 - 2 with unit links. In S = 2 steps all data cross each link, one link
+per step: r_1 = r_2 = 1, R / parts = 2. In S = 3 half of the data follow a step behind: r = 1/2 each, R / parts = 3/2.
+
+Symmetry shrinks the program: averaging a solution over the group gives another one, so the variables of an orbit of
+bonds may be merged, and only one commodity and one destination of each orbit are represented.
 """
 
 from __future__ import annotations
@@ -25,9 +40,10 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Commodity:
-    """Kinds that flow as one: a kind with several destinations, or kinds with one each and one source or end.
+    """Kinds that flow as one: one kind with several destinations, or single-destination kinds with a common source or
+    end.
 
-    `supply`: what each holder must send, or None where holders send what is asked of them.
+    `supply`: what each holder must send, or None where holders send as much as is demanded.
     """
 
     holders: tuple[int, ...]
@@ -37,11 +53,14 @@ class Commodity:
 
     @property
     def spreading(self) -> bool:
+        """Whether one copy can serve several destinations, so that flows per destination are needed."""
         return self.supply is None and len(self.kinds) == 1 and len(self.demand) > 1
 
 
-def commodities(instance: Instance) -> list[Commodity]:
-    """Kinds with one destination are joined by source, or by end where that makes fewer."""
+def group_commodities(instance: Instance) -> list[Commodity]:
+    """Merge the instance's kinds into commodities: single-destination kinds by source, or by end where that makes
+    fewer.
+    """
     by_source: dict[tuple[int, ...], list[int]] = defaultdict(list)
     by_end: dict[int, list[int]] = defaultdict(list)
     commodity_list, simple = [], True
@@ -66,15 +85,17 @@ def commodities(instance: Instance) -> list[Commodity]:
 
 @dataclass(eq=False)
 class _Rows:
-    """Rows of a sparse matrix, gathered piece by piece."""
+    """Sparse matrix under construction, one row at a time."""
 
     row: list[Table] = field(default_factory=list)
     column: list[Table] = field(default_factory=list)
     value: list[NDArray[np.float64]] = field(default_factory=list)
     right: list[float] = field(default_factory=list)
 
-    def add(self, plus: Table, minus: Table, right: float = 0.0) -> int:
-        """One row: the sum of some variables less that of others; -1 stands for no variable. Returns its number."""
+    def add_row(self, plus: Table, minus: Table, right: float = 0.0) -> int:
+        """Append the row `sum of plus - sum of minus` (variable numbers; -1 is ignored) and return its number, or -1 if
+        empty.
+        """
         plus, minus = plus[plus >= 0], minus[minus >= 0]
         number = len(self.right)
         if not len(plus) + len(minus) and not right:
@@ -85,7 +106,7 @@ class _Rows:
         self.right.append(right)
         return number
 
-    def matrix(self, columns: int) -> Any:
+    def to_matrix(self, columns: int) -> Any:
         from scipy.sparse import csr_array
 
         if not self.right:
@@ -96,7 +117,10 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class Orbit:
-    """A commodity that stands for all that are alike: `members` (with an element that leads there), its keepers."""
+    """One commodity that represents all symmetric ones.
+
+    `members`: each of them with a group element that maps the representative to it. `keepers`: elements that fix it.
+    """
 
     commodity: int
     members: dict[int, int]
@@ -105,7 +129,7 @@ class Orbit:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Rows "flow <= amount" of one destination: from `first` on, one per (bond, step); and the bonds' orbits."""
+    """Rows "flow <= amount" of one destination: from `first` on, one per (bond, step), with the orbit of each bond."""
 
     orbit: int
     dest: int
@@ -118,14 +142,16 @@ class Share:
 
 @dataclass(eq=False)
 class StepProgram:
-    """The linear program for one number of steps, built once: O(steps * bonds * destinations) after symmetry."""
+    """The linear program for one number of steps, built once: O(steps * bonds * destinations) after symmetry
+    reduction.
+    """
 
     instance: Instance
     steps: int
     group: Renamings
 
     def __post_init__(self) -> None:
-        self.commodities = commodities(self.instance)
+        self.commodities = group_commodities(self.instance)
         self.orbits = _orbits_of(self.commodities, self.group)
         self.resource_orbit = orbits(self.group.resources)
         self.resources = np.unique(self.resource_orbit)
@@ -134,28 +160,30 @@ class StepProgram:
         self.shares: list[Share] = []
         self.switch_rows: list[tuple[int, int, int, int]] = []  # (orbit, switch, step, row)
         self.variables = self.steps
+        # load rows first, so that load_row can compute their number: -capacity * r_s + (loads, added below) <= 0
         for s in range(self.steps):
             for r in self.resources.tolist():
-                number = self._under.add(np.zeros(0, np.int64), np.array([s]))
+                number = self._under.add_row(np.zeros(0, np.int64), np.array([s]))
                 self._under.value[number] *= float(self.instance.capacity[r])
         self._loaded_by = [self._bonds_of(r) for r in self.resources.tolist()]
         for number in range(len(self.orbits)):
-            self._commodity(number)
-        self.equal = self._held.matrix(self.variables)
+            self._add_commodity(number)
+        self.equal = self._held.to_matrix(self.variables)
         self.right = np.array(self._held.right)
-        self.fits = self._under.matrix(self.variables)
+        self.fits = self._under.to_matrix(self.variables)
 
     def load_row(self, place: int, step: int) -> int:
-        """The row of "what moves over resource self.resources[place] in this step fits"."""
+        """Return the row that bounds the load of `self.resources[place]` in this step."""
         return step * len(self.resources) + place
 
     def _bonds_of(self, resource: int) -> Table:
+        """Return the bonds that load a resource: a bond itself, or all bonds under a shared limit."""
         if resource < len(self.instance.bonds):
             return np.array([resource])
         return np.array([b for b, limits in enumerate(self.instance.limits_of) if resource in limits])
 
-    def _numbered(self, orbit_of: Table, used: NDArray[np.bool_]) -> Table:
-        """A variable per orbit of bonds and step in use; -1 elsewhere. `used`: bonds x steps."""
+    def _number_variables(self, orbit_of: Table, used: NDArray[np.bool_]) -> Table:
+        """Number a new variable for every orbit of bonds and step in use; -1 elsewhere. `used`: bonds x steps."""
         which = np.zeros(used.shape, bool)
         bond, step = np.nonzero(used)
         which[orbit_of[bond], step] = True
@@ -164,11 +192,14 @@ class StepProgram:
         self.variables += int(which.sum())
         return number[orbit_of]
 
-    def _window(self, commodity: Commodity, ends: Sequence[int]) -> NDArray[np.bool_]:
-        """Which bond can be of use in which step: reached in time, and in time for some end. bonds x steps."""
+    def _useful_steps(self, commodity: Commodity, ends: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which bond can be useful in which step: reachable from a holder, and early enough for some end. bonds
+        x steps.
+        """
         instance, far = self.instance, self.instance.distance
         early = far[list(commodity.holders)].min(axis=0)[instance.tail]
         steps_to_end = far[:, list(ends)].min(axis=1)[instance.head]
+        # arriving at a rank takes a step; passing a switch does not
         late = self.steps - steps_to_end - (instance.head < instance.ranks)
         time = np.arange(self.steps)
         useful = (early[:, None] <= time) & (time <= late[:, None])
@@ -178,14 +209,16 @@ class StepProgram:
             useful &= (instance.tail != ends[0])[:, None]
         return np.asarray(useful)
 
-    def _commodity(self, number: int) -> None:
+    def _add_commodity(self, number: int) -> None:
+        """Add the variables and rows of one orbit of commodities."""
         orbit = self.orbits[number]
         commodity = self.commodities[orbit.commodity]
         keepers = self.group.take(orbit.keepers)
         ends = list(commodity.demand)
-        amount = self._numbered(orbits(keepers.bonds), self._window(commodity, ends))
+        amount = self._number_variables(orbits(keepers.bonds), self._useful_steps(commodity, ends))
         self.amounts.append(amount)
         for place, bonds in enumerate(self._loaded_by):
+            # every member loads the resource with what the representative moves over the preimage of its bonds
             back = np.array([np.argsort(self.group.bonds[e])[bonds] for e in orbit.members.values()])
             for s in range(self.steps):
                 moved = amount[back, s].ravel()
@@ -194,28 +227,34 @@ class StepProgram:
                 self._under.column.append(moved)
                 self._under.value.append(np.ones(len(moved)))
         if not commodity.spreading:
-            self._flow(commodity, commodity.demand, keepers, amount)
+            self._add_conservation(commodity, commodity.demand, keepers, amount)
             return
+        # a switch cannot copy: the amount itself, not only each destination's flow, is conserved there
         for switch in np.unique(orbits(keepers.nodes)[self.instance.ranks :]).tolist():
             for s in range(self.steps):
-                row = self._held.add(amount[self.instance.head == switch, s], amount[self.instance.tail == switch, s])
+                row = self._held.add_row(
+                    amount[self.instance.head == switch, s], amount[self.instance.tail == switch, s]
+                )
                 if row >= 0:
                     self.switch_rows.append((number, switch, s, row))
+        # one flow per orbit of destinations, bounded by the amount on every bond and step
         end_orbit = orbits(keepers.nodes)
         for dest in np.unique(end_orbit[ends]).tolist():
             staying = keepers.take(np.flatnonzero(keepers.nodes[:, dest] == dest))
             orbit_of = orbits(staying.bonds)
-            flow = self._numbered(orbit_of, self._window(commodity, [dest]))
+            flow = self._number_variables(orbit_of, self._useful_steps(commodity, [dest]))
             bond, step = np.nonzero((flow >= 0) & (orbit_of == np.arange(len(orbit_of)))[:, None])
             first = len(self._under.right)
             for b, s in zip(bond.tolist(), step.tolist(), strict=True):
-                self._under.add(flow[b, s : s + 1], amount[b, s : s + 1])
+                self._under.add_row(flow[b, s : s + 1], amount[b, s : s + 1])
             size = int(np.count_nonzero(end_orbit == dest))
             self.shares.append(Share(number, dest, first, bond, step, orbit_of, size))
-            self._flow(commodity, {dest: commodity.demand[dest]}, staying, flow)
+            self._add_conservation(commodity, {dest: commodity.demand[dest]}, staying, flow)
 
-    def _flow(self, commodity: Commodity, demand: dict[int, int], keepers: Renamings, amount: Table) -> None:
-        """Conservation at one node of every orbit, at every time; ranks may wait."""
+    def _add_conservation(
+        self, commodity: Commodity, demand: dict[int, int], keepers: Renamings, amount: Table
+    ) -> None:
+        """Add flow conservation at one node of every orbit, at every time. Ranks may wait; switches may not."""
         instance, steps = self.instance, self.steps
         first = instance.distance[list(commodity.holders)].min(axis=0)
         last = steps - instance.distance[:, list(demand)].min(axis=1)
@@ -224,7 +263,7 @@ class StepProgram:
             into, out = np.flatnonzero(instance.head == node), np.flatnonzero(instance.tail == node)
             if node >= instance.ranks:
                 for s in range(steps):
-                    self._held.add(amount[into, s], amount[out, s])
+                    self._held.add_row(amount[into, s], amount[out, s])
                 continue
             source, waiting = node in commodity.holders, none
             for time in range(int(first[node]), int(last[node]) + 1):
@@ -234,14 +273,16 @@ class StepProgram:
                     waiting = np.array([self.variables])
                     self.variables += 1
                     leaving.append(waiting)
+                # an unlimited source: what leaves it at time 0 is free
                 if source and time == 0 and commodity.supply is None:
                     continue
                 supplied = commodity.supply[node] if source and time == 0 and commodity.supply is not None else 0
                 demanded = demand.get(node, 0) if time == steps else 0
-                self._held.add(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
+                self._held.add_row(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
 
 
 def _orbits_of(all_of: list[Commodity], group: Renamings) -> list[Orbit]:
+    """Group commodities into orbits; the first of each orbit represents it."""
     of_kind = np.empty(group.kinds.shape[1], np.int64)
     for number, commodity in enumerate(all_of):
         of_kind[list(commodity.kinds)] = number

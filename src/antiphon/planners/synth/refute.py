@@ -1,7 +1,13 @@
-"""Proofs that there is no algorithm where only a search can tell: CaDiCaL on the core's clauses, made checkable.
+"""Checkable proofs that no algorithm exists where only exhaustive search can tell.
 
-The clauses are those that the checker writes (core/ksync/cnf.py): no symmetry of the machine, every split of the
-rounds. CaDiCaL logs its lemmas; elaborate makes chains of them, of which core/ksync/proof.py believes nothing.
+    clauses (core/ksync/cnf.py, the same that the checker writes: no symmetry, all splits of the rounds)
+      -> CaDiCaL: unsatisfiable, with a DRUP log of learned lemmas
+      -> elaborate.py: resolution chains of the lemmas that are needed
+      -> core/ksync/proof.py: checks every chain and trusts nothing of the above
+
+How long a proof is depends much on the order of clauses, so a try that exceeds its conflicts is followed by one with
+shuffled clauses and twice the conflicts (restarts). Afterwards the clauses that the proof uses (its unsatisfiable core)
+are solved alone, which often gives a shorter proof.
 """
 
 from __future__ import annotations
@@ -17,32 +23,33 @@ from antiphon.planners.synth.elaborate import Chain, Elaboration
 from antiphon.planners.synth.purse import ELABORATED, LEMMA, LITERAL, PROPAGATION
 from antiphon.planners.synth.task import Effort
 
-FIRST = 50_000  # conflicts; where they do not do, the clauses are shuffled: how long a proof takes is a matter of luck
+FIRST = 50_000  # conflicts of the first try; later ones shuffle the clauses, since proof length depends on their order
 SOLVER = "cadical195"
 
 
-def refute(
+def find_refutation(
     instance: Instance, question: Question, effort: Effort, effort_left: int | None = None, again: int = 1
 ) -> tuple[Refutation | None, int]:
-    """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do. And the price; `left`:
-    what it may be (purse.py).
+    """Return a proof, already checked, and the effort spent; None if an algorithm exists or the conflicts do not
+    suffice.
 
-    `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
-    seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.
+    `effort_left`: limit of the price (purse.py). `again`: how often the core of the proof is solved again for a shorter
+    one. Ten to twenty seconds per 100,000 conflicts beyond the search itself; `question.ordered` may need 1 % of them.
     """
     encoded = formula(instance, question)
     clauses = encoded.clauses
-    chains, price = _search(clauses, encoded.variables, effort, effort_left)
+    chains, price = _search_proof(clauses, encoded.variables, effort, effort_left)
     if chains is None:
         return None, price
     packed = pack(chains, len(clauses))
     for _ in range(again):
         used = sorted({number for chain in chains for number in chain if number < len(clauses)})
         alone = [clauses[number] for number in used]
-        chains, extra_price = _search(alone, encoded.variables, Effort(FIRST, seed=effort.seed))
+        chains, extra_price = _search_proof(alone, encoded.variables, Effort(FIRST, seed=effort.seed))
         price += extra_price
         if chains is None:
             break
+        # chains count the core's clauses first, then lemmas: renumber both to the full formula
         shift = len(clauses) - len(used)
         chains = [[used[x] if x < len(used) else x + shift for x in chain] for chain in chains]
         shorter = pack(chains, len(clauses))
@@ -54,34 +61,36 @@ def refute(
     return refutation, price
 
 
-def _search(
+def _search_proof(
     clauses: Sequence[Clause], variables: int, effort: Effort, max_price: int | None = None
 ) -> tuple[list[Chain] | None, int]:
-    """Chains from the clauses to the contradiction, or None. Every try has twice the conflicts of the one before.
-    And the price, which is looked at after each."""
+    """Return chains from the clauses to the contradiction (or None) and the price, which is compared after each try.
+
+    Every try has twice the conflicts of the one before.
+    """
     work = Elaboration(clauses, variables)
     price = ELABORATED * sum(map(len, clauses))
-    if work.conflict is not None:  # propagation alone does
-        return work.chains(), price
+    if work.conflict is not None:  # unit propagation alone refutes the clauses
+        return work.build_chains(), price
     conflicts_left, ahead, tries = effort.conflicts, FIRST, 0
     while (conflicts_left is None or conflicts_left > 0) and (max_price is None or price < max_price):
         budget = ahead if conflicts_left is None else min(ahead, conflicts_left)
         order = list(range(len(clauses)))
         if tries:
             random.Random(effort.seed * 1000 + tries).shuffle(order)
-        outcome, try_price = _solve([list(clauses[n]) for n in order], budget)
+        outcome, try_price = _run_cadical([list(clauses[n]) for n in order], budget)
         price += try_price
         if outcome == "true":
             return None, price
         if isinstance(outcome, list):
-            work.forward(outcome)
-            return work.chains(), price + LEMMA * len(outcome)
+            work.read_proof(outcome)
+            return work.build_chains(), price + LEMMA * len(outcome)
         ahead, tries, conflicts_left = 2 * ahead, tries + 1, None if conflicts_left is None else conflicts_left - budget
     return None, price
 
 
-def _solve(clauses: list[list[int]], conflicts: int) -> tuple[Any, int]:
-    """The lines of a proof; "true" where they can all be true; None where the conflicts do not do. And the price."""
+def _run_cadical(clauses: list[list[int]], conflicts: int) -> tuple[Any, int]:
+    """Return the lines of a proof, "true" if satisfiable, or None if the conflicts do not suffice; and the price."""
     from pysat.solvers import Solver
 
     with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:

@@ -1,8 +1,22 @@
-"""The engine `sat`: SCCL's problem as clauses, for CaDiCaL and MiniSat.
+"""Engine `sat`: SCCL's problem as clauses for CaDiCaL or MiniSat (SCCL, section 3.4, without SMT).
 
-Per chunk: have[n, t] (monotone in t) and send[a, s], only where a chunk can be in time and be of use. What is sent
-is there before; what is newly there was sent. Totalizers count the load of every resource in every step against
-its rounds. With a group, one chunk of every orbit has variables; the others are its images.
+Variables per chunk, created only where the chunk can be in time and still be useful:
+
+    have[n, t]   rank n has the chunk after t steps (monotone in t)
+    send[a, s]   the chunk travels over arc a (a path through switches) in step s
+
+Clauses
+    send[a, s] -> have[tail, s],  not have[head, s],  have[head, s + 1]     sent only by a holder, received once
+    have[n, t] -> have[n, t - 1] or some send into n in step t - 1          nothing appears from nowhere
+    have[d, S] for every destination d
+    load of a resource in step s <= capacity * r_s                          totalizers count the sends (cnf.py)
+
+Rounds are either fixed per step (`task.split`) or free: then unary variables "r_s >= 2", "r_s >= 3", ... are counted by
+one more totalizer. With a symmetry group only one chunk per orbit has variables; the loads count the images of its
+sends.
+
+Example: a chunk from rank 0 on the path 0 - 1 - 2 in S = 2: the only variables are have[1, 1], have[2, 2], send[01, 0]
+and send[12, 1], and unit propagation alone decides them.
 """
 
 from __future__ import annotations
@@ -20,23 +34,27 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.planners.synth.cnf import Clauses
 from antiphon.planners.synth.group import Renamings, orbits
 from antiphon.planners.synth.purse import LITERAL, PROPAGATION
-from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
+from antiphon.planners.synth.task import Answer, Effort, Move, Task, drop_useless_moves, orbit_moves
 
-SLICE = 3000  # conflicts
+SLICE = 3000  # conflicts between two looks at the effort spent
 SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The clauses; per chunk that stands for its orbit, its kind, number and variables (arc x step) of its sends."""
+    """The clauses; the chunk (kind, number) that represents each orbit; and the send variables (chunk x arc x step;
+    0: none).
+    """
 
     clauses: Clauses
     chunks: tuple[tuple[int, int], ...]
     sends: NDArray[np.int64]
 
 
-def representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
-    """(kind, number) of one chunk per orbit. The group must be one of `subgroups` for these parts."""
+def list_representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
+    """Return (kind, number) of one chunk per orbit. The group must be one that `find_subgroups` returned for these
+    parts.
+    """
     chunks = []
     kind_orbit = orbits(group.kinds)
     for kind in np.unique(kind_orbit).tolist():
@@ -46,16 +64,17 @@ def representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
     return chunks
 
 
-def encode(task: Task, group: Renamings) -> Encoding:
-    """O(chunks * arcs * steps) variables, and counters of the loads."""
+def encode_task(task: Task, group: Renamings) -> Encoding:
+    """Encode a task in O(chunks * arcs * steps) variables, plus counters of the loads."""
     instance, steps = task.instance, task.steps
-    chunks = representatives(task, group)
+    chunks = list_representatives(task, group)
     out = Clauses()
     sends = np.zeros((len(chunks), len(instance.arcs), steps), np.int64)
     for place, (kind, _) in enumerate(chunks):
-        _chunk(out, instance, kind, steps, sends[place])
+        _encode_chunk(out, instance, kind, steps, sends[place])
     max_rounds = list(task.split) if task.split is not None else [task.rounds - steps + 1] * steps
     extra = free_rounds(out, max_rounds, task.rounds if task.split is None else None)
+    # the load of a resource includes images of sends: image e of a chunk uses arc a iff the representative uses e^-1(a)
     back = np.argsort(group.arcs, axis=1)
     arcs_of: dict[int, list[int]] = defaultdict(list)
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
@@ -70,21 +89,23 @@ def encode(task: Task, group: Renamings) -> Encoding:
     return Encoding(out, tuple(chunks), sends)
 
 
-def _chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArray[np.int64]) -> None:
+def _encode_chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArray[np.int64]) -> None:
+    """Add the variables and clauses of one chunk and write its send variables to `sends` (arc x step)."""
     about = instance.kinds[kind]
+    # before `early` a rank cannot have the chunk; later than steps - steps_to_dest it would be of no use
     early, steps_to_dest = instance.from_holders(about).tolist(), instance.to_dests(about).tolist()
     have: dict[tuple[int, int], int] = {}
     for rank in range(instance.ranks):
         if rank not in about.holders:
             for time in range(early[rank], steps - steps_to_dest[rank] + 1):
-                have[rank, time] = out.new()
+                have[rank, time] = out.new_variable()
     coming: dict[tuple[int, int], list[int]] = defaultdict(list)
     ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)
     for arc, (a, b) in enumerate(ends):
         if b in about.holders:
             continue
         for step in range(early[a], steps - steps_to_dest[b]):
-            send = out.new()
+            send = out.new_variable()
             sends[arc, step] = send
             if a not in about.holders:
                 out.rows.append([-send, have[a, step]])
@@ -92,6 +113,7 @@ def _chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArr
                 out.rows.append([-send, -have[b, step]])
             out.rows.append([-send, have[b, step + 1]])
             coming[b, step + 1].append(send)
+    # monotone in time, and only with a cause
     for (rank, time), has_it in have.items():
         before = have.get((rank, time - 1))
         if before is not None:
@@ -102,23 +124,25 @@ def _chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArr
 
 
 def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[list[int]]:
-    """Per step variables "r_s >= 2", "r_s >= 3", ...; with `total`, all together at most so many rounds."""
-    extra = [[out.new() for _ in range(count - 1)] if total is not None else [] for count in max_rounds]
+    """Return per step variables "r_s >= 2", "r_s >= 3", ...; with `total`, limit the sum of all rounds to it."""
+    extra = [[out.new_variable() for _ in range(count - 1)] if total is not None else [] for count in max_rounds]
     for row in extra:
         out.rows += [[-b, a] for a, b in itertools.pairwise(row)]
     if total is not None:
         spare = total - len(max_rounds)
-        counted = out.count([x for row in extra for x in row], spare)
+        counted = out.count_true([x for row in extra for x in row], spare)
         if len(counted) > spare:
             out.rows.append([-counted[spare]])
     return extra
 
 
 def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], max_rounds: int) -> None:
-    """As many sends as so many rounds allow; every further one asks for further rounds."""
+    """Limit the number of true literals to capacity * rounds, where `extra` (if any) says how many rounds a step
+    has.
+    """
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
-    for j, counted in enumerate(out.count(literals, int(capacity * max_rounds))):
+    for j, counted in enumerate(out.count_true(literals, int(capacity * max_rounds))):
         need = math.ceil(Fraction(j + 1) / capacity)
         if need > max_rounds:
             out.rows.append([-counted])
@@ -126,28 +150,28 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
             out.rows.append([-counted, extra[need - 2]])
 
 
-def sat(
+def solve_sat(
     task: Task, group: Renamings, effort: Effort, solver: str = "cadical", effort_left: int | None = None
 ) -> Answer:
-    """Ask a SAT solver. Refuted: for this group, and this split if one is given. The seed numbers the variables anew:
-    short tries with different numbers find what one long try misses.
+    """Ask a SAT solver; "refuted" holds for this group and, if given, this split.
 
-    `left`: what it may cost (purse.py). It is looked at after every SLICE of conflicts, so that an answer which costs
-    less is found as it would be with more.
+    The seed renumbers the variables: several short tries with different numberings find solutions that one long try
+    misses. `effort_left` is compared after every SLICE of conflicts, so a cheap answer does not depend on how much
+    effort remains.
     """
     from pysat.solvers import Solver
 
     if task.rounds < (task.steps if task.split is None else sum(task.split)):
         return Answer(None, refuted=True)
-    encoding = encode(task, group)
-    named, back = _renumbered(encoding.clauses, effort.seed)
+    encoding = encode_task(task, group)
+    named, back = _renumber_variables(encoding.clauses, effort.seed)
     with Solver(name=SOLVERS[solver], bootstrap_with=named) as engine:
         written = LITERAL * sum(map(len, named))
         satisfiable, price, tried = None, written, 0
         while (
             satisfiable is None
             and (effort.conflicts is None or tried < effort.conflicts)
-            and _within(price, effort_left)
+            and (effort_left is None or price < effort_left)
         ):
             slice_ = SLICE if effort.conflicts is None else min(SLICE, effort.conflicts - tried)
             engine.conf_budget(slice_)
@@ -156,15 +180,11 @@ def sat(
         if not satisfiable:
             return Answer(None, satisfiable is False, price)
         true = {back[literal] for literal in engine.get_model() if literal > 0}
-    return Answer(tuple(decode(task, group, encoding, true)), price=price)
+    return Answer(tuple(decode_model(task, group, encoding, true)), price=price)
 
 
-def _within(price: int, effort_left: int | None) -> bool:
-    return effort_left is None or price < effort_left
-
-
-def _renumbered(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:
-    """The clauses with variables numbered by this seed (0: as they are), and what each new number was."""
+def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:
+    """Return the clauses with variables permuted by this seed (0: unchanged), and the inverse permutation."""
     count = clauses.variables
     back = np.arange(count + 1)
     if not seed:
@@ -174,7 +194,8 @@ def _renumbered(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]
     return [[to[x] if x > 0 else -to[-x] for x in row] for row in clauses.rows], list(back.tolist())
 
 
-def decode(task: Task, group: Renamings, encoding: Encoding, true: set[int]) -> list[Move]:
+def decode_model(task: Task, group: Renamings, encoding: Encoding, true: set[int]) -> list[Move]:
+    """Return all chunks' moves from the true send variables."""
     instance, moves = task.instance, list[Move]()
     for place, (kind, number) in enumerate(encoding.chunks):
         arcs, steps = np.nonzero(encoding.sends[place])
@@ -183,5 +204,5 @@ def decode(task: Task, group: Renamings, encoding: Encoding, true: set[int]) -> 
             for arc, step in zip(arcs.tolist(), steps.tolist(), strict=True)
             if int(encoding.sends[place, arc, step]) in true
         ]
-        moves += images(instance, group, kind, number, tidy(instance, kind, sent))
+        moves += orbit_moves(instance, group, kind, number, drop_useless_moves(instance, kind, sent))
     return moves

@@ -1,4 +1,20 @@
-"""SCCL: synthesis of Pareto-optimal k-synchronous algorithms, with proofs (docs/planners/sccl.md)."""
+"""SCCL: synthesize Pareto-optimal k-synchronous algorithms, with proofs (Cai et al., PPoPP 2021).
+
+A k-synchronous algorithm divides each rank's data into C chunks and works in S steps. Step s lasts r_s rounds; in one
+round every link carries as many chunks as its bandwidth allows. With R = r_1 + ... + r_S it costs
+
+    S * alpha + (R / C) * bytes * beta        and R <= S + k bounds how uneven the steps may be.
+
+Fewer steps are better for small messages, a smaller R/C for large ones, so the answer is a Pareto frontier of points
+(C, S, R), not one schedule. This planner yields that frontier, fewest steps first. Each point carries a certificate:
+a lower bound on R/C for its S (a dual of a linear program), and refutations of the better candidates.
+
+Example: allgather on the DGX-1. S = 2 is the diameter; its best point is C = 2, R = 3 (R/C = 3/2). S = 3 reaches
+C = 6, R = 7, and 7/6 is the bandwidth bound, so the frontier ends there. NCCL's ring also has R/C = 7/6, in 7 steps.
+
+`work.find_schedules` does the walk, `one_point.one_point` decides a single (C, S, R). The paper's section numbers are
+quoted where the code follows it; docs/planners/sccl.md says where it differs.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +26,14 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import cpu_clock
-from antiphon.planners.synth.cache import asked_for
+from antiphon.planners.synth.cache import cache_for_option
 from antiphon.planners.synth.frontier import Limits
 from antiphon.planners.synth.one_point import one_point
 from antiphon.planners.synth.purse import UNIT, Purse
-from antiphon.planners.synth.work import Problem, points
+from antiphon.planners.synth.work import Problem, find_schedules
 
 GIB = 2**30
-USUAL_EFFORT = 60.0  # some frontiers have no end
+USUAL_EFFORT = 60.0  # a limit is needed: some frontiers are infinite
 
 
 def sccl(
@@ -31,20 +47,21 @@ def sccl(
     workers: int | None = None,
     cache: bool | str = True,
 ) -> Iterator[Schedule]:
-    """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible with
-    what forbids it in any form, or NotFound with what was searched.
+    """Yield the frontier, fewest steps first; with `chunks`, `steps` and `rounds` only that point.
 
-    `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
-    `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
-    answers of earlier runs may serve, and this one's be kept (cache.py). The result does not depend on these two.
-    Every schedule carries the certificate of its optimality. What was found with the request's effort (purse.py; 60 if
-    none is given) is followed by EffortSpent where more was to be tried; by TimedOut where the budget ended it.
+    For a single point: Infeasible with the bound that forbids it in any form, or NotFound with what was searched.
+
+    `steps` alone: the maximum number of steps. `k`: only R <= S + k (default: any). `memory`: GiB per solver.
+    `workers`: number of candidates decided in parallel (default: number of processors, up to 4). `cache`: whether to
+    read and write answers on disk (cache.py). Neither of the last two changes the result. Every schedule carries the
+    certificate of its optimality. When the request's effort (default 60, see purse.py) runs out before all candidates
+    were tried, EffortSpent follows the points found so far; TimedOut when the CPU budget does.
     """
     topology, collective = request.topology, request.collective
     effort = USUAL_EFFORT if request.effort is None else request.effort
     purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     memory_bytes = None if memory is None else int(memory * GIB)
-    work = Problem(topology, collective, request.seed, purse, memory_bytes, request.tell, asked_for(cache))
+    work = Problem(topology, collective, request.seed, purse, memory_bytes, request.tell, cache_for_option(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
@@ -54,15 +71,17 @@ def sccl(
         "seed": request.seed,
     }
     provenance |= {} if request.effort is None else {"effort": effort}
+    # a single point was requested
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
             raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")
         schedule = one_point(work, chunks, steps, rounds)
         yield replace(schedule, provenance={**provenance, **schedule.provenance})
         return
+    # the whole frontier; remember whether the budget ended before its first point, which is an error
     any_point = False
     try:
-        for schedule in points(work, Limits(k=k, steps=steps, memory=memory_bytes, workers=workers)):
+        for schedule in find_schedules(work, Limits(k=k, steps=steps, memory=memory_bytes, workers=workers)):
             any_point = True
             yield replace(schedule, provenance={**provenance, **schedule.provenance})
     except TimedOut as error:

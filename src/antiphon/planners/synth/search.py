@@ -1,4 +1,16 @@
-"""One machine and collective under search: its symmetries, programs over time and proofs, each found once."""
+"""One machine and collective under search: symmetries, linear programs and proofs, each computed once.
+
+`Findings` is the state that all engines share for one instance. It answers three questions, from cheap to expensive:
+
+`check_bounds`          is the point impossible because of distance, or of the least R / parts of that many steps?
+`all_splits_forbidden`  is it impossible because every distribution of R rounds over S steps is? There are
+                        C(R - 1, S - 1) distributions ("splits"). Each linear program that refutes one yields a dual
+                        (prices per link and step) that usually refutes many others, so few programs are solved.
+`find_split`, `more_splits`  which splits does the linear program admit? Engines with a fixed split are much faster.
+
+Example: 5 rounds in 3 steps have C(4, 2) = 6 splits, 1+1+3 to 3+1+1. If step 1 must move two chunks over one link, the
+dual that refutes 1+1+3 also refutes 1+2+2 and 1+3+1.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +26,22 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
 from antiphon.isolate import Lost, Stopped, apart, can_fork
 from antiphon.planners.synth import linear
-from antiphon.planners.synth.cache import Cache, Question, fingerprint, question
-from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
+from antiphon.planners.synth.cache import Cache, Question, fingerprint, make_question
+from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, trivial_group
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.purse import TOO_LATE, Purse
 
-MOST_SPLITS = 20000  # ways of dealing rounds out to steps that are gone through for a proof
+MOST_SPLITS = 20000  # distributions of rounds over steps that a proof may enumerate
 
 
 @dataclass(frozen=True)
 class Impossible:
-    """Why there is no algorithm of so many parts, steps and rounds.
+    """Why there is no algorithm with these parts, steps and rounds.
 
-    `how`: "distance"; "rounds" (one dual forbids so few rounds for so many parts); "splits" (for every way of dealing
-    the rounds out to the steps some dual forbids it); "search" (an engine went through everything).
-    `resolution`: a proof by resolution, as JSON, where one was asked for.
+    `how`: "distance"; "rounds" (one dual forbids so few rounds for so many parts); "splits" (every distribution of the
+    rounds over the steps is forbidden by some dual); "search" (an engine was exhaustive).
+    `resolution`: a resolution proof as JSON, if one was requested.
     """
 
     how: str
@@ -39,19 +51,19 @@ class Impossible:
 
 @dataclass(eq=False)
 class Findings:
-    """What engines need beyond the task. Everything is found when first asked for, paid for, and kept."""
+    """Shared state of a search. Everything is computed on first use, charged to the purse, and kept."""
 
     instance: Instance
     seed: int = 0
     purse: Purse = field(default_factory=Purse)
     cache: Cache | None = None
     programs: dict[int, StepProgram] = field(default_factory=dict)
-    least: dict[int, Proved] = field(default_factory=dict)
+    least_proofs: dict[int, Proved] = field(default_factory=dict)
     cuts: dict[int, list[Proved]] = field(default_factory=dict)  # further duals, per number of steps
     _groups: dict[int, list[Renamings]] = field(default_factory=dict)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a solver gives that may work long: where there is a budget in a process that ends with it."""
+    def run_solver(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a solver that may take long: in a child process that ends with the budget, if there is one."""
         seconds = self.purse.seconds()
         if seconds is None or not can_fork():
             return function(*args)
@@ -66,78 +78,83 @@ class Findings:
     def _fingerprint(self) -> str:
         return fingerprint(self.instance)
 
-    def question(self, parts: int, steps: int, rounds: int) -> Question:
-        """What the cache is asked."""
-        return question(self.instance, self._fingerprint, parts, steps, rounds, self.seed)
+    def cache_question(self, parts: int, steps: int, rounds: int) -> Question:
+        """Return the cache key of a decision problem."""
+        return make_question(self.instance, self._fingerprint, parts, steps, rounds, self.seed)
 
     @cached_property
     def group(self) -> Renamings:
         return group_of(self.instance, self.seed)
 
     @cached_property
-    def none(self) -> Renamings:
-        return trivial(self.instance)
+    def trivial_group(self) -> Renamings:
+        return trivial_group(self.instance)
 
-    def groups(self, parts: int) -> list[Renamings]:
-        """Subgroups that suit so many parts, the greatest first, the trivial one last."""
+    def subgroups_for(self, parts: int) -> list[Renamings]:
+        """Return subgroups compatible with this number of parts, the largest first, the trivial one last."""
         if parts not in self._groups:
             weights = [kind.weight for kind in self.instance.kinds]
-            self._groups[parts] = subgroups(self.group, parts, weights, self.seed)
+            self._groups[parts] = find_subgroups(self.group, parts, weights, self.seed)
         return self._groups[parts]
 
-    def program(self, steps: int) -> StepProgram:
+    def program_for(self, steps: int) -> StepProgram:
         if steps not in self.programs:
             self.purse.check()
             self.programs[steps] = StepProgram(self.instance, steps, self.group)
         return self.programs[steps]
 
-    def proved(self, steps: int) -> Proved:
-        """The least R / parts in so many steps, with its proof."""
-        if steps not in self.least:
-            self.least[steps] = linear.least_rounds(self.program(steps))
-            self.purse.pay(self.least[steps].price)
-        return self.least[steps]
+    def prove_least(self, steps: int) -> Proved:
+        """Return the least R / parts for this many steps, with its proof."""
+        if steps not in self.least_proofs:
+            self.least_proofs[steps] = linear.least_rounds(self.program_for(steps))
+            self.purse.pay(self.least_proofs[steps].price)
+        return self.least_proofs[steps]
 
-    def ratio(self, steps: int) -> Fraction:
-        """No algorithm of so many steps has R / C below this."""
-        return self.proved(steps).worth.rounds_per_part / self.instance.input_weight
+    def least_ratio(self, steps: int) -> Fraction:
+        """Return a lower bound on R / C of every algorithm with this many steps."""
+        return self.prove_least(steps).worth.rounds_per_part / self.instance.input_weight
 
-    def split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
-        """Rounds per step that the program admits; None where it admits none (or none was found).
+    def find_split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
+        """Return rounds per step that the program admits, or None if it admits none (or none was found).
 
-        Where there is but one way, that; whether the program admits it, `all_splits_forbidden` tells.
+        If only one split exists it is returned unchecked; `all_splits_forbidden` says whether the program admits it.
         """
         if rounds == steps:
             return (1,) * steps
         self.purse.check()
-        per_step, price = self.run(linear.split, self.program(steps), parts, rounds, self.purse.left())
+        per_step, price = self.run_solver(
+            linear.split_rounds, self.program_for(steps), parts, rounds, self.purse.left()
+        )
         self.purse.pay(price)
         if per_step is None:
             return None
+        # the program minimized the total; give spare rounds to the last step
         spare = rounds - sum(per_step)
         return tuple(r + (spare if s == len(per_step) - 1 else 0) for s, r in enumerate(per_step))
 
-    def forbidden(self, parts: int, steps: int, rounds: int) -> Impossible | None:
-        """A proof by duals alone that there is none, if the cheap ones do: distance, or too few rounds."""
+    def check_bounds(self, parts: int, steps: int, rounds: int) -> Impossible | None:
+        """Return a proof of impossibility by duals alone if a cheap one applies: distance, or too few rounds."""
         if steps < self.instance.least_steps:
             return Impossible("distance")
-        if rounds < steps or rounds < parts * self.proved(steps).worth.rounds_per_part:
-            return Impossible("rounds", (self.proved(steps),))
+        if rounds < steps or rounds < parts * self.prove_least(steps).worth.rounds_per_part:
+            return Impossible("rounds", (self.prove_least(steps),))
         return None
 
     def all_splits_forbidden(self, parts: int, steps: int, rounds: int) -> Impossible | tuple[int, ...] | None:
-        """Go through the splits until one is admitted (returned) or duals forbid them all; None if they are too many.
+        """Return the first split that is admitted, Impossible if duals forbid all of them, or None if there are too
+        many.
 
-        Every dual found forbids many splits at once, so few linear programs are solved.
+        Each dual forbids many splits at once, so few linear programs are solved.
         """
         if math.comb(rounds - 1, steps - 1) > MOST_SPLITS:
             return None
         cuts = self.cuts.setdefault(steps, [])
         used: dict[int, Proved] = {}
-        for rounds_of in _compositions(rounds, steps):
+        for rounds_of in _list_compositions(rounds, steps):
+            # reuse a dual from an earlier split before solving another program
             number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(rounds_of, parts)), None)
             if number is None:
-                cut = linear.refute(self.program(steps), rounds_of)
+                cut = linear.refute_rounds(self.program_for(steps), rounds_of)
                 self.purse.pay(cut.price)
                 if not cut.worth.forbids(rounds_of, parts):
                     return rounds_of
@@ -147,11 +164,12 @@ class Findings:
         return Impossible("splits", tuple(used[i] for i in sorted(used)))
 
     def more_splits(self, parts: int, steps: int, rounds: int) -> Iterator[tuple[int, ...]]:
-        """Further splits that the program admits, those near the middle of all of them first: they leave most room."""
-        ends, price = linear.spans(self.program(steps), parts, rounds)
+        """Yield further admitted splits, those near the center of all admitted ones first: they leave most slack."""
+        ends, price = linear.extreme_splits(self.program_for(steps), parts, rounds)
         self.purse.pay(price)
         if not ends:
             return
+        # the mean of the extreme points approximates the center of the polytope
         middle = [sum(float(e[s]) for e in ends) / len(ends) for s in range(steps)]
         near = [range(max(1, math.floor(x) - 1), math.ceil(x) + 2) for x in middle]
         if math.prod(len(r) for r in near) > MOST_SPLITS:
@@ -162,7 +180,7 @@ class Findings:
         for candidate in candidates:
             if any(cut.worth.forbids(candidate, parts) for cut in cuts):
                 continue
-            cut = linear.refute(self.program(steps), candidate)
+            cut = linear.refute_rounds(self.program_for(steps), candidate)
             self.purse.pay(cut.price)
             if cut.worth.forbids(candidate, parts):
                 cuts.append(cut)
@@ -170,7 +188,7 @@ class Findings:
                 yield candidate
 
 
-def _compositions(total: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Ways of writing `total` as a sum of `count` whole numbers from 1."""
+def _list_compositions(total: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ordered sums of `count` positive integers that equal `total`."""
     for marks in itertools.combinations(range(1, total), count - 1):
         yield tuple(b - a for a, b in itertools.pairwise((0, *marks, total)))

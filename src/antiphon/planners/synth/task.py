@@ -1,4 +1,13 @@
-"""What engines are asked, what they answer, and the schedule that an answer stands for."""
+"""Data types that all engines share, and conversion of an engine's answer to a schedule.
+
+An engine receives a `Task` (instance, parts per block, steps, rounds) and a group of symmetries, and returns an
+`Answer`: a tuple of moves, or none. A move is (kind, chunk, path, step): chunk number `chunk` of kind `kind` (all
+blocks with the same sources and destinations are one kind) travels over the bonds of `path` in step `step`. A bond is a
+bundle of parallel links, so `schedule_of` still has to choose links: in each step they are filled in turn.
+
+Engines that use symmetry search one chunk per orbit; `orbit_moves` applies every group element to its moves to get the
+rest. `drop_useless_moves` removes moves that a solver left in but that no destination depends on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +32,9 @@ Move = tuple[int, int, tuple[int, ...], int]  # kind, chunk of it, path of bonds
 
 @dataclass(frozen=True)
 class Task:
-    """Is there an algorithm of this many parts, steps and rounds? `split`: with just these rounds in each step."""
+    """Decision problem: is there an algorithm with this many parts, steps and rounds? `split` fixes the rounds per
+    step.
+    """
 
     instance: Instance
     parts: int
@@ -34,7 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an engine may try, by a measure that is the same on every machine: conflicts (nodes, of `flow`)."""
+    """How much an engine may try, in machine-independent units: SAT conflicts (search nodes for `solve_flow`)."""
 
     conflicts: int | None = None
     seed: int = 0
@@ -42,8 +53,10 @@ class Effort:
 
 @dataclass(frozen=True)
 class Answer:
-    """The moves; or none, and whether the engine has shown that there are none (for its symmetry and split). `price`:
-    what it took (purse.py)."""
+    """The moves, or None; `refuted` if the engine showed that there are none (under its symmetry and split).
+
+    `price`: effort used (purse.py).
+    """
 
     moves: tuple[Move, ...] | None
     refuted: bool = False
@@ -53,16 +66,19 @@ class Answer:
 Engine = Callable[[Task, Renamings, Effort], Answer]
 
 
-def tidy(
+def drop_useless_moves(
     instance: Instance, kind: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
-    """One chunk's moves (path, step), with only the first into every rank and only those that serve a destination."""
+    """Return one chunk's moves (path, step) with only the first arrival at each rank, and only those on a way to a
+    destination.
+    """
     about = instance.kinds[kind]
     entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}
     for path, step in sorted(moves, key=lambda move: (move[1], move[0])):
         to = int(instance.head[path[-1]])
         if to not in about.holders and to not in entered_by:
             entered_by[to] = (int(instance.tail[path[0]]), path, step)
+    # walk back from each destination over the arrivals until a holder or a visited rank
     needed: set[int] = set()
     for dest in about.dests:
         node = dest
@@ -72,16 +88,20 @@ def tidy(
     return [entered_by[node][1:] for node in sorted(needed)]
 
 
-def images(
+def orbit_moves(
     instance: Instance, group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[Move]:
-    """The moves of one chunk under every element of a group. `number`: which orbit of chunks of its kind it is of."""
+    """Return the moves of one chunk under every element of a group. `number`: index of its orbit among its kind's
+    chunks.
+    """
     all_moves: list[Move] = []
     used: dict[int, int] = defaultdict(int)
     for element in range(len(group)):
         target = int(group.kinds[element, kind])
         keeping = int(np.count_nonzero(group.kinds[:, kind] == target))
         chunk = number * keeping + used[target]
+        # chunks of a kind are numbered orbit by orbit: `keeping` elements fix the kind, so an orbit has that many of
+        # its chunks
         used[target] += 1
         bonds = group.bonds[element]
         all_moves += [(target, chunk, tuple(bonds[list(path)].tolist()), step) for path, step in moves]
@@ -89,7 +109,7 @@ def images(
 
 
 def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
-    """The rounds that each step needs: the load of its fullest resource."""
+    """Return the rounds that each step needs: the load of its fullest resource over that resource's capacity."""
     load: dict[tuple[int, int], int] = defaultdict(int)
     for _, _, path, step in moves:
         for bond in path:
@@ -102,8 +122,8 @@ def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
 
 
 def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedule:
-    """The schedule: every block cut into parts, moves in canonical order, parallel links filled in turn."""
-    chunks, first = _chunks(instance, parts)
+    """Build the schedule: blocks cut into parts, moves in canonical order, parallel links filled in turn."""
+    chunks, first = _cut_chunks(instance, parts)
     number = {}
     for k, kind in enumerate(instance.kinds):
         for i, (block, part_number) in enumerate(instance.chunks(kind, parts)):
@@ -119,6 +139,8 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
             links.append(link_of(instance, bond, links_used[step, bond], rounds[step] if step < len(rounds) else 1))
             links_used[step, bond] += 1
         route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
+    # with at most one link per pair of ranks and no switches, source and destination determine the route: no column
+    # needed
     plain = not instance.topology.switches and all(len(bond) == 1 for bond in instance.bonds)
     plain = plain and len(set(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))) == len(instance.bonds)
     return Schedule(
@@ -130,13 +152,13 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     )  # fmt: skip
 
 
-def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
-    """The chunks of the schedule, and the number of a block's part. A block of weight 0 has no data, so no chunk.
+def _cut_chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
+    """Return the chunks of the schedule, and a function (block, part) -> chunk number. Blocks of weight 0 get no chunk.
 
     >>> from types import SimpleNamespace
     >>> from antiphon.core.collective import Collective
     >>> instance = SimpleNamespace(collective=Collective("allgather", 3, weights=np.array([2, 0, 1])))
-    >>> chunks, number = _chunks(instance, 2)  # a block of weight 2 has four parts, one of weight 0 none
+    >>> chunks, number = _cut_chunks(instance, 2)  # weight 2: four parts; weight 0: none
     >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
     ([0, 0, 0, 0, 2, 2], [0, 1, 2, 3, 0, 2], [1, 1, 1, 1, 2, 2], 4)
     >>> number(2, 1)
@@ -148,6 +170,7 @@ def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int]
         return cut(collective, parts), lambda block, part_number: part_number * blocks + block
     count = weights * parts
     base = np.concatenate([[0], np.cumsum(count)])
+    # block b has weight * parts chunks of equal size; share and offset count units of 1 / denominator of a block
     denominator = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
     share = np.repeat(denominator // np.maximum(count, 1), count)
     part_number = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
@@ -156,7 +179,9 @@ def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int]
 
 
 def link_of(instance: Instance, bond: int, place: int, rounds: int) -> int:
-    """The link of a bond that its place-th chunk of a step takes: each in turn takes what its rounds allow."""
+    """Return the link that the place-th chunk on this bond takes in one step: links are filled in order, up to their
+    capacity.
+    """
     links = instance.bonds[bond]
     if len(links) == 1:
         return links[0]

@@ -1,4 +1,15 @@
-"""What is asked for, and the frontier of any collective, by way of one that only spreads."""
+"""From any collective to the search: pose the spreading collective behind it, walk its frontier, convert the points.
+
+    what is requested            what is synthesized                              conversion
+    broadcast, allgather, ...    itself                                           none
+    reduce, reducescatter, ...   its inverse on the reversed machine              run backwards
+    allreduce                    allgather                                        reducescatter + allgather, or sent
+                                                                                  everywhere and added on arrival
+
+On large machines that are Cartesian products, a point assembled from both factors is a further candidate (product.py).
+Searches run on a canonically renumbered instance (canonical.py), so equal problems have equal answers and share the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +25,11 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.planners.synth.auto import Solved, decide
+from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.cache import Cache
-from antiphon.planners.synth.canonical import Posed, posed
-from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
-from antiphon.planners.synth.points import Way, certificate, everywhere, joined, schedule_at, way_to
+from antiphon.planners.synth.canonical import Posed, pose_canonically
+from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, is_large, usual_steps
+from antiphon.planners.synth.points import Way, build_certificate, join_halves, schedule_at, send_everywhere, way_to
 from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.purse import Purse
 from antiphon.planners.synth.search import Findings
@@ -30,7 +41,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked for, and the means."""
+    """The request: machine, collective, seed, effort, memory limit, progress callback, cache."""
 
     topology: Topology
     collective: Collective
@@ -40,24 +51,25 @@ class Problem:
     tell: Tell = lambda text: None
     cache: Cache | None = None
 
-    def search(self, approach: Way) -> tuple[Findings, Posed]:
-        """The search, in canonical numbers, and the way back from what it finds."""
+    def start_search(self, approach: Way) -> tuple[Findings, Posed]:
+        """Return the search, in canonical numbers, and the translation of its results back to the original ones."""
         if len(self.collective.members) > MOST_RANKS:
             raise Unsupported(
                 f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
                 "Use hierarchical-ring, multi-ring or double-binary-tree"
             )
-        problem = posed(instance_of(approach.topology, approach.collective))
+        problem = pose_canonically(instance_of(approach.topology, approach.collective))
         return Findings(problem.instance, self.seed, self.purse, self.cache), problem
 
 
-def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
-    """Every point of the frontier as a schedule, as soon as it is found."""
+def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
+    """Yield every point of the frontier as a schedule, as soon as it is found."""
     approach = way_to(work.topology, work.collective)
-    search, problem = work.search(approach)
+    search, problem = work.start_search(approach)
     floor = bound(approach.topology, approach.collective).without_help.inverse
     halved = approach.about == COMPOSED
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
+    # an allreduce of two halves has twice the steps of the allgather that is searched
     inner = replace(limits, steps=max(max_steps // 2, 1) if halved and limits.steps is not None else max_steps)
     least_direct: Fraction | None = None
     product = None
@@ -65,16 +77,18 @@ def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
         product = by_product(search, work.tell)
         if product is not None and limits.steps is not None and product.steps * (1 + halved) > limits.steps:
             product = None
-    for canonical_point in _points(search, floor, inner, product, work.tell):
-        point = problem.point(canonical_point)
+    for canonical_point in _add_product_point(search, floor, inner, product, work.tell):
+        point = problem.translate_point(canonical_point)
+        # an allgather point serves an allreduce twice: directly, in as many steps, and as two halves, in twice as many
         if halved and point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
             least_direct = Fraction(point.rounds, point.parts)
-            yield with_certificate(everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
+            yield with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
         if not halved:
             schedule = schedule_at(point, work.topology, work.collective, approach.about)
             assert schedule is not None
             yield with_certificate(schedule, point, approach.about, limits.k)
         elif 2 * point.steps <= max_steps or limits.steps is None:
+            # an allreduce buffer has one block per member, so the same chunks count `members` times
             ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
             if least_direct is None or ratio < least_direct:
                 halves = halves_of(work, point)
@@ -82,11 +96,13 @@ def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
                     yield with_certificate(halves, point, COMPOSED, limits.k)
 
 
-def _points(search: Findings, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
-    """The frontier, and last, also where time runs out before, the point of the machine as a product of two."""
+def _add_product_point(
+    search: Findings, floor: Fraction, limits: Limits, product: Point | None, tell: Tell
+) -> Iterator[Point]:
+    """Yield the frontier and then, also if time runs out before its end, the product's point if it is better."""
     best: Fraction | None = None
     try:
-        for point in frontier(search, floor, limits, tell):
+        for point in find_frontier(search, floor, limits, tell):
             best = point.ratio
             yield point
     except TimedOut:
@@ -98,25 +114,27 @@ def _points(search: Findings, floor: Fraction, limits: Limits, product: Point | 
 
 
 def halves_of(work: Problem, point: Point) -> Schedule | None:
-    """An allreduce of two halves; the first is synthesized apart where the machine is not alike both ways."""
+    """Return an allreduce of two halves; the first is synthesized separately if the machine is not symmetric in
+    direction.
+    """
     schedule = schedule_at(point, work.topology, work.collective, COMPOSED)
     if schedule is not None:
         return schedule
     turned = reverse(work.topology)
-    search, problem = work.search(Way(turned, point.instance.collective, AS_PLANNED))
-    decided = decide(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
+    search, problem = work.start_search(Way(turned, point.instance.collective, AS_PLANNED))
+    decided = decide_candidate(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
     if not isinstance(decided, Solved):
         work.tell(f"no reducescatter of {point.steps} steps and {point.rounds} rounds was found; left out")
         return None
-    first = schedule_of(problem.asked, point.parts, problem.moves(decided.moves))
-    return joined(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
+    first = schedule_of(problem.original, point.parts, problem.translate_moves(decided.moves))
+    return join_halves(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
 
 
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
-    """With what is known of the point. What a certificate means is read from it alone, so no words of ours are kept."""
+    """Attach engine, proof and certificate. A certificate is self-explanatory data, so no prose is stored with it."""
     if direct:
         findings = {"proof": BEST_FOUND, "how": "every input is sent everywhere and added on arrival"}
         return replace(schedule, provenance={"engine": point.engine, "found": findings})
-    proof = certificate(point, about, USUAL_K if k is None else k)
+    proof = build_certificate(point, about, USUAL_K if k is None else k)
     provenance = {"engine": point.engine, "found": {"proof": point.proof}, "certificate": proof}
     return replace(schedule, provenance=provenance)
