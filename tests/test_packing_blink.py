@@ -31,7 +31,7 @@ from antiphon.planners.trees.blink_packing import (
     least_spanning_tree,
     select_few_trees,
 )
-from antiphon.planners.trees.spanning import directed, undirected
+from antiphon.planners.trees.spanning import directed_machine, undirected_machine
 
 
 @pytest.mark.parametrize("seed", range(examples(150)))
@@ -82,8 +82,8 @@ def test_all_allocations() -> None:
         for gpus in allocations(name):
             part = only(box, gpus)
             for kind, found in (
-                ("broadcast", blink_broadcast(directed(part, gpus, box.unit), gpus[0])),
-                ("allreduce", blink_allreduce(undirected(part, gpus, box.unit))),
+                ("broadcast", blink_broadcast(directed_machine(part, gpus, box.unit), gpus[0])),
+                ("allreduce", blink_allreduce(undirected_machine(part, gpus, box.unit))),
             ):
                 assert found.rate >= found.optimum * Fraction(19, 20), (name, gpus, kind)
                 assert not overloaded(found.trees, part)

@@ -24,7 +24,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import turns
 from antiphon.planners.trees.columns import InAndOut, Master, Packing, pack_allreduce_lp, pack_lp, pack_orbits
-from antiphon.planners.trees.pricing import cheapest, solve
+from antiphon.planners.trees.pricing import cheapest_tree, solve_exactly
 
 GIGA = 10**9
 
@@ -196,7 +196,7 @@ def test_one_unit_into_a_switch_of_three_leaves_is_a_third() -> None:
 @given(seed=st.integers(0, 10**6))
 def test_the_cheapest_tree_is_the_cheapest_of_all(seed: int) -> None:
     cost = np.random.default_rng(seed).integers(1, 9, (4, 4))
-    found = cheapest(cost, 0, 99)
+    found = cheapest_tree(cost, 0, 99)
     assert found is not None
     trees = [up for up in itertools.product(range(4), repeat=3) if all(leads(up, rank) for rank in (1, 2, 3))]
     assert tuple(found[1:]) in trees
@@ -318,12 +318,12 @@ def test_exact_solutions_with_large_denominators() -> None:
     rng = random.Random(7)
     rows = np.array([[rng.randint(-9, 9) for _ in range(30)] for _ in range(30)])
     right = [rng.randint(0, 10**6) for _ in range(30)]
-    found = solve(rows, right)
+    found = solve_exactly(rows, right)
     assert found is not None
     assert max(v.denominator for v in found) > 10**20
     assert [sum(int(a) * v for a, v in zip(row, found, strict=True)) for row in rows] == right
-    assert solve(np.vstack([rows, rows[:1]]), [*right, right[0] + 1]) is None
-    assert solve(rows[:, [0, *range(29)]], right) is None
+    assert solve_exactly(np.vstack([rows, rows[:1]]), [*right, right[0] + 1]) is None
+    assert solve_exactly(rows[:, [0, *range(29)]], right) is None
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_turns_are_symmetries_by_place(name: str, order: int) -> None:
 
 
 def test_rounding_is_feasible_where_no_exact_basis_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Master, "exact", lambda self, point: None)
+    monkeypatch.setattr(Master, "solve_exactly", lambda self, point: None)
     topology = antiphon.topology("dgx1v")
     demand = {0: 1, 3: 2}
     packing = pack_lp(topology, demand, range(8))

@@ -15,7 +15,7 @@ import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
 from antiphon.planners.trees import forest, splitting
-from antiphon.planners.trees.forest import forests
+from antiphon.planners.trees.forest import pack_forests
 from antiphon.planners.trees.to_schedule import Tree
 
 
@@ -85,7 +85,7 @@ def packs(seed: int, largest: int, top: int, tries: int = 3) -> None:
     topology = random_machine(rng, ranks, rng.randint(0, largest - 2), rng.choice((1, 4, top)))
     demand = random_demand(rng, ranks)
     sinks = list(range(ranks))
-    found = forests(topology, demand, sinks, tries=tries)
+    found = pack_forests(topology, demand, sinks, tries=tries)
     assert found is not None
     assert found[0] == brute_rate(topology, demand, sinks)
     check(topology, demand, sinks, *found)
@@ -104,7 +104,7 @@ def test_some_ranks_take_no_part(seed: int) -> None:
     topology = random_machine(rng, ranks, rng.randint(0, 3), rng.choice((1, 4, 10**6)))
     sinks = sorted(rng.sample(range(ranks), rng.randint(2, ranks - 1)))
     demand = {root: rng.randint(1, 3) for root in rng.sample(sinks, rng.randint(1, len(sinks)))}
-    found = forests(topology, demand, sinks, tries=1)
+    found = pack_forests(topology, demand, sinks, tries=1)
     if found is not None:
         assert found[0] == brute_rate(topology, demand, sinks)
         check(topology, demand, sinks, *found)
@@ -126,7 +126,7 @@ def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parallel_links_of_two_kinds() -> None:
     fast, slow = LinkType("nvlink", Fraction(5)), LinkType("pcie", Fraction(2))
     topology = build("two kinds", 2, [(0, 1, fast), (0, 1, slow), (1, 0, fast)])
-    found = forests(topology, {0: 1}, [1])
+    found = pack_forests(topology, {0: 1}, [1])
     assert found is not None
     assert found[0] == 7
     assert sorted((hop.path, tree.rate) for tree in found[1] for _, hop in tree.hops) == [((0,), 5), ((1,), 2)]
@@ -135,7 +135,7 @@ def test_parallel_links_of_two_kinds() -> None:
 def test_same_input_same_output() -> None:
     topology = random_machine(random.Random(5), 6, 3, 1000)
     shuffled = dict.fromkeys((3, 1, 0, 5, 2, 4), 1)
-    assert forests(topology, shuffled, (5, 0, 1, 2, 3, 4)) == forests(
+    assert pack_forests(topology, shuffled, (5, 0, 1, 2, 3, 4)) == pack_forests(
         topology, dict(sorted(shuffled.items())), range(6)
     )
 
@@ -143,18 +143,18 @@ def test_same_input_same_output() -> None:
 def test_what_does_not_fit() -> None:
     chain = machine(3, 0, {(0, 1): 1, (1, 0): 1, (1, 2): 1}, "chain")
     with pytest.raises(Invalid, match="from rank 2 to rank 0, 1;"):
-        forests(chain, dict.fromkeys(range(3), 1), range(3))
-    assert forests(chain, {0: 1}, range(3)) is not None
+        pack_forests(chain, dict.fromkeys(range(3), 1), range(3))
+    assert pack_forests(chain, {0: 1}, range(3)) is not None
     with pytest.raises(Invalid, match="rank 1 alone"):
-        forests(chain, {1: 1}, [1])
+        pack_forests(chain, {1: 1}, [1])
     with pytest.raises(Invalid, match="ranks 0 to 2"):
-        forests(chain, {3: 1}, range(3))
+        pack_forests(chain, {3: 1}, range(3))
     with pytest.raises(Invalid, match="greater than 0"):
-        forests(chain, {0: 0}, range(3))
+        pack_forests(chain, {0: 0}, range(3))
     with pytest.raises(Invalid, match="from rank 0 to rank 1, 2;"):
-        forests(machine(3, 0, {(1, 2): 1, (2, 1): 1, (1, 0): 1}), {0: 1}, range(3))
+        pack_forests(machine(3, 0, {(1, 2): 1, (2, 1): 1, (1, 0): 1}), {0: 1}, range(3))
     uneven = machine(3, 1, {(0, 3): 1, (3, 1): 1, (3, 2): 1, (1, 0): 1, (2, 0): 1})
-    assert forests(uneven, {0: 1}, range(3)) is None
+    assert pack_forests(uneven, {0: 1}, range(3)) is None
 
 
 @pytest.mark.parametrize(("name", "depth"), in_turn([("delta:nodes=4", 4), ("cluster:box=mi250,boxes=3", 13)]))
@@ -162,7 +162,7 @@ def test_limits_at_one_end_are_switches(name: str, depth: int) -> None:
     """Ranks that share a card: its limit holds, and all that it lets through is used."""
     topology = antiphon.topology(name)
     demand = dict.fromkeys(range(topology.ranks), 1)
-    found = forests(topology, demand, range(topology.ranks))
+    found = pack_forests(topology, demand, range(topology.ranks))
     assert found is not None
     per_box = sum(place.startswith("host0/") for place in topology.places[: topology.ranks])
     cards = sum((limit.bandwidth for limit in topology.limits if limit.name.startswith("host0/")), Fraction(0)) / 2
@@ -176,4 +176,4 @@ def test_limits_elsewhere_are_not() -> None:
     link = LinkType("link", Fraction(2))
     ends = [(0, 1), (1, 2), (2, 0)]
     topology = build("bus", 3, [(*pair, link) for pair in ends], limits=[SharedLimit("bus", (0, 1), Fraction(3))])
-    assert forests(topology, {0: 1}, range(3)) is None
+    assert pack_forests(topology, {0: 1}, range(3)) is None

@@ -22,7 +22,7 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
-from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, portioned
+from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, pack_by_cuts
 from antiphon.planners.trees.to_schedule import Tree
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
@@ -57,7 +57,7 @@ def too_narrow(machine: Topology, rate: Fraction) -> bool:
 def test_in_and_out_as_fast_as_trees_packed_one_by_one(seed: int) -> None:
     """Switches, shared limits, one-way links: the trees share the links, roots weigh the same both ways."""
     machine = machines(seed)
-    made = portioned(machine, None, (False, True))
+    made = pack_by_cuts(machine, None, (False, True))
     exact = pack_allreduce_lp(machine, range(machine.ranks))
     if made is None:
         assert too_narrow(machine, exact.rate)
@@ -77,7 +77,7 @@ def test_out_of_several_roots_as_fast_as_trees_packed_one_by_one(seed: int) -> N
     rng = random.Random(seed)
     roots = rng.sample(range(machine.ranks), rng.randint(1, machine.ranks))
     demand = {root: rng.randint(1, 3) for root in roots}
-    made = portioned(machine, demand, (False,))
+    made = pack_by_cuts(machine, demand, (False,))
     exact = pack_lp(machine, demand, range(machine.ranks))
     if made is None:
         assert too_narrow(machine, exact.rate)
@@ -97,7 +97,7 @@ def test_two_gpus_off_their_switch() -> None:
     wide = np.array([kind.kind != "ib" for kind in whole.types])[whole.link_type]
     off = np.flatnonzero(((ends == 3) | (ends == 13)).any(axis=0) & wide)
     machine = degrade(whole, links=off.tolist(), remove=True)
-    made = portioned(machine, None, (False, True))
+    made = pack_by_cuts(machine, None, (False, True))
     assert made is not None
     most = bound(machine, Collective("allreduce", 16)).bytes_per_second
     assert most is not None
@@ -110,7 +110,7 @@ def test_a_switch_that_more_leaves_than_enters() -> None:
     links = [(0, 12, narrow), *((12, rank, wide) for rank in range(1, 12))]
     ring = both_ways([(rank, (rank + 1) % 12) for rank in range(12)], LinkType("ring", Fraction(1, 100)))
     machine = build("odd", 12, [*links, *ring], switches=1)
-    made = portioned(machine, {0: 1}, (False,))
+    made = pack_by_cuts(machine, {0: 1}, (False,))
     exact = pack_lp(machine, {0: 1}, range(12))
     assert made is not None
     assert exact.rate * NEAR <= rate_of(machine, made) <= exact.rate
@@ -124,8 +124,8 @@ def test_what_is_too_much_work_is_left_to_others(monkeypatch: pytest.MonkeyPatch
         (rank, other) for rank in range(44) for other in rng.sample([*{*range(44)} - {rank}], 2)
     }
     machine = build("any", 44, [(*pair, LinkType("wire", 10**9, 1e-6)) for pair in sorted(pairs)])
-    assert portioned(machine, None, (False, True)) is not None
+    assert pack_by_cuts(machine, None, (False, True)) is not None
     monkeypatch.setattr(portions, "MOST_WORK", 1000)
-    assert portioned(machine, None, (False, True)) is None
+    assert pack_by_cuts(machine, None, (False, True)) is None
     made = next(trees(Request(machine, Collective("allreduce", 44))))
     assert verify(made, machine).fault is None

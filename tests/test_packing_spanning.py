@@ -32,10 +32,10 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.spanning import (
     arc_flows,
-    directed,
-    pack,
-    spanning,
-    undirected,
+    directed_machine,
+    pack_edges,
+    pack_spanning,
+    undirected_machine,
     weakest_partition_of,
 )
 
@@ -43,7 +43,7 @@ from antiphon.planners.trees.spanning import (
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
     """Pack, and hold the result to what is promised."""
     tau, parts = weakest_partition_of(vertices, edges)
-    trees = pack(vertices, edges, tau, parts)
+    trees = pack_edges(vertices, edges, tau, parts)
     load = [0] * len(edges)
     for weight, chosen in trees:
         assert weight > 0
@@ -98,7 +98,7 @@ def test_flows_of_any_size() -> None:
 
 def test_trees_hang_from_their_middle() -> None:
     line = build("line", 5, both_ways([(v, v + 1) for v in range(4)], LinkType("x", Fraction(1))))
-    (tree,) = spanning(undirected(line))
+    (tree,) = pack_spanning(undirected_machine(line))
     assert (tree.root, tree.depth) == (2, 2)
 
 
@@ -120,8 +120,8 @@ def test_all_allocations_are_settled(name: str, count: int, loss: Fraction) -> N
     known = {gpus: (rate, Fraction(tau)) for machine, gpus, rate, tau in OPTIMA if machine == name}
     for gpus in allocations(name):
         part = only(box, gpus)
-        up_and_down = fewest_spanning(undirected(part, gpus), loss=loss)
-        down = fewest_broadcast(directed(part, gpus), gpus[0], loss=loss)
+        up_and_down = fewest_spanning(undirected_machine(part, gpus), loss=loss)
+        down = fewest_broadcast(directed_machine(part, gpus), gpus[0], loss=loss)
         for found in (up_and_down, down):
             assert found.proved, (name, gpus)
             assert found.optimum * (1 - loss) <= found.rate <= found.optimum
@@ -194,7 +194,7 @@ def test_large_machines_get_the_exact_packing_and_a_bound() -> None:
 
 def test_little_effort_still_gives_a_packing() -> None:
     box = antiphon.topology("dgx1v")
-    found = fewest_spanning(undirected(box), effort=10)
+    found = fewest_spanning(undirected_machine(box), effort=10)
     assert found.rate == found.optimum
     assert not found.proved
     assert found.at_least == 6
@@ -208,31 +208,31 @@ ONE = LinkType("x", Fraction(1))
 def test_a_link_without_a_way_back() -> None:
     machine = build("odd", 3, [*both_ways([(0, 1), (1, 2)], ONE), (0, 2, ONE)])
     with pytest.raises(Unsupported, match=r"link 4 .*rank 0 to 2.*reducescatter"):
-        undirected(machine)
+        undirected_machine(machine)
 
 
 def test_parts_without_links_between() -> None:
     machine = build("apart", 4, both_ways([(0, 1), (2, 3)], ONE))
     with pytest.raises(Invalid, match=r"rank 0 to ranks 2, 3"):
-        undirected(machine)
+        undirected_machine(machine)
     with pytest.raises(Invalid, match=r"rank 1 cannot reach ranks 2, 3"):
-        fewest_broadcast(directed(machine), 1)
+        fewest_broadcast(directed_machine(machine), 1)
 
 
 def test_one_rank() -> None:
     with pytest.raises(Invalid, match="at least two ranks"):
-        spanning(undirected(build("one", 1, [])))
+        pack_spanning(undirected_machine(build("one", 1, [])))
 
 
 def test_switches_and_narrow_limits() -> None:
     star = build("star", 3, both_ways([(0, 3), (1, 3), (2, 3)], ONE), switches=1)
     with pytest.raises(Unsupported, match="switch"):
-        undirected(star)
+        undirected_machine(star)
     shared = build("shared", 2, both_ways([(0, 1)], ONE), limits=[SharedLimit("bus", (0, 1), Fraction(1))])
     with pytest.raises(Unsupported, match="bus"):
-        undirected(shared)
+        undirected_machine(shared)
     wide = build("wide", 2, both_ways([(0, 1)], ONE), limits=[SharedLimit("bus", (0, 1), Fraction(2))])
-    assert [tree.rate for tree in spanning(undirected(wide))] == [1]
+    assert [tree.rate for tree in pack_spanning(undirected_machine(wide))] == [1]
 
 
 def test_a_loss_of_all() -> None:

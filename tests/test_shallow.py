@@ -22,9 +22,9 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import SPENT, Machine, bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import SPENT, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.shallow import quick_links, shallow
-from antiphon.planners.trees.to_schedule import Mirrored, spread
+from antiphon.planners.trees.to_schedule import Mirrored, spread_trees
 from antiphon.topologies import topology
 
 GB = 10**9
@@ -123,7 +123,7 @@ def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
     assert left == {
         link for link in range(rails.links) if {int(rails.link_src[link]), int(rails.link_dst[link])} & spine
     }
-    found = bounded(Machine(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
+    found = pack_bounded(Machine(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
     assert found is not None
     assert found.rate >= goal * 0.999
     assert not {link for tree in found.firsts for _, hop in tree.hops for link in hop.path} & left
@@ -174,16 +174,16 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     machine = topology(rng.choice(["star:ranks=6", "mesh:dims=3x3", "hypercube:ranks=8", "pcie8", "dgx1v"]))
     ranks = list(range(machine.ranks))
     group = symmetries_fixing_root(machine, 0, ranks)
-    plain = bounded(Machine(machine, 0, ranks), rng.randint(2, 4), 0.0)
+    plain = pack_bounded(Machine(machine, 0, ranks), rng.randint(2, 4), 0.0)
     if plain is None:
         return
     simple = [replace(tree, rate=Fraction(number)) for number, tree in enumerate(plain.trees, 1)]  # shares not rounded
-    found = Mirrored.of(machine, simple, group)
+    found = Mirrored.of_trees(machine, simple, group)
     trees = found.trees
     assert len({tree.hops for tree in trees}) == len(trees) == len(found)
     assert sum((tree.rate for tree in trees), Fraction(0)) == found.rate == sum(tree.rate for tree in simple)
     wanted = Collective("broadcast", machine.ranks)
-    made, other = found.schedule(wanted), spread(wanted, trees)
+    made, other = found.to_schedule(wanted), spread_trees(wanted, trees)
     verify(made, machine).or_raise()
     assert made.transfers == other.transfers
     assert throughput(made, machine) == throughput(other, machine)
@@ -195,9 +195,9 @@ def test_known_trees_are_gone_on_from(spec: str) -> None:
     machine = topology(spec)
     ranks = list(range(machine.ranks))
     goal = float(bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second or 0)
-    plain = bounded(Machine(machine, 0, ranks), 5, goal)
+    plain = pack_bounded(Machine(machine, 0, ranks), 5, goal)
     assert plain is not None
-    found = bounded(Machine(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.firsts)
+    found = pack_bounded(Machine(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.firsts)
     assert found is not None
     assert found.rate >= plain.rate * Fraction(9999, 10000)
 
@@ -207,7 +207,7 @@ def test_the_search_ends_when_its_effort_is_spent() -> None:
     ranks = list(range(machine.ranks))
     view = Machine(machine, 0, ranks)
     view.spent = SPENT
-    found = bounded(view, 6, float("inf"))
+    found = pack_bounded(view, 6, float("inf"))
     assert found is not None
     assert len(found) == 1
 

@@ -27,7 +27,7 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.shared.pipelining import best_pieces
 from antiphon.planners.trees.blink import blink
-from antiphon.planners.trees.blink_packing import split
+from antiphon.planners.trees.blink_packing import split_by_rate
 from antiphon.planners.trees.trees import trees
 from antiphon.select import prove
 
@@ -357,7 +357,7 @@ def test_the_split_is_the_best(total: int, fast: int, slow: int, waiting: int) -
     def through(share: Fraction) -> Fraction:
         return max((total - share) / fast, share / slow + waiting if share else Fraction(0))
 
-    best = split(Fraction(total), Fraction(fast), Fraction(slow), Fraction(waiting))
+    best = split_by_rate(Fraction(total), Fraction(fast), Fraction(slow), Fraction(waiting))
     assert 0 <= best <= total
     others = [Fraction(total * i, 64) for i in range(65)]
     assert through(best) <= min(map(through, others))

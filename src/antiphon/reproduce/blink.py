@@ -13,7 +13,7 @@ from antiphon.planners.rings.edge_disjoint import CyclePacking
 from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.blink_packing import Blink, blink_broadcast
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.spanning import directed, undirected
+from antiphon.planners.trees.spanning import directed_machine, undirected_machine
 from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import blink_servers as cluster
 from antiphon.reproduce.blink_allocations import Allocation, allocation, unique_allocations
@@ -111,7 +111,7 @@ def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int
 def _weight_rows() -> Iterator[Row]:
     """3.2.1: the number of trees by multiplicative weights depends on ties; after the integer program it does not."""
     box = topology("dgx1v")
-    machine = directed(box, unit=box.unit)
+    machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
     usual = packings[0.05]
     near = all(
@@ -247,8 +247,8 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
 
 def _fewest_trees(box: Topology, kind: str) -> Fewest:
     if kind == "broadcast":
-        return fewest_broadcast(directed(box), 0, loss=THRESHOLD)
-    return fewest_spanning(undirected(box), loss=THRESHOLD)
+        return fewest_broadcast(directed_machine(box), 0, loss=THRESHOLD)
+    return fewest_spanning(undirected_machine(box), loss=THRESHOLD)
 
 
 def of_allocations(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[MeasuredPlan]) -> Row:

@@ -33,16 +33,16 @@ from antiphon.planners.trees.blink_packing import (
     Slice,
     blink_allreduce,
     blink_broadcast,
+    links_within,
     of_kinds,
     one_hop,
-    split,
+    split_by_rate,
     three_phases,
     with_links,
-    within,
 )
 from antiphon.planners.trees.columns import pack_allreduce_lp
-from antiphon.planners.trees.spanning import directed, undirected
-from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread
+from antiphon.planners.trees.spanning import directed_machine, undirected_machine
+from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.trees import FEWEST_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
 TURNED = ("reduce", "gather", "reducescatter")
@@ -72,7 +72,7 @@ class TreeSet:
     pairs: tuple[Pair, ...] = ()
     trees: tuple[Tree, ...] = ()
 
-    def scaled(self, share: Fraction) -> TreeSet:
+    def scaled_to(self, share: Fraction) -> TreeSet:
         """With rates that add up to `share`, in an allreduce and for every root."""
         pairs = tuple(replace(pair, rate=pair.rate * share / self.rate) for pair in self.pairs)
         return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
@@ -107,7 +107,7 @@ def blink(
     )  # fmt: skip
     bounds = bound(topology, collective)
     limit = bounds.without_help
-    unpiped, count, how = _plan(topology, collective, options)
+    unpiped, count, how = _plan_unpiped(topology, collective, options)
     rate = throughput(unpiped, topology)
     statement = {
         "rate": None if rate is None else str(rate / topology.unit),
@@ -146,12 +146,12 @@ def _parse_seconds(value: Any) -> Fraction:
     return seconds
 
 
-def _plan(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
+def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
     """The schedule without pieces, of how many trees or parts, and how they were found."""
     if len(collective.members) < 2:
-        return spread(collective, ()), 0, "nothing to move"
+        return spread_trees(collective, ()), 0, "nothing to move"
     if collective.kind in TURNED:
-        schedule, count, how = _plan(reverse(topology), dual(collective)[0], options)
+        schedule, count, how = _plan_unpiped(reverse(topology), dual(collective)[0], options)
         return replace(invert(schedule), collective=collective), count, how
     servers = hosts(topology, collective.members)
     if collective.kind == "allreduce":
@@ -166,7 +166,7 @@ def _plan(topology: Topology, collective: Collective, options: BlinkOptions) -> 
         pairs = [pair for tree_set in sets for pair in tree_set.pairs]
         return reduce_and_spread(collective, pairs), len(pairs), "; ".join(tree_set.how for tree_set in sets)
     sets = _tree_sets(topology, collective, options)
-    schedule = spread(collective, [tree for tree_set in sets for tree in tree_set.trees])
+    schedule = spread_trees(collective, [tree for tree_set in sets for tree in tree_set.trees])
     return schedule, sum(tree_set.count for tree_set in sets), "; ".join(tree_set.how for tree_set in sets)
 
 
@@ -180,7 +180,7 @@ def _three_phases(
     topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], options: BlinkOptions
 ) -> tuple[Schedule, int, str]:
     def local(ranks: Sequence[int]) -> list[Tree]:
-        return pack_server(within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
+        return pack_server(links_within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
     schedule, count = three_phases(topology, collective, servers, local)
     return schedule, count, f"three phases over {len(servers)} servers"
@@ -210,8 +210,8 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
     second = pack_subset(rest, collective, options)
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
     waiting = options.t_dpa if options.nbytes else Fraction(0)  # for large data it does not matter
-    slow = split(data, first.rate, second.rate, waiting) / data
-    return [first.scaled(1 - slow), second.scaled(slow)] if slow else [first]
+    slow = split_by_rate(data, first.rate, second.rate, waiting) / data
+    return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 
 
 def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice, Slice | None]:
@@ -246,7 +246,7 @@ def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOption
     """Trees of direct links alike both ways; None where there are switches or narrow limits, or where other ranks must
     pass data on."""
     try:
-        machine = undirected(subset.topology, members)
+        machine = undirected_machine(subset.topology, members)
     except (Unsupported, Invalid):
         return None
     return blink_allreduce(machine, epsilon=options.epsilon, threshold=options.threshold)
@@ -256,21 +256,21 @@ def pack_server(subset: Slice, members: Sequence[int], options: BlinkOptions) ->
     """The undirected trees of a server: packed ones, or one-hop trees over its switches."""
     packing = undirected_trees(subset, members, options)
     trees = packing.trees if packing is not None else one_hop(subset.topology, members)
-    return [subset.tree(tree) for tree in trees]
+    return [subset.map_tree(tree) for tree in trees]
 
 
 def _pack_allreduce(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
     members = collective.members
     packing = undirected_trees(subset, members, options)
     if packing is not None:
-        pairs = tuple(Pair.of(subset.tree(tree)) for tree in packing.trees)
-        return TreeSet(packing.rate, _describe(packing), len(pairs), pairs)
+        pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in packing.trees)
+        return TreeSet(packing.rate, _describe_packing(packing), len(pairs), pairs)
     try:
         trees = one_hop(subset.topology, members)
     except Unsupported:
         trees = []
     if trees and not subset.topology.limits:
-        pairs = tuple(Pair.of(subset.tree(tree)) for tree in trees)
+        pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in trees)
         return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs)
     if len(members) > FEWEST_RANKS:
         raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
@@ -280,8 +280,8 @@ def _pack_allreduce(subset: Slice, collective: Collective, options: BlinkOptions
 
 
 def _in_whole_machine(subset: Slice, pair: Pair) -> Pair:
-    up = tuple((rank, parent, subset.path(path), depth) for rank, parent, path, depth in pair.up)
-    return replace(pair, up=up, down=tuple((r, p, subset.path(path), depth) for r, p, path, depth in pair.down))
+    up = tuple((rank, parent, subset.map_path(path), depth) for rank, parent, path, depth in pair.up)
+    return replace(pair, up=up, down=tuple((r, p, subset.map_path(path), depth) for r, p, path, depth in pair.down))
 
 
 def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
@@ -292,9 +292,9 @@ def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions
     trees = tuple(
         replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=_rank_of)))
         for root in collective.members
-        for tree in map(subset.tree, packing.trees)
+        for tree in map(subset.map_tree, packing.trees)
     )
-    return TreeSet(packing.rate, _describe(packing), len(packing.trees), trees=trees)
+    return TreeSet(packing.rate, _describe_packing(packing), len(packing.trees), trees=trees)
 
 
 def _rank_of(item: tuple[int, object]) -> int:
@@ -305,11 +305,13 @@ def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions
     if len(collective.roots) > 1:
         return _pack_exactly(subset, collective)
     try:
-        machine = directed(subset.topology, collective.members)
+        machine = directed_machine(subset.topology, collective.members)
         packing = blink_broadcast(machine, collective.roots[0], epsilon=options.epsilon, threshold=options.threshold)
     except (Unsupported, Invalid):
         return _pack_exactly(subset, collective)
-    return TreeSet(packing.rate, _describe(packing), len(packing.trees), trees=tuple(map(subset.tree, packing.trees)))
+    return TreeSet(
+        packing.rate, _describe_packing(packing), len(packing.trees), trees=tuple(map(subset.map_tree, packing.trees))
+    )
 
 
 def _pack_exactly(subset: Slice, collective: Collective) -> TreeSet:
@@ -317,9 +319,9 @@ def _pack_exactly(subset: Slice, collective: Collective) -> TreeSet:
     roots = collective.roots if collective.kind in ("broadcast", "scatter") else collective.members
     packing = pack_trees(subset.topology, dict.fromkeys(roots, 1), collective.members)
     count = max(sum(tree.root == root for tree in packing.trees) for root in roots)
-    return TreeSet(packing.rate, packing.how, count, trees=tuple(map(subset.tree, packing.trees)))
+    return TreeSet(packing.rate, packing.how, count, trees=tuple(map(subset.map_tree, packing.trees)))
 
 
-def _describe(packing: Blink) -> str:
+def _describe_packing(packing: Blink) -> str:
     count = len(packing.trees)
     return f"multiplicative weights: {packing.packed} trees; integer program: {count}, weights {packing.weights}"

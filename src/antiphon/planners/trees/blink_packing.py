@@ -37,9 +37,9 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.routing import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.rows import Row, schedule_of
 from antiphon.planners.trees.fewest import tightest_side
-from antiphon.planners.trees.pricing import cheapest
+from antiphon.planners.trees.pricing import cheapest_tree
 from antiphon.planners.trees.spanning import Directed, Undirected, hang_arcs, hang_edges, weakest_partition_of
-from antiphon.planners.trees.to_schedule import Tree, refine
+from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
 Chosen = tuple[int, ...]
 Weighted = list[tuple[Fraction, Chosen]]
@@ -151,7 +151,7 @@ def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: S
     for e, (a, b) in enumerate(ends):
         if length[e] < cost[a, b]:
             cost[a, b], arc[a, b] = length[e], e
-    parents = cheapest(cost, root, np.inf)
+    parents = cheapest_tree(cost, root, np.inf)
     assert parents is not None
     return tuple(sorted(int(arc[parent, v]) for v, parent in enumerate(parents) if parent >= 0))
 
@@ -288,7 +288,7 @@ def three_phases(
     packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
     exits = [_network_exits(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
     lists: list[Sequence[Tree | _Exit]] = [*packed, *exits]
-    refinement = refine(lists)
+    refinement = refine_shares(lists)
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported(
@@ -388,13 +388,14 @@ class Slice:
     topology: Topology
     links: tuple[int, ...]
 
-    def path(self, path: Iterable[int]) -> tuple[int, ...]:
+    def map_path(self, path: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.links[link] for link in path)
 
-    def tree(self, tree: Tree) -> Tree:
+    def map_tree(self, tree: Tree) -> Tree:
         """The same tree in the links of the whole machine."""
         hops = tuple(
-            (rank, Hop(hop.parent, self.path(hop.path), hop.depth, self.path(hop.back))) for rank, hop in tree.hops
+            (rank, Hop(hop.parent, self.map_path(hop.path), hop.depth, self.map_path(hop.back)))
+            for rank, hop in tree.hops
         )
         return replace(tree, hops=hops)
 
@@ -422,13 +423,13 @@ def of_kinds(topology: Topology, kinds: Iterable[str]) -> Slice:
     return with_links(topology, keep)
 
 
-def within(topology: Topology, place: str) -> Slice:
+def links_within(topology: Topology, place: str) -> Slice:
     """Only the links between nodes at this place or inside it, such as host0."""
     inside = np.array([name == place or name.startswith(place + "/") for name in topology.places])
     return with_links(topology, inside[topology.link_src] & inside[topology.link_dst])
 
 
-def split(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
+def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
     """Equation 8: how much of `total` goes over the slow set (PCIe), so that both are through at once.
 
     `fast`, `slow`: the rates of the sets; `waiting`: T_dpa, how long it takes until the slow one may begin. Small data

@@ -81,11 +81,11 @@ class Machine:
         """Whether no symmetry is known."""
         return len(self.group) == 1
 
-    def tree(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
+    def grow_priced(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
         """A cheap tree at prices of rows, and what it loads; None where none is so shallow. `near`: another way to
         begin it, with other answers."""
         link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
-        quote = self.paths.priced(link_price + self.slow * link_price.mean() + 1e-300)
+        quote = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
         cells = len(self.place) ** 2 + HUB_EFFORT
         parents_found = grow_tree(
             quote[0], self.place[self.root], max_depth, max(SPENT // LEAST_TREES // cells, 1), near
@@ -97,12 +97,12 @@ class Machine:
         for rank, at in self.place.items():
             if rank != self.root:
                 parent = int(parents_found.parent[at])
-                path = self.paths.links(quote, parent, at)
+                path = self.paths.path_links(quote, parent, at)
                 hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(parents_found.depth[at]))))
         self.grown_trees[tuple(hops)] = None
-        return tuple(hops), self.load(hops)
+        return tuple(hops), self.row_load(hops)
 
-    def load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
+    def row_load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
         """How often a tree crosses each row."""
         links = np.array([link for _, hop in hops for link in hop.path])
         crossed = np.bincount(links, minlength=self.topology.links)
@@ -110,10 +110,10 @@ class Machine:
         return load.astype(np.float64)
 
 
-def bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()) -> Mirrored | None:
+def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()) -> Mirrored | None:
     """Return trees no deeper than `max_depth`, or None where there are none. `goal`: the rate at which to stop;
     `start_trees`: trees to start with."""
-    columns = {tree.hops: machine.load(tree.hops) for tree in start_trees}
+    columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, EFFORT // len(machine.place)))
     luck = np.random.default_rng(max_depth)
@@ -123,7 +123,7 @@ def bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence
         ):
             break
         price = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
-        tree = machine.tree(price, max_depth, turn % 4 > 1)
+        tree = machine.grow_priced(price, max_depth, turn % 4 > 1)
         if tree is None:
             return None
         columns[tree[0]] = tree[1]
@@ -138,7 +138,7 @@ def bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence
             dear = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
             dear = _blend_prices(price, dear, machine.capacity, mixed)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
-                tree = machine.tree(dear, max_depth, near)
+                tree = machine.grow_priced(dear, max_depth, near)
                 assert tree is not None
                 columns[tree[0]] = tree[1]
                 used += tree[1]
@@ -225,7 +225,7 @@ def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mi
             units = Fraction(rate / float(unit))
             rounded_rate = (units.limit_denominator(MAX_DENOMINATOR) if units > LITTLE else units) * unit
             packed_trees.append(Tree(machine.root, rounded_rate, hops))
-    return Mirrored.of(machine.topology, packed_trees, machine.group)
+    return Mirrored.of_trees(machine.topology, packed_trees, machine.group)
 
 
 def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
@@ -277,7 +277,7 @@ class PricedPaths:
         self.head = dst
         self.size = topology.nodes + topology.ranks
 
-    def priced(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
+    def price_paths(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
         """(price by ranks, predecessors, number of the cheapest link by ends)."""
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
@@ -299,7 +299,7 @@ class PricedPaths:
         ascending = np.argsort(key)
         return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
 
-    def links(self, quote: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
+    def path_links(self, quote: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
         """The links of the cheapest way, by places in `ranks`."""
         _, before, (key, link) = quote
         path = []

@@ -33,7 +33,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
 from antiphon.planners.shared.routing import Hop
-from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, simple, solve, tree_of
+from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, simple_ratio, solve_exactly, tree_of
 from antiphon.planners.trees.to_schedule import Forest, Tree
 
 _SIMPLE = (12, 200, 5000)  # greatest denominators tried for exact prices
@@ -78,7 +78,7 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
     of links + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
     """
     needed = _check_demand(topology, demand, sinks)
-    return _pack(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
+    return _pack_columns(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
 
 
 def pack_orbits(
@@ -87,7 +87,7 @@ def pack_orbits(
     """The same by the machine's symmetries: trees of one root per orbit and their images; None where it has none."""
     needed = _check_demand(topology, demand, sinks)
     view = view or View.of(topology, needed, sinks, 0)
-    return _pack(topology, needed, sinks, None, view) if view.alike > 1 else None
+    return _pack_columns(topology, needed, sinks, None, view) if view.alike > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +117,16 @@ class View:
         return View(group, roots, rows_of(topology, group))
 
 
-def _pack(topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View) -> Packing:
+def _pack_columns(
+    topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View
+) -> Packing:
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
     groups, share = [Rooted(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.alike), cut)
     attained = not topology.limits and network.balanced
-    best = search.best(hops, eccentricity(topology, groups, sinks), attained)
+    best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
     firsts = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates)
     return Packing(best.value * scale, firsts, best.bound * scale, Forest(topology, view.group, firsts))
@@ -150,24 +152,24 @@ class Search:
         self.make, self.bound = make, bound
         self.pool: list[Column] = []
 
-    def best(self, hops: int | None, first: int, attained: bool) -> Found:
+    def find_best(self, hops: int | None, first: int, attained: bool) -> Found:
         """Return the best packing at the requested depth; by default the best rate at the least depth that has it.
 
         `attained`: trees that reach all ranks are known to attain the bound, if deep enough, so shallow ones are tried
         straight away.
         """
         if hops is not None:
-            packing = self.at(hops, self.bound)
+            packing = self.pack_at_depth(hops, self.bound)
             if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
             return packing
-        unlimited = None if attained and self.make().exact else self.at(None, self.bound)
+        unlimited = None if attained and self.make().solve_exactly else self.pack_at_depth(None, self.bound)
         goal = self.bound if unlimited is None else unlimited.value
         last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
             return replace(packing, bound=self.bound)
-        unlimited = unlimited or self.at(None, self.bound)
+        unlimited = unlimited or self.pack_at_depth(None, self.bound)
         assert unlimited is not None, "all sinks are within reach"
         return unlimited
 
@@ -175,29 +177,29 @@ class Search:
         """The packing that meets the goal at the first depth found to have one; two at a time while far from it."""
         missed, depth = first - 1, first
         while depth <= last:
-            packing = self.at(depth, goal, True)
+            packing = self.pack_at_depth(depth, goal, True)
             if packing is not None and packing.value >= goal:
-                between = self.at(depth - 1, goal, True) if missed + 1 < packing.depth == depth else None
+                between = self.pack_at_depth(depth - 1, goal, True) if missed + 1 < packing.depth == depth else None
                 return between if between is not None and between.value >= goal else packing
             missed = depth
             far = packing is None or 2 * packing.value < goal
             depth += 2 if far and depth + 1 < last else 1
         return None
 
-    def at(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> Found | None:
+    def pack_at_depth(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> Found | None:
         """Return the best packing found with at most `hops` hops; None if it cannot reach all sinks."""
         generation = self.make()
-        if not generation.warm(hops):
+        if not generation.add_first_columns(hops):
             return None
         for column in self.pool:
             if hops is None or column.depth <= hops:
-                generation.master.add(column)
-        point, bound = generation.run(hops, target, all_or_nothing)
+                generation.master.add_column(column)
+        point, bound = generation.generate_columns(hops, target, all_or_nothing)
         self.pool = generation.master.columns
-        exact = generation.master.exact(point)
-        rates, t = generation.master.rounded(point) if exact is None else exact
+        exact = generation.master.solve_exactly(point)
+        rates, t = generation.master.round_solution(point) if exact is None else exact
         value = sum((g * v for g, v in zip(generation.master.gain, t, strict=True)), Fraction(0))
-        if generation.exact and hops is None and value < self.bound:
+        if generation.solve_exactly and hops is None and value < self.bound:
             proved = prove_bound(generation, point, value)
             self.bound = min(self.bound, proved, proved if bound is None else bound)
         return Found(value, self.bound, rates)
@@ -207,7 +209,7 @@ def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fracti
     """A bound from the prices at a float optimum, made exact: the prices are simple ratios more often than not."""
     best: Fraction | None = None
     for max_denominator in _SIMPLE:
-        prices = simple(point.price, max_denominator)
+        prices = simple_ratio(point.price, max_denominator)
         prices = whole_prices(point.price, generation.fine) if prices is None else prices
         priced = generation.price_all(prices, None)
         assert priced is not None
@@ -235,10 +237,14 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
     """Infeasible if a sink is out of reach of a root, with the first such. `back`: the machine was turned round."""
     ends, fares = {*roots, *sinks}, HopPrices(topology)
     first = roots[:1]
-    if first and ends <= fares.reached(first).keys() and ends <= HopPrices(reverse(topology)).reached(first).keys():
+    if (
+        first
+        and ends <= fares.reachable_from(first).keys()
+        and ends <= HopPrices(reverse(topology)).reachable_from(first).keys()
+    ):
         return  # from each to the first, and on to all
     for root in roots:
-        lost = sorted(set(sinks) - fares.reached([root]).keys())
+        lost = sorted(set(sinks) - fares.reachable_from([root]).keys())
         if lost:
             ranks = "ranks " if len(lost) > 1 else "rank "
             ranks += ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
@@ -246,12 +252,12 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
 
-def eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
+def largest_eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
     """The most hops that any tree needs."""
     hops_by_direction = {
         turned: HopPrices(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}
     }
-    reached = (hops_by_direction[group.turned].reached([group.root]) for group in groups)
+    reached = (hops_by_direction[group.turned].reachable_from([group.root]) for group in groups)
     return max(distance[sink] for distance in reached for sink in sinks)
 
 
@@ -294,7 +300,7 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     groups = [Rooted(root, turned) for turned in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
     search = Search(lambda: Generation(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit)
-    best = search.best(None, eccentricity(topology, groups, roots), False)
+    best = search.find_best(None, largest_eccentricity(topology, groups, roots), False)
     scale = topology.resources.scale
     trees: dict[bool, list[Tree]] = {False: [], True: []}
     for column, rate in best.rates:
@@ -327,7 +333,7 @@ class Generation:
         self.topology, self.groups, self.sinks, self.alike = topology, list(groups), sorted(set(sinks)), alike
         self.fares = HopPrices(topology)
         self.ranks = [_useful_ranks(topology, group, self.sinks) for group in self.groups]
-        self.exact = all(
+        self.solve_exactly = all(
             len({group.root, *self.sinks}) == len(ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)
         )  # else relays make it Steiner trees
         resources = topology.resources
@@ -344,9 +350,9 @@ class Generation:
             for link in limit.links:
                 self.limits[link].append(topology.links + number)
 
-    def column(self, number: int, quote: PricedHops, parents: Parents) -> Column:
+    def make_column(self, number: int, quote: PricedHops, parents: Parents) -> Column:
         group = self.groups[number]
-        hops = quote.hops(parents, group.root, group.turned)
+        hops = quote.tree_hops(parents, group.root, group.turned)
         load: dict[int, int] = {}
         for _, hop in hops:
             for link in hop.path:
@@ -356,29 +362,29 @@ class Generation:
         rows = sorted(load)
         return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
 
-    def tree(self, number: int, quote: PricedHops, hops: int | None, tries: int) -> tuple[int, Parents] | None:
+    def price_tree(self, number: int, quote: PricedHops, hops: int | None, tries: int) -> tuple[int, Parents] | None:
         """Return the cost and parents of the cheapest tree of a group found, at most `hops` deep."""
         group = self.groups[number]
         cost = quote.cost.T if group.turned else quote.cost
         parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], quote.far, tries)
-        return None if parents is None else (quote.price(cost, parents), parents)
+        return None if parents is None else (quote.tree_price(cost, parents), parents)
 
     def price_all(
         self, prices: Sequence[int], hops: int | None, tries: int = 0
     ) -> tuple[list[int], list[Column]] | None:
         """Of every group its cheapest tree's cost at whole prices of rows, and that tree; None where there is none."""
         big = max(prices, default=0) * self.fares.most >= FAR
-        quote = self.fares.at(np.array(prices, object if big else np.int64)[self.row_of])
+        quote = self.fares.price_hops(np.array(prices, object if big else np.int64)[self.row_of])
         costs, columns = [], []
         for number in range(len(self.groups)):
-            cheapest_tree = self.tree(number, quote, hops, tries)
+            cheapest_tree = self.price_tree(number, quote, hops, tries)
             if cheapest_tree is None:
                 return None
             costs.append(cheapest_tree[0] * self.alike)
-            columns.append(self.column(number, quote, cheapest_tree[1]))
+            columns.append(self.make_column(number, quote, cheapest_tree[1]))
         return costs, columns
 
-    def warm(self, hops: int | None) -> bool:
+    def add_first_columns(self, hops: int | None) -> bool:
         """Columns to begin with: links grow dearer as trees load them. False if some root has no such tree."""
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
@@ -388,11 +394,13 @@ class Generation:
             if priced is None:
                 return False
             for column in priced[1]:
-                self.master.add(column)
+                self.master.add_column(column)
                 load[list(column.rows)] += column.times
         return True
 
-    def run(self, hops: int | None, target: Fraction, all_or_nothing: bool) -> tuple[Point, Fraction | None]:
+    def generate_columns(
+        self, hops: int | None, target: Fraction, all_or_nothing: bool
+    ) -> tuple[Point, Fraction | None]:
         """Columns are added until none helps or the target is met: the point, and the best bound on any packing.
 
         The bound is proved where hops is None and trees are exactly cheapest. Few hops are given up once the value
@@ -404,7 +412,7 @@ class Generation:
         smooth: NDArray[np.float64] | None = None
         still, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
-            point = master.solve()
+            point = master.solve_floats()
             still = 0 if point.value > before * (1 + 1e-6) else still + 1
             before = max(point.value, before)
             if point.value >= goal or (hops is not None and still >= _PATIENCE):
@@ -435,10 +443,10 @@ class Generation:
         priced = self.price_all(ints, hops, tries)
         assert priced is not None, "the first columns reached all sinks"
         bound = self.master.dual_bound(ints, priced[0])
-        fresh = [self.master.add(column) for column in priced[1] if self._improves(point, column)]
+        fresh = [self.master.add_column(column) for column in priced[1] if self._is_improving(point, column)]
         return bound, any(fresh)
 
-    def _improves(self, point: Point, column: Column) -> bool:
+    def _is_improving(self, point: Point, column: Column) -> bool:
         cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
         return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
 
@@ -447,8 +455,8 @@ def _useful_ranks(topology: Topology, group: Rooted, sinks: Sequence[int]) -> li
     """The ranks that a tree of the group may pass: reached from its root, and from where some sink is reached."""
     ahead = HopPrices(reverse(topology) if group.turned else topology)
     behind = HopPrices(topology if group.turned else reverse(topology))
-    reached = ahead.reached([group.root])
-    return sorted({group.root, *sinks, *(reached.keys() & behind.reached(sinks).keys())})
+    reached = ahead.reachable_from([group.root])
+    return sorted({group.root, *sinks, *(reached.keys() & behind.reachable_from(sinks).keys())})
 
 
 def whole_prices(prices: NDArray[np.float64], fine: int) -> list[int]:
@@ -495,7 +503,7 @@ class Master:
         self.unit = unit
         self._weigh = np.array([float(unit / c) for c in self.capacity])
 
-    def add(self, column: Column) -> bool:
+    def add_column(self, column: Column) -> bool:
         """Whether it is new: of trees of a group that load the same, the first is kept."""
         key = (column.group, column.rows, column.times)
         if key in self._seen:
@@ -504,7 +512,7 @@ class Master:
         self.columns.append(column)
         return True
 
-    def solve(self) -> Point:
+    def solve_floats(self) -> Point:
         """HiGHS on the columns so far; every group must have one."""
         from scipy.optimize import linprog
         from scipy.sparse import csc_array
@@ -529,7 +537,7 @@ class Master:
         price = -solution.ineqlin.marginals * self._weigh
         return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
-    def exact(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
+    def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
         """The rates of the basis behind a float optimum, and every t_j; None where that fails.
 
         The columns used, the rows that are full: one square system, solved and then checked in all other rows.
@@ -552,13 +560,13 @@ class Master:
             for j, weight in shares.items():
                 matrix[len(full) + group, len(used) + j] = -weight
         right = [self.capacity[row] for row in full.tolist()] + [0] * len(self.share)
-        solution = solve(matrix, right)
+        solution = solve_exactly(matrix, right)
         if solution is None or any(rate < 0 for rate in solution):
             return None
         rates = [(self.columns[i], rate) for i, rate in zip(used, solution[: len(used)], strict=True) if rate > 0]
-        return (rates, solution[len(used) :]) if self._overload(rates) <= 1 else None
+        return (rates, solution[len(used) :]) if self._largest_overload(rates) <= 1 else None
 
-    def _overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
+    def _largest_overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
         """The greatest load over capacity."""
         common = math.lcm(1, *(rate.denominator for _, rate in rates))
         load = [0] * len(self.capacity)
@@ -570,7 +578,7 @@ class Master:
             (Fraction(v, c * common) for v, c in zip(load, self.capacity, strict=True) if v), default=Fraction(0)
         )
 
-    def rounded(self, point: Point, fine: int = 10**6) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
+    def round_solution(self, point: Point, fine: int = 10**6) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
         """A feasible rational solution near a float one: rates to one part in `fine`, groups made equal, all scaled."""
         top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(fine) or Fraction(1, fine)
         t = [Fraction(round(float(v / float(top)) * fine), fine) * top for v in point.t.tolist()]
@@ -586,7 +594,7 @@ class Master:
         if any(w and not h for w, h in zip(want, have, strict=True)):
             raise ArithmeticError("some root is left without trees by rounding")
         even = [(c, rate * want[c.group] / have[c.group]) for c, rate in rates]
-        scale = 1 / self._overload(even)
+        scale = 1 / self._largest_overload(even)
         return [(c, rate * scale) for c, rate in even if rate], [v * scale for v in t]
 
     def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:

@@ -35,7 +35,7 @@ from antiphon.planners.trees.spanning import (
     hang_arcs,
     hang_edges,
     merge_arcs,
-    pack,
+    pack_edges,
     radius,
     weakest_partition_of,
 )
@@ -86,13 +86,13 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
     def known() -> Found:
-        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack(n, edges, tau, partition)]
+        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(n, edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
         return radius(n, [edges[e][:2] for e in chosen])
 
     hunt = _Hunt(n, edges, tau, loss, make, known, depth, cuts, effort)
-    weighted, lower_bound = hunt.run()
+    weighted, lower_bound = hunt.find_trees()
     trees = tuple(hang_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
 
@@ -111,14 +111,14 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
 
     def known() -> Found:
         usable = [c if b != top else 0 for _, b, c in arcs]
-        weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).run(rate)
+        weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).pack_all(rate)
         return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
         return hang_arcs(machine, root, chosen, Fraction(1)).depth
 
     hunt = _Hunt(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
-    weighted, lower_bound = hunt.run()
+    weighted, lower_bound = hunt.find_trees()
     trees = tuple(hang_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, lower_bound)
 
@@ -159,7 +159,7 @@ class _Hunt:
     effort: int
     best: Found = field(default_factory=list)
 
-    def run(self) -> tuple[Found, int]:
+    def find_trees(self) -> tuple[Found, int]:
         """The trees, and how many are needed at least."""
         if not 0 <= self.loss < 1:
             raise Invalid(f"loss: expected a fraction from 0 to below 1, got {self.loss}")
@@ -243,7 +243,7 @@ class _Hunt:
                 search = self.searches[scale, deepest] = self.make(scale, deepest)
             allowed = min(limit, self.effort)
             try:
-                trees, nodes = search.run(weights, allowed)
+                trees, nodes = search.search_trees(weights, allowed)
             except Spent:
                 unsettled.append((scale, weights))
                 self.effort -= allowed
@@ -328,7 +328,7 @@ class Search(ABC):
     def slacks(self, total: int) -> list[int]:
         """The capacity of every cut or partition beyond what trees of this total weight must send across it."""
 
-    def run(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
+    def search_trees(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
         """Trees of these weights (descending) or None, and the nodes looked at; Spent after `limit` of them.
 
         Complete: None is a proof that there are none.
@@ -373,7 +373,7 @@ class Search(ABC):
         with_item = [self.take(group.state, at) for group in groups]
         can_skip = [self.skip(group.state, at) for group in groups]
         room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
-        for counts, unused in _assignments(groups, with_item, can_skip, self.ends[at][2], room):
+        for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
             for t in self.tracked[at]:
                 new_slack[t] -= unused
@@ -395,7 +395,7 @@ class Search(ABC):
         return False
 
 
-def _assignments(
+def _list_assignments(
     groups: Sequence[Alike], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
     """How many of each group may take an item, and the capacity that is left: fullest first, at most `room` left."""

@@ -32,8 +32,8 @@ from antiphon.planners.trees.splitting import (
     Pieces,
     SinkFlows,
     Wires,
-    bits,
-    serves,
+    serves_all_sinks,
+    set_bits,
     wires_of,
     without_switches,
 )
@@ -45,7 +45,7 @@ Quality = tuple[int, list[int]]  # number of trees, their depths from the deepes
 PATIENCE = 60
 
 
-def forests(
+def pack_forests(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, tries: int | None = None
 ) -> tuple[Fraction, list[Tree]] | None:
     """Trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest rate there is.
@@ -67,13 +67,13 @@ def forests(
     common = math.gcd(*weights.values())
     weights = {root: weight // common for root, weight in weights.items()}
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
-    side, best = tightest_cut(wires.network(wires.pieces()), supplies, _receiving_sinks(sinks, weights))
+    side, best = tightest_cut(wires.to_network(wires.to_pieces()), supplies, _receiving_sinks(sinks, weights))
     if not best:
         raise Invalid(_cut_off(topology, next(root for root in weights if side[root]), members))
     supply = {root: weight * best.numerator for root, weight in weights.items()}
     unit = topology.resources.scale / best.denominator
     for spanned in (members, list(range(topology.ranks))):
-        trees = _pack(wires, wires.pieces(best.denominator), supply, spanned, tries)
+        trees = _pack_spanned(wires, wires.to_pieces(best.denominator), supply, spanned, tries)
         if trees is not None:
             return best * topology.resources.scale / common, [_to_tree(tree, set(members), unit) for tree in trees]
         if len(spanned) == topology.ranks:
@@ -81,10 +81,10 @@ def forests(
     return None
 
 
-def fitted(wires: Wires, supply: Mapping[int, int], tries: int) -> list[Tree] | None:
+def fit_trees(wires: Wires, supply: Mapping[int, int], tries: int) -> list[Tree] | None:
     """Trees from every root to all ranks of just these whole weights; None where they do not fit."""
     everyone = list(range(wires.ranks))
-    trees = _pack(wires, wires.pieces(), supply, everyone, tries)
+    trees = _pack_spanned(wires, wires.to_pieces(), supply, everyone, tries)
     return None if trees is None else [_to_tree(tree, set(everyone), Fraction(1)) for tree in trees]
 
 
@@ -111,14 +111,14 @@ def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[in
     return [sink for sink in sorted(set(sinks)) if supply.keys() - {sink}]
 
 
-def _pack(
+def _pack_spanned(
     wires: Wires, scaled: Pieces, supply: Mapping[int, int], spanned: Sequence[int], tries: int | None
 ) -> list[Arborescence] | None:
     """Trees over these ranks, by way of any switches; None where they cannot carry the supply."""
     usable_nodes = {*spanned, *range(wires.ranks, wires.nodes)}
     pieces = {arc: capacities for arc, capacities in scaled.items() if usable_nodes.issuperset(arc)}
     sinks = _receiving_sinks(spanned, supply)
-    if not serves(wires, pieces, supply, sinks):
+    if not serves_all_sinks(wires, pieces, supply, sinks):
         return None
     direct = without_switches(wires, pieces, supply, sinks)
     if direct is None:
@@ -126,13 +126,13 @@ def _pack(
     index = {rank: number for number, rank in enumerate(spanned)}
     arcs = {(index[tail], index[head]): capacities for (tail, head), capacities in direct.items()}
     packing = Packing(len(spanned), arcs, {index[root]: amount for root, amount in supply.items()})
-    trees = packing.run()
+    trees = packing.grow_all()
     if tries is None:
         tries = min(MOST_TRIES, SPARE // len(spanned) ** 3)
-    return [_renumber(wires, tree, spanned) for tree in regrow_trees(packing, trees, tries)]
+    return [_renumber_tree(wires, tree, spanned) for tree in regrow_trees(packing, trees, tries)]
 
 
-def _renumber(wires: Wires, tree: Arborescence, ranks: Sequence[int]) -> Arborescence:
+def _renumber_tree(wires: Wires, tree: Arborescence, ranks: Sequence[int]) -> Arborescence:
     hops = tuple((ranks[parent], ranks[node], wires.links_of(path)) for parent, node, path in tree.hops)
     return Arborescence(ranks[tree.root], tree.weight, hops, tree.depth)
 
@@ -188,7 +188,7 @@ class Packing:
         self.weight = 0
         self.most: list[int] = []  # by arc: at most this much of the growing tree can take it
 
-    def run(self) -> list[Arborescence]:
+    def grow_all(self) -> list[Arborescence]:
         """All trees: each root's weights sum to its supply. O(nodes^2) tries per tree, each some searches."""
         trees = []
         while self.left:
@@ -217,12 +217,12 @@ class Packing:
         self._give_back(tree.weight)
         self.left[tree.root] = self.left.get(tree.root, 0) + tree.weight
 
-    def save(self) -> tuple[Any, ...]:
+    def save_state(self) -> tuple[Any, ...]:
         """What `restore` needs to come back to this state. Between trees, with no supply left."""
         flows, pieces = self.flows, {arc: capacities[:] for arc, capacities in self.pieces.items()}
         return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], pieces
 
-    def restore(self, saved: tuple[Any, ...]) -> None:
+    def restore_state(self, saved: tuple[Any, ...]) -> None:
         self.flows.flow, self.flows.capacity, self.flows.open, self.pieces = saved
         self.left = {}
 
@@ -253,7 +253,7 @@ class Packing:
                 if self.inside >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
-                    self.join(arc)
+                    self.join_arc(arc)
                     if len(self.members) == flows.nodes:
                         return
 
@@ -284,22 +284,22 @@ class Packing:
         flows.capacity[arc] = remaining
         for sink in near:
             if row[sink] > remaining:
-                lacking = flows.divert(sink, arc, head)
+                lacking = flows.divert_excess(sink, arc, head)
                 accepted, remaining = accepted - lacking, remaining + lacking
                 flows.capacity[arc] = remaining
                 if not accepted:
                     break
             else:
-                flows.refresh(sink, tail, head)
+                flows.refresh_pair(sink, tail, head)
         self.most[arc] = min(self.most[arc], accepted)
         if accepted == weight and keep:
             return True
         flows.capacity[arc] = full
         for sink in near:
-            flows.untake(sink, arc)
+            flows.restore_taken(sink, arc)
         return accepted == weight
 
-    def join(self, arc: int) -> None:
+    def join_arc(self, arc: int) -> None:
         """Extend the tree by this arc, whose capacity `_try_arc` has taken; every sink's flow is complete again."""
         flows = self.flows
         node = flows.head[arc]
@@ -312,14 +312,14 @@ class Packing:
     def _release_sink(self, sink: int) -> None:
         """A sink within the tree needs no flow from it: cancel it along its way."""
         flows = self.flows
-        flows.retake(sink, sink, -1, flows.taken[sink][sink])
-        for source in bits(flows.sources[sink]):
+        flows.move_taken(sink, sink, -1, flows.taken[sink][sink])
+        for source in set_bits(flows.sources[sink]):
             while flows.taken[source][sink]:
                 path = self._flow_path(source, sink)
                 amount = min(flows.taken[source][sink], *(flows.flow[arc][sink] for arc in path))
                 for arc in path:
-                    flows.send(sink, flows.head[arc], flows.tail[arc], amount)
-                flows.retake(sink, source, -1, amount)
+                    flows.send_flow(sink, flows.head[arc], flows.tail[arc], amount)
+                flows.move_taken(sink, source, -1, amount)
 
     def _flow_path(self, source: int, sink: int) -> list[int]:
         """Arcs that the sink's flow uses from source to sink, as few as may be."""
@@ -343,15 +343,15 @@ class Packing:
         the tree get it from the root along the tree instead."""
         flows = self.flows
         for node in self.members[1:]:
-            flows.widen(self.arc[node], amount)
+            flows.widen_arc(self.arc[node], amount)
         for sink in range(flows.nodes):
             if self.inside >> sink & 1:
                 self._add_flow_along(sink, sink, amount)
                 continue
             missing = amount
-            for source in bits(flows.sources[sink]):
+            for source in set_bits(flows.sources[sink]):
                 amount_here = min(missing, flows.taken[source][sink])
-                flows.retake(sink, source, -1, amount_here)
+                flows.move_taken(sink, source, -1, amount_here)
                 self._add_flow_along(sink, source, amount_here)
                 missing -= amount_here
         self.weight -= amount
@@ -363,8 +363,8 @@ class Packing:
             arc = self.arc[node]
             flows.flow[arc][sink] += amount
             tail = flows.tail[arc]
-            flows.refresh(sink, tail, node)
-            flows.refresh(sink, node, tail)
+            flows.refresh_pair(sink, tail, node)
+            flows.refresh_pair(sink, node, tail)
             node = tail
 
 
@@ -391,31 +391,31 @@ def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int, se
     """
     rng = random.Random(seed)
     best_trees = list(trees)
-    goal = [_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
-    best, since = quality(best_trees), 0
+    goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
+    best, since = measure_quality(best_trees), 0
     for _ in range(tries):
         if best <= (len(goal), sorted(goal, reverse=True)) or since == PATIENCE:
             break
         chosen = _choose_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
-        before = packing.save()
+        before = packing.save_state()
         for tree in removed:
             packing.take_back(tree)
         packing.left = {
             best_trees[at].root: packing.left[best_trees[at].root] for at in chosen
         }  # the first chosen grows first
         rng.shuffle(packing.turn)
-        regrown = packing.run()
-        if quality(regrown) <= quality(removed):
+        regrown = packing.grow_all()
+        if measure_quality(regrown) <= measure_quality(removed):
             best_trees = [tree for at, tree in enumerate(best_trees) if at not in chosen] + regrown
         else:
-            packing.restore(before)
-        since = since + 1 if quality(best_trees) == best else 0
-        best = quality(best_trees)
+            packing.restore_state(before)
+        since = since + 1 if measure_quality(best_trees) == best else 0
+        best = measure_quality(best_trees)
     return sorted(best_trees, key=lambda tree: tree.root)
 
 
-def quality(trees: Sequence[Arborescence]) -> Quality:
+def measure_quality(trees: Sequence[Arborescence]) -> Quality:
     return len(trees), sorted((tree.depth for tree in trees), reverse=True)
 
 
@@ -440,7 +440,7 @@ def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int
     return chosen
 
 
-def _eccentricity(packing: Packing, root: int) -> int:
+def _root_eccentricity(packing: Packing, root: int) -> int:
     """How many arcs the farthest node is away: no tree is shallower."""
     flows = packing.flows
     depth = {root: 0}

@@ -20,7 +20,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
-from antiphon.planners.trees.forest import fitted
+from antiphon.planners.trees.forest import fit_trees
 from antiphon.planners.trees.splitting import Wires
 from antiphon.planners.trees.to_schedule import Tree
 
@@ -46,7 +46,7 @@ class Portioned:
     grain: int
 
 
-def portioned(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
+def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
     """Trees from roots to all ranks in each of these directions (turned: on the machine with all links turned round),
     near the greatest rate that trees have.
 
@@ -55,7 +55,7 @@ def portioned(topology: Topology, demand: Mapping[int, int] | None, turned: Sequ
     columns, and finds a maximum flow per rank and direction.
     """
     program = _Program(topology, demand, turned)
-    solution = program.run()
+    solution = program.solve_loads()
     return None if solution is None else _trees_of_loads(program, *solution)
 
 
@@ -107,7 +107,7 @@ class _Program:
         self.cuts[key] = direction, side
         return True
 
-    def run(self) -> tuple[Floats, Floats] | None:
+    def solve_loads(self) -> tuple[Floats, Floats] | None:
         """By direction and link what is loaded, and the weight of every root."""
         while self.work < MOST_WORK:
             answer = self._solve_program()
@@ -174,7 +174,7 @@ class _Program:
         row[self.links * self.directions :] = dot(self.weight.T, side[self.roots].astype(float))
         return row
 
-    def slack(self, loads: Floats) -> Floats:
+    def spare_capacity(self, loads: Floats) -> Floats:
         """What each direction may have of each link beside its load."""
         limits, used = self.topology.limits, loads.sum(axis=0)
         free = np.maximum(self.capacity[: self.links] - used, 0)
@@ -225,8 +225,8 @@ def _narrowest_rank(topology: Topology, capacity: Floats) -> float:
 
 def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
     """Loads and weights in whole parts of all data, as few as will do; then trees."""
-    total_weight, free = float(weight.sum()), program.slack(loads)
-    for grain in _grains(loads / total_weight, weight / total_weight, program.unit):
+    total_weight, free = float(weight.sum()), program.spare_capacity(loads)
+    for grain in _list_grains(loads / total_weight, weight / total_weight, program.unit):
         demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
         for room in ROOM:
             packings = {
@@ -245,7 +245,7 @@ def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portion
     return None
 
 
-def _grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
+def _list_grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
     """So many parts that all amounts are whole numbers of them, if so few do; then many."""
     amounts = np.concatenate([loads.ravel(), weight])
     multiples = range(unit, max(SIMPLE, unit) + 1, unit)
@@ -270,7 +270,7 @@ def _pack_direction(
         return None
     tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
     wires = Wires(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
-    return fitted(wires, {root: amount for root, amount in demand.items() if amount}, MOST_TRIES)
+    return fit_trees(wires, {root: amount for root, amount in demand.items() if amount}, MOST_TRIES)
 
 
 def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:

@@ -45,7 +45,7 @@ class HopPrices:
         self.most = 4 * self.step * widest * topology.ranks * (topology.switches + 1)  # of any tree at prices of 1
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
-    def at(self, price: NDArray[Any]) -> PricedHops:
+    def price_hops(self, price: NDArray[Any]) -> PricedHops:
         """The cheapest hops at these prices, one per link and shared limit. O(switches * nodes^2)."""
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
@@ -78,7 +78,7 @@ class HopPrices:
         hops[np.arange(ranks), np.arange(ranks)] = far
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
 
-    def reached(self, starts: Sequence[int]) -> dict[int, int]:
+    def reachable_from(self, starts: Sequence[int]) -> dict[int, int]:
         """The ranks that data from these can reach, and after how many hops. O(links)."""
         ranks, out = self.topology.ranks, self.out
         distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
@@ -108,19 +108,19 @@ class PricedHops:
         self.fares, self.cost, self.far, self._link, self._via = fares, cost, far, link, via
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def path(self, a: int, b: int) -> tuple[int, ...]:
+    def path_of(self, a: int, b: int) -> tuple[int, ...]:
         """The links of the cheapest hop."""
         if (a, b) not in self._known:
             switch = int(self._via[a, b])
-            path = (int(self._link[a, b]),) if switch < 0 else self.path(a, switch) + self.path(switch, b)
+            path = (int(self._link[a, b]),) if switch < 0 else self.path_of(a, switch) + self.path_of(switch, b)
             self._known[a, b] = path
         return self._known[a, b]
 
-    def price(self, cost: Costs, parents: Parents) -> int:
+    def tree_price(self, cost: Costs, parents: Parents) -> int:
         """Return the cost of a tree at the original prices. `cost`: of these hops, or transposed."""
         return sum(int(cost[p, v]) // self.fares.step for v, p in enumerate(parents) if p >= 0)
 
-    def hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
+    def tree_hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
         """The tree as hops, in order of ranks. `turned`: parents are those of the machine with all links turned."""
         depth, tree_hops = {root: 0}, []
         for rank, parent in enumerate(parents):
@@ -131,12 +131,12 @@ class PricedHops:
                 trail.append(parents[trail[-1]])
             for node in reversed(trail[:-1]):
                 depth[node] = depth[parents[node]] + 1
-            path = self.path(rank, parent)[::-1] if turned else self.path(parent, rank)
+            path = self.path_of(rank, parent)[::-1] if turned else self.path_of(parent, rank)
             tree_hops.append((rank, Hop(parent, path, depth[rank])))
         return tuple(tree_hops)
 
 
-def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
+def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     """The cheapest tree from the root to all ranks (Chu and Liu; Edmonds); None where some are out of reach.
 
     Cycles are contracted until there are none, then opened from the outermost in. O(ranks^3) at worst, on columns.
@@ -249,7 +249,7 @@ def _open_cycles(
     return [-1 if rank == root else hop[rank][0] for rank in range(count)]
 
 
-def shallow(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
+def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
     """A cheap tree at most `max_depth` hops deep; None if none is found.
 
     Not always the cheapest (that is NP-hard from two hops on): three are grown and made better hop by hop, and three
@@ -272,7 +272,7 @@ def shallow(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) ->
 
 def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
     """Trees to make better: in layers, grown hop by hop, and what of the cheapest of any depth is not too deep."""
-    free = cheapest(cost, root, far)
+    free = cheapest_tree(cost, root, far)
     if free is None:
         return []
     grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), free)]
@@ -408,15 +408,15 @@ def tree_of(
     """
     need = sorted({root, *sinks})
     if len(need) == len(cost):
-        return cheapest(cost, root, far) if hops is None else shallow(cost, root, hops, far, tries)
+        return cheapest_tree(cost, root, far) if hops is None else shallow_tree(cost, root, hops, far, tries)
     trees = [_tree_within(cost, root, hops, need, far, tries)]
     if len(useful) > len(need):
         near = useful if hops is None else _near_ranks(cost, root, hops, need, useful, far)
-        trees.append(_prune(_tree_within(cost, root, hops, near, far, tries), need))
+        trees.append(_prune_tree(_tree_within(cost, root, hops, near, far, tries), need))
     if len(useful) > len(need) and hops is None:
         passed = _ranks_on_shortest_paths(cost, root, need, far)
         if passed is not None:
-            trees.append(_prune(_tree_within(cost, root, hops, passed, far), need))
+            trees.append(_prune_tree(_tree_within(cost, root, hops, passed, far), need))
     candidates = [parents for parents in trees if parents is not None]
     return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
 
@@ -430,7 +430,7 @@ def _tree_within(
 ) -> Parents | None:  # fmt: skip
     """A tree over these ranks alone."""
     inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
-    tree = cheapest(inner, top, far) if hops is None else shallow(inner, top, hops, far, tries)
+    tree = cheapest_tree(inner, top, far) if hops is None else shallow_tree(inner, top, hops, far, tries)
     if tree is None:
         return None
     parents = [-1] * len(cost)
@@ -448,7 +448,7 @@ def _near_ranks(cost: Costs, root: int, hops: int, need: Sequence[int], useful: 
     return sorted({*need, *(rank for rank in useful if near_root[rank])})
 
 
-def _prune(parents: Parents | None, need: Sequence[int]) -> Parents | None:
+def _prune_tree(parents: Parents | None, need: Sequence[int]) -> Parents | None:
     """Without what leads to no rank of `need`."""
     if parents is None:
         return None
@@ -484,7 +484,7 @@ def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: i
     return sorted(ranks)
 
 
-def solve(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
+def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
     """The x with rows @ x == right; None where there is none, where it is not unique, or the prime is unlucky.
 
     `rows` may be more than columns. Dixon's p-adic lifting: one inverse modulo a prime, then a digit of x at a time,
@@ -587,7 +587,7 @@ def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> b
     )
 
 
-def simple(values: NDArray[np.float64], max_denominator: int) -> list[int] | None:
+def simple_ratio(values: NDArray[np.float64], max_denominator: int) -> list[int] | None:
     """Return whole numbers in the ratio of these values to within CLOSE; None where the denominators are greater."""
     top = float(values.max(initial=0.0))
     if top <= 0:

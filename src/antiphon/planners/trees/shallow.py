@@ -27,7 +27,7 @@ from antiphon.planners.shared.pipelining import Asked, Ready, staged
 from antiphon.planners.shared.routing import Reach, centre
 from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.shared.uneven import Class, Floats, begins, by_kinds, distinct, entries
-from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.to_schedule import Mirrored, Rounding, Tree, rounded_trees
 from antiphon.planners.trees.trees import pack_trees
@@ -180,7 +180,7 @@ def _forests_by_depth(
     if view.plain:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
-        symmetric_forests.append(Mirrored.of(machine, forests[-1].packed.trees, view.group))
+        symmetric_forests.append(Mirrored.of_trees(machine, forests[-1].packed.trees, view.group))
     if not with_kinds:
         return _Plans(forests[::-1], [], 1)
     quick = _without_slow_links(view, ranks, symmetric_forests[-1], limit)
@@ -196,7 +196,7 @@ def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, 
     if links is None:
         return None
     restricted = Machine(view.topology, view.root, ranks, view.group, links)
-    packing = bounded(restricted, fastest.depth, float(limit))
+    packing = pack_bounded(restricted, fastest.depth, float(limit))
     if packing is None or packing.rate < fastest.rate * ENOUGH:
         return None
     view.grown_trees.update(restricted.grown_trees)
@@ -211,19 +211,19 @@ def _tree_kinds(
     firsts = [tree.hops for forest in symmetric_forests for tree in forest.firsts]
     fastest = len(symmetric_forests[0].firsts)
     kept_hops = [*firsts[:fastest], *choose_trees(view, [*firsts, *reversed(view.grown_trees)]), *firsts[fastest:]]
-    trees = Mirrored.of(view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group)
-    return [trees.rated([tree]).schedule(collective) for tree in trees.firsts], fastest
+    trees = Mirrored.of_trees(view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group)
+    return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.firsts], fastest
 
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """The members; all ranks where some relay must take part."""
     inside = Machine(machine, root, members)
     everyone = range(machine.ranks)
-    alone = inside.tree(1 / inside.capacity, len(members)) is not None
-    return list(members) if alone else _reachable(machine, root, everyone)
+    alone = inside.grow_priced(1 / inside.capacity, len(members)) is not None
+    return list(members) if alone else _reachable_ranks(machine, root, everyone)
 
 
-def _reachable(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
+def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
     """Those that some way leads to, by way of any others."""
     out: dict[int, list[int]] = {}
     for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
@@ -248,7 +248,7 @@ def _by_depth(
     least_depth = next(
         depth_limit
         for depth_limit in range(1, len(ranks) + 1)
-        if plain.tree(1 / plain.capacity, depth_limit) is not None
+        if plain.grow_priced(1 / plain.capacity, depth_limit) is not None
     )
     losses = 0
     fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= LARGE else DEEPER_LARGE
@@ -256,21 +256,21 @@ def _by_depth(
     if depth is not None:  # the same as without it, up to there: so it gives a shallower forest of several again
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
     for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
-        symmetric = best = bounded(view, depth_limit, goal)
+        symmetric = best = pack_bounded(view, depth_limit, goal)
         if best is None:
             continue
         how = "hubs"
         hopeless = losses >= LOSSES and plain.spent > PATIENT
         if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
-            plain_packing = bounded(plain, depth_limit, goal)
+            plain_packing = pack_bounded(plain, depth_limit, goal)
             losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
             if plain_packing is not None and plain_packing.rate > best.rate:
-                symmetric = bounded(view, depth_limit, goal, plain_packing.firsts) or plain_packing
+                symmetric = pack_bounded(view, depth_limit, goal, plain_packing.firsts) or plain_packing
                 best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
-                best, how = Mirrored.of(machine, exact.trees), "columns"
+                best, how = Mirrored.of_trees(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
         yield best, how, symmetric
         if view.spent + plain.spent >= SPENT:
@@ -278,15 +278,15 @@ def _by_depth(
     slow = next((limit * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
     if depth is None and (fastest < slow or not limit):
         packed = pack_trees(machine, {root: 1}, ranks)
-        yield Mirrored.of(machine, packed.trees), packed.how, None
+        yield Mirrored.of_trees(machine, packed.trees), packed.how, None
 
 
 def _to_forest(machine: Topology, collective: Collective, packed: Mirrored, how: str) -> _Forest:
     firsts, rounding = _round_shares(machine, collective, packed, None)
     if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(firsts) <= FINELY:
         firsts, _ = _round_shares(machine, collective, packed, FINE)
-    trees = packed.rated(firsts)
-    schedule = trees.schedule(collective)
+    trees = packed.with_rates(firsts)
+    schedule = trees.to_schedule(collective)
     return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), how)
 
 
@@ -322,7 +322,7 @@ def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Clas
     load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
     for step in range(steps):
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
-        load[:, step] = machine.load(level_hops)
+        load[:, step] = machine.row_load(level_hops)
         slowest[step] = max(float(late[list(hop.path)].sum()) for _, hop in level_hops)
     return Class(number, np.arange(1), load / machine.capacity[:, None], slowest)
 

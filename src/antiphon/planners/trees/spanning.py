@@ -83,13 +83,15 @@ class Directed:
         return len(self.members)
 
 
-def undirected(topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)) -> Undirected:
+def undirected_machine(
+    topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
+) -> Undirected:
     """The links between these ranks (default: all), in pairs there and back. O(links log links).
 
     Unsupported where a switch or a narrow shared limit is met or a link has no equal one back; Invalid where some
     rank is cut off.
     """
-    machine = directed(topology, members, unit)
+    machine = directed_machine(topology, members, unit)
     unpaired: dict[tuple[int, int, int], list[int]] = {}
     edges = []
     for arc in machine.arcs:
@@ -111,7 +113,9 @@ def undirected(topology: Topology, members: Iterable[int] | None = None, unit: F
     return Undirected(machine.members, machine.unit, tuple(edges))
 
 
-def directed(topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)) -> Directed:
+def directed_machine(
+    topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
+) -> Directed:
     """The links between these ranks (default: all) as arcs. O(links). Unsupported as for `undirected`.
 
     The unit is the greatest of which all bandwidths, and `unit` if given, are whole multiples.
@@ -192,7 +196,7 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
     return tail, head, np.array(capacities, np.int64 if small else object)
 
 
-def ends(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """A longest path of a tree, and how far every vertex is from where it begins. O(vertices)."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     for a, b in pairs:
@@ -217,14 +221,14 @@ def ends(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], li
 
 def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
     """The depth of a tree that hangs from its middle."""
-    return len(ends(vertices, pairs)[0]) // 2
+    return len(longest_path(vertices, pairs)[0]) // 2
 
 
 def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction, root: int | None = None) -> Tree:
     """Make the tree of these edges, hung from a rank, or from its middle: the vertex with the least depth."""
     edges = [machine.edges[e] for e in chosen]
     if root is None:
-        path, _ = ends(machine.vertices, [(edge.a, edge.b) for edge in edges])
+        path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
         middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
         top = min(middle)
     else:
@@ -259,7 +263,7 @@ def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fractio
     return Tree(root, rate, tuple(sorted(hops)))
 
 
-def spanning(machine: Undirected) -> tuple[Tree, ...]:
+def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
     """Return trees whose rates sum to tau, each hung from its middle; at most about as many as edges.
 
     O(trees * vertices) maximum flows after those for tau.
@@ -269,11 +273,13 @@ def spanning(machine: Undirected) -> tuple[Tree, ...]:
     edges = [edge[:3] for edge in machine.edges]
     tau, partition = weakest_partition_of(machine.vertices, edges)
     scale = machine.unit / tau.denominator
-    weighted = pack(machine.vertices, edges, tau, partition)
+    weighted = pack_edges(machine.vertices, edges, tau, partition)
     return tuple(hang_edges(machine, chosen, weight * scale) for weight, chosen in weighted)
 
 
-def pack(vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]) -> list[Weighted]:
+def pack_edges(
+    vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]
+) -> list[Weighted]:
     """Spanning trees of weights that add up to tau.numerator, within tau.denominator times the capacities.
 
     `partition` is a weakest partition, so all that crosses it is used up and each tree crosses it as seldom as it can:
@@ -283,17 +289,17 @@ def pack(vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequen
     owner = {v: i for i, side in enumerate(partition) for v in side}
     across = [e for e, (a, b, _) in enumerate(edges) if owner[a] != owner[b]]
     joint = [(owner[edges[e][0]], owner[edges[e][1]], edges[e][2] * scale) for e in across]
-    layers = [_renumber(_pack_base(len(partition), joint, goal), across)]
+    layers = [_renumber_edges(_pack_base(len(partition), joint, goal), across)]
     for i, side in enumerate(partition):
         if len(side) > 1:
             number = {v: j for j, v in enumerate(side)}
             inner = [e for e, (a, b, _) in enumerate(edges) if owner[a] == owner[b] == i]
             plain = [(number[edges[e][0]], number[edges[e][1]], edges[e][2] * scale) for e in inner]
-            layers.append(_renumber(_pack_base(len(side), plain, goal), inner))
+            layers.append(_renumber_edges(_pack_base(len(side), plain, goal), inner))
     return side_by_side(layers)
 
 
-def _renumber(trees: list[Weighted], numbers: Sequence[int]) -> list[Weighted]:
+def _renumber_edges(trees: list[Weighted], numbers: Sequence[int]) -> list[Weighted]:
     return [(weight, tuple(numbers[e] for e in chosen)) for weight, chosen in trees]
 
 
@@ -319,8 +325,8 @@ def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
 def _pack_base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighted]:
     """Spanning trees of total weight `goal`, where no partition forbids it."""
     orientation = _Orientation(vertices, edges, goal)
-    arcs, amount = orientation.arcs()
-    arborescences = Arborescences(vertices, arcs, amount, orientation.root).run(goal)
+    arcs, amount = orientation.to_arcs()
+    arborescences = Arborescences(vertices, arcs, amount, orientation.root).pack_all(goal)
     return [(weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences]
 
 
@@ -341,7 +347,7 @@ class _Orientation:
         else:
             self.held = self._orient_each()
 
-    def arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
+    def to_arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
         """Arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
         pairs = [pair for a, b, _ in self.edges for pair in ((a, b), (b, a))]
         return pairs, [x for at_a, at_b in self.held for x in (at_b, at_a)]
@@ -424,7 +430,7 @@ class Arborescences:
         self.vertices, self.arcs, self.root = vertices, arcs, root
         self.left = list(capacity)
 
-    def run(self, goal: int) -> list[Weighted]:
+    def pack_all(self, goal: int) -> list[Weighted]:
         weight_of: dict[tuple[int, ...], int] = {}
         while goal:
             weight, chosen = self._cut_tree(goal)

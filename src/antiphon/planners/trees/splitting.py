@@ -50,15 +50,15 @@ def without_switches(
         guessed = pieces
         for switch in order:
             guessed = _split_off(wires, guessed, switch, _even_amounts(guessed, switch, wires.nodes))
-        if not order or serves(wires, guessed, supply, sinks):
+        if not order or serves_all_sinks(wires, guessed, supply, sinks):
             return guessed
     for switch in order:
         amounts = _even_amounts(pieces, switch, wires.nodes) if guess else {}
         tried = _split_off(wires, pieces, switch, amounts)
-        if not guess or not serves(wires, tried, supply, sinks):
-            exact = ExactSplit(wires, pieces, supply, sinks, switch).run(amounts)
+        if not guess or not serves_all_sinks(wires, tried, supply, sinks):
+            exact = ExactSplit(wires, pieces, supply, sinks, switch).split_all_pairs(amounts)
             tried = _split_off(wires, pieces, switch, exact)
-            if not serves(wires, tried, supply, sinks):
+            if not serves_all_sinks(wires, tried, supply, sinks):
                 return None
         pieces = tried
     return pieces
@@ -78,10 +78,10 @@ def _switches_far_first(wires: Wires, pieces: Pieces) -> list[int]:
     return sorted(used, key=lambda node: (-depth.get(node, wires.nodes), node))
 
 
-def serves(wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int]) -> bool:
+def serves_all_sinks(wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int]) -> bool:
     """Whether every sink can get all of the supply, by the tightest cut."""
     supplies: dict[tuple[int, ...], int] = {(root,): amount for root, amount in supply.items()}
-    return bool(pieces) and tightest_cut(wires.network(pieces), supplies, sinks)[1] >= 1
+    return bool(pieces) and tightest_cut(wires.to_network(pieces), supplies, sinks)[1] >= 1
 
 
 def _port_capacities(pieces: Pieces, switch: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -175,7 +175,7 @@ def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> P
                     rest[arc].append((path, had - moved))
             if tail != head:
                 capacities = remaining_pieces.setdefault((tail, head), {})
-                path = wires.joined(first, second)
+                path = wires.join_paths(first, second)
                 capacities[path] = capacities.get(path, 0) + moved
     return remaining_pieces
 
@@ -197,16 +197,16 @@ class ExactSplit:
         self.switch = self.index[switch]
         self.pairs = [pair for stage in _pair_stages(pieces, switch, wires.nodes) for pair in stage]
 
-    def run(self, guess: Amounts) -> Amounts:
+    def split_all_pairs(self, guess: Amounts) -> Amounts:
         """How much of each pair passes: first as much of the guess as may be, then of every pair."""
         amounts: Amounts = {}
         for pair, limit in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
-            amount = self.split(self.index[pair[0]], self.index[pair[1]], limit)
+            amount = self.split_pair(self.index[pair[0]], self.index[pair[1]], limit)
             if amount:
                 amounts[pair] = amounts.get(pair, 0) + amount
         return amounts
 
-    def split(self, tail: int, head: int, limit: int) -> int:
+    def split_pair(self, tail: int, head: int, limit: int) -> int:
         """Move up to `limit` (-1: as much as possible) of tail -> switch -> head to an arc tail -> head; return how
         much."""
         flows = self.flows
@@ -215,7 +215,7 @@ class ExactSplit:
         amount = amount if limit < 0 else min(amount, limit)
         if not amount:
             return 0
-        direct = flows.add(tail, head, amount) if tail != head else -1
+        direct = flows.add_arc(tail, head, amount) if tail != head else -1
         flows.capacity[into] -= amount
         flows.capacity[out] -= amount
         for sink in range(flows.sinks):
@@ -223,7 +223,7 @@ class ExactSplit:
             if lacking:
                 amount -= lacking
                 for arc in (into, out):
-                    flows.widen(arc, lacking)
+                    flows.widen_arc(arc, lacking)
                     flows.refresh_both(sink, arc)  # what found no way fills what was given back
                 if direct >= 0:
                     self._lower_arc(direct, lacking, sink)
@@ -243,7 +243,7 @@ class ExactSplit:
         lacking = 0
         for arc in (into, out):
             if flows.flow[arc][sink] > flows.capacity[arc]:
-                lacking += flows.divert(sink, arc)
+                lacking += flows.divert_excess(sink, arc)
         for arc in (into, out, direct):
             if arc >= 0:
                 flows.refresh_both(sink, arc)
@@ -255,7 +255,7 @@ class ExactSplit:
         flows.capacity[arc] -= amount
         for sink in range(flows.sinks):
             if sink <= last and flows.flow[arc][sink] > flows.capacity[arc]:
-                flows.divert(sink, arc)
+                flows.divert_excess(sink, arc)
             flows.refresh_both(sink, arc)
 
 
@@ -275,7 +275,7 @@ class Wires:
     head: tuple[int, ...]
     capacity: tuple[int, ...]
 
-    def pieces(self, factor: int = 1) -> Pieces:
+    def to_pieces(self, factor: int = 1) -> Pieces:
         """Every link as a piece of the arc it belongs to, capacities times the factor. Links without any are left
         out.
         """
@@ -285,7 +285,7 @@ class Wires:
                 pieces.setdefault((tail, head), {})[link,] = capacity * factor
         return pieces
 
-    def network(self, pieces: Mapping[Arc, Mapping[Path, int]]) -> Network:
+    def to_network(self, pieces: Mapping[Arc, Mapping[Path, int]]) -> Network:
         """The same arcs, as cuts see them."""
         arcs = sorted(pieces)
         amounts = [sum(pieces[arc].values()) for arc in arcs]
@@ -293,7 +293,7 @@ class Wires:
         ends = np.array(arcs, np.int64).reshape(-1, 2)
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, kind))
 
-    def joined(self, first: Path, second: Path) -> Path:
+    def join_paths(self, first: Path, second: Path) -> Path:
         """One path after the other, without the way round where it comes back to a switch."""
         path: list[int] = []
         for link in (*first, *second):
@@ -342,7 +342,7 @@ def _common_end(topology: Topology, limit: SharedLimit) -> int | None:
     return None
 
 
-def bits(mask: int) -> list[int]:
+def set_bits(mask: int) -> list[int]:
     """The numbers of the bits that are set, ascending."""
     numbers = []
     while mask:
@@ -372,15 +372,15 @@ class SinkFlows:
         self.taken = [[0] * sinks for _ in range(nodes)]
         self.sources = [0] * sinks
         for (tail, head), capacity in sorted(arcs.items()):
-            self.add(tail, head, capacity)
+            self.add_arc(tail, head, capacity)
         self.served = all(
-            self.push(sink, root, 1 << sink, amount) == 0
+            self.push_flow(sink, root, 1 << sink, amount) == 0
             for sink in range(sinks)
             for root, amount in sorted(supply.items())
             if root != sink
         )
 
-    def add(self, tail: int, head: int, capacity: int) -> int:
+    def add_arc(self, tail: int, head: int, capacity: int) -> int:
         """The arc from tail to head, made where there is none; its capacity grows by `capacity`."""
         arc = self.at[tail][head]
         if arc < 0:
@@ -389,10 +389,10 @@ class SinkFlows:
             self.head.append(head)
             self.capacity.append(0)
             self.flow.append([0] * self.sinks)
-        self.widen(arc, capacity)
+        self.widen_arc(arc, capacity)
         return arc
 
-    def widen(self, arc: int, gain: int) -> None:
+    def widen_arc(self, arc: int, gain: int) -> None:
         """The arc gains capacity."""
         if gain > 0:
             self.capacity[arc] += gain
@@ -400,7 +400,7 @@ class SinkFlows:
             for masks in self.open:
                 masks[tail] |= bit
 
-    def refresh(self, sink: int, tail: int, head: int) -> None:
+    def refresh_pair(self, sink: int, tail: int, head: int) -> None:
         """Whether more of the sink's flow could go from tail to head: along the arc, or by cancelling the arc back."""
         forward, back = self.at[tail][head], self.at[head][tail]
         if (forward >= 0 and self.flow[forward][sink] < self.capacity[forward]) or (
@@ -411,10 +411,10 @@ class SinkFlows:
             self.open[sink][tail] &= ~(1 << head)
 
     def refresh_both(self, sink: int, arc: int) -> None:
-        self.refresh(sink, self.tail[arc], self.head[arc])
-        self.refresh(sink, self.head[arc], self.tail[arc])
+        self.refresh_pair(sink, self.tail[arc], self.head[arc])
+        self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
-    def push(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
+    def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
         """Send more of the sink's flow from start to some goal; what finds no way.
 
         With `goal`, the goals are that node and the sources of the growing tree, from which it goes on to `goal`
@@ -427,14 +427,14 @@ class SinkFlows:
             end = path[-1]
             bottleneck = amount
             for x, y in itertools.pairwise(path):
-                bottleneck = min(bottleneck, self._residual(sink, x, y))
+                bottleneck = min(bottleneck, self._residual_capacity(sink, x, y))
             if goal >= 0 and end != goal:
                 bottleneck = min(bottleneck, self.taken[end][sink])
-                self.retake(sink, end, goal, bottleneck)
+                self.move_taken(sink, end, goal, bottleneck)
                 if not self.taken[end][sink]:
                     goals &= ~(1 << end)
             for x, y in itertools.pairwise(path):
-                self.send(sink, x, y, bottleneck)
+                self.send_flow(sink, x, y, bottleneck)
             amount -= bottleneck
         return 0
 
@@ -459,16 +459,16 @@ class SinkFlows:
                 return path
             reached &= ~visited
             visited |= reached
-            level = bits(reached)
+            level = set_bits(reached)
             levels.append(level)
         return None
 
-    def _residual(self, sink: int, x: int, y: int) -> int:
+    def _residual_capacity(self, sink: int, x: int, y: int) -> int:
         forward, back = self.at[x][y], self.at[y][x]
         room = self.capacity[forward] - self.flow[forward][sink] if forward >= 0 else 0
         return room + (self.flow[back][sink] if back >= 0 else 0)
 
-    def send(self, sink: int, x: int, y: int, amount: int) -> None:
+    def send_flow(self, sink: int, x: int, y: int, amount: int) -> None:
         """Along an arc with room: what flows the other way is cancelled first."""
         forward, back = self.at[x][y], self.at[y][x]
         if back >= 0:
@@ -477,10 +477,10 @@ class SinkFlows:
             amount -= cancelled
         if amount:
             self.flow[forward][sink] += amount
-        self.refresh(sink, x, y)
+        self.refresh_pair(sink, x, y)
         self.open[sink][y] |= 1 << x
 
-    def retake(self, sink: int, old: int, new: int, amount: int) -> None:
+    def move_taken(self, sink: int, old: int, new: int, amount: int) -> None:
         """The sink gets that much of the growing tree from another of its nodes, or (-1) no longer from it."""
         remaining = self.taken[old][sink] = self.taken[old][sink] - amount
         if not remaining:
@@ -489,16 +489,16 @@ class SinkFlows:
             self.taken[new][sink] += amount
             self.sources[sink] |= 1 << new
 
-    def untake(self, sink: int, arc: int) -> None:
+    def restore_taken(self, sink: int, arc: int) -> None:
         """What the sink gets from the growing tree at the arc's head goes over the arc again."""
         tail, head = self.tail[arc], self.head[arc]
         back = self.taken[head][sink]
         if back:
-            self.retake(sink, head, tail, back)
+            self.move_taken(sink, head, tail, back)
             self.flow[arc][sink] += back
         self.refresh_both(sink, arc)
 
-    def divert(self, sink: int, arc: int, goal: int = -1) -> int:
+    def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
         """Take off the arc what exceeds its capacity; return what finds no other way, and put that back on it.
 
         `goal`: the arc's head, if the growing tree could then reach it by itself.
@@ -509,8 +509,8 @@ class SinkFlows:
         flow[sink] -= excess
         self.refresh_both(sink, arc)
         goals = 1 << head | (self.sources[sink] if goal >= 0 else 0)
-        unplaced = self.push(sink, tail, goals, excess, goal)
+        unplaced = self.push_flow(sink, tail, goals, excess, goal)
         if unplaced:
             flow[sink] += unplaced
-            self.refresh(sink, head, tail)
+            self.refresh_pair(sink, head, tail)
         return unplaced

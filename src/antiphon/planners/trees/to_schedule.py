@@ -63,7 +63,7 @@ class Tree:
         return max((hop.depth for _, hop in self.hops), default=0)
 
 
-def spread(collective: Collective, trees: Iterable[Tree]) -> Schedule:
+def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
     """Send every block from its source along the trees of that rank to all ranks that want it. O(rows).
 
     Ranks that want no block of a tree and lead to none that does are left out, so it serves a scatter, too.
@@ -101,14 +101,14 @@ class Pair:
     down: tuple[Leg, ...]
 
     @staticmethod
-    def of(tree: Tree) -> Pair:
+    def of_tree(tree: Tree) -> Pair:
         """Make a pair from an undirected tree whose hops have links back, hung where it is least deep."""
         hops = from_the_middle(tree).items()
         up = tuple((rank, hop.parent, hop.back, hop.depth) for rank, hop in hops)
         return Pair(tree.rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in hops))
 
     @staticmethod
-    def met(rate: Fraction, into: Tree, out: Tree) -> Pair:
+    def of_two_trees(rate: Fraction, into: Tree, out: Tree) -> Pair:
         """Pair two trees with one root; `into` is a tree out of the root on the machine with all links turned."""
         up = tuple((rank, hop.parent, hop.path[::-1], hop.depth) for rank, hop in into.hops)
         return Pair(rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in out.hops))
@@ -130,7 +130,7 @@ class Rated(Protocol):
     def rate(self) -> Fraction: ...
 
 
-def refine(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple[Item, ...]]]:
+def refine_shares(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple[Item, ...]]]:
     """Put all lists side by side by the common refinement of their rates, taken as shares of 1: at most as many
     portions as items, less one for every list but the first."""
     ends = []
@@ -201,7 +201,7 @@ class Mirrored:
     elements: tuple[Longs, ...]
 
     @staticmethod
-    def of(topology: Topology, trees: Iterable[Tree], group: Table | None = None) -> Mirrored:
+    def of_trees(topology: Topology, trees: Iterable[Tree], group: Table | None = None) -> Mirrored:
         """`group` None: the identity alone. Trees that are images of each other become one."""
         identity = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         symmetries = identity if group is None else group
@@ -235,17 +235,17 @@ class Mirrored:
             for image in image_trees(self.topology, self.group[elements], [tree])
         )
 
-    def rated(self, firsts: Iterable[Tree]) -> Mirrored:
+    def with_rates(self, firsts: Iterable[Tree]) -> Mirrored:
         """Return the same trees at other rates, without the trees missing from `firsts`."""
         rate = {tree.hops: tree.rate for tree in firsts}
         places = [at for at, tree in enumerate(self.firsts) if tree.hops in rate]
         rerated = tuple(replace(self.firsts[at], rate=rate[self.firsts[at].hops]) for at in places)
         return replace(self, firsts=rerated, elements=tuple(self.elements[at] for at in places))
 
-    def schedule(self, collective: Collective) -> Schedule:
+    def to_schedule(self, collective: Collective) -> Schedule:
         """Return a broadcast along these trees, without branches that lead to no member. O(n log n) in rows."""
         if not self.firsts:
-            return spread(collective, ())
+            return spread_trees(collective, ())
         exact = [tree.rate / len(at) / self.rate for tree, at in zip(self.firsts, self.elements, strict=True)]
         shares, denominator = _common_denominator(exact)
         if denominator >= MAX_DENOMINATOR:
@@ -422,7 +422,7 @@ class Room:
     of: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def seen(topology: Topology, group: Table | None = None) -> Room:
+    def of_topology(topology: Topology, group: Table | None = None) -> Room:
         every = [topology.bandwidth(link) for link in range(topology.links)]
         every += [limit.bandwidth for limit in topology.limits]
         rows = np.arange(len(every)) if group is None else rows_of(topology, group)
@@ -447,10 +447,12 @@ def round_shares(portions: Sequence[Part], room: Room, option: int | None = None
     if exact <= max_denominator:
         return None
     loads = _RoundingLoads(portions, room)
-    best = loads.time([portion.share.numerator * (exact // portion.share.denominator) for portion in portions], exact)
+    best = loads.seconds_per_byte(
+        [portion.share.numerator * (exact // portion.share.denominator) for portion in portions], exact
+    )
     while True:
-        counts, denominator = loads.nearest(max_denominator)
-        time = loads.time(counts, denominator)
+        counts, denominator = loads.find_nearest(max_denominator)
+        time = loads.seconds_per_byte(counts, denominator)
         loss = 1 - best / time
         if option is not None or loss <= MOST_LOSS or max_denominator >= HIGHEST:
             return Rounding(tuple(counts), denominator, 1 / time, loss)
@@ -486,7 +488,7 @@ class _RoundingLoads:
             (np.array([float(share) for share in shares]), np.array(members)) for shares, members in alike.items()
         ]
 
-    def time(self, counts: Sequence[int], denominator: int) -> Fraction:
+    def seconds_per_byte(self, counts: Sequence[int], denominator: int) -> Fraction:
         """Return the least seconds per byte of a weight of 1, exactly."""
         crossed: dict[int, int] = defaultdict(int)
         for portion, count in zip(self._parts, counts, strict=True):
@@ -499,10 +501,12 @@ class _RoundingLoads:
                 load[resource] += amount
         return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
 
-    def nearest(self, max_denominator: int) -> tuple[list[int], int]:
+    def find_nearest(self, max_denominator: int) -> tuple[list[int], int]:
         """Return the counts and the denominator up to `max_denominator` with the least loss in floats; of equals the
         smallest denominator."""
-        by_distance = [(self._distance(denominator), denominator) for denominator in range(1, max_denominator + 1)]
+        by_distance = [
+            (self._rounding_distance(denominator), denominator) for denominator in range(1, max_denominator + 1)
+        ]
         attempts = []
         for _, denominator in sorted(by_distance)[:TRIED]:
             counts = self._round_all(denominator)
@@ -540,7 +544,7 @@ class _RoundingLoads:
             load = dot(use, counts)
         return float(load.max()), denominator
 
-    def _distance(self, denominator: int) -> float:
+    def _rounding_distance(self, denominator: int) -> float:
         """Return the distance of the rounded shares from the exact ones, summed over all portions."""
         return sum(
             float(np.abs(_largest_remainders(shares, denominator) / denominator - shares).sum()) * len(members)
@@ -592,7 +596,7 @@ def rounded_trees(
     """One set of trees, with `weight` of each root (empty: all share one), at rates that fit all links. `group`: the
     trees stand for their images by these symmetries, too."""
     portions = parts_of(trees, weight, ends)
-    rounding = round_shares(portions, Room.seen(topology, group), max_denominator)
+    rounding = round_shares(portions, Room.of_topology(topology, group), max_denominator)
     if rounding is None:
         return tuple(trees), None
     unit = rounding.rate / rounding.denominator

@@ -31,9 +31,9 @@ from antiphon.planners.shared.routing import Reach, instead
 from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.forest import forests
-from antiphon.planners.trees.portions import at_full_rate, portioned
-from antiphon.planners.trees.spanning import Directed, Undirected, directed, spanning, undirected
+from antiphon.planners.trees.forest import pack_forests
+from antiphon.planners.trees.portions import at_full_rate, pack_by_cuts
+from antiphon.planners.trees.spanning import Directed, Undirected, directed_machine, pack_spanning, undirected_machine
 from antiphon.planners.trees.to_schedule import (
     Forest,
     Pair,
@@ -44,11 +44,11 @@ from antiphon.planners.trees.to_schedule import (
     denominator_of,
     parts_of,
     reduce_and_spread,
-    refine,
+    refine_shares,
     round_shares,
     rounded_trees,
-    spread,
     spread_images,
+    spread_trees,
     trees_by_root,
     with_shares,
 )
@@ -105,8 +105,8 @@ def trees(
     stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
     stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
     best = _best_packing(task, limit.bytes_per_second)
-    for packing, candidate in _pipeline(best, task, pipelining, use_halves, limit):
-        findings = _describe(packing, topology, bounds)
+    for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, limit):
+        findings = _describe_plan(packing, topology, bounds)
         proof = {"bound": (bounds if findings["optimal"] else limit).stated()}
         origin = {"planner": "trees", "options": {**stated, **candidate.options}, "seed": request.seed}
         yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
@@ -153,7 +153,7 @@ class TreePlan:
 # ---- stage 3: pipelining ----
 
 
-def _pipeline(
+def _pipeline_plan(
     packing: TreePlan, task: PackingTask, pipelining: Asked, use_halves: bool | None, limit: Bound
 ) -> Iterator[tuple[TreePlan, Staged]]:
     """Yield the schedule in pieces or uneven parts, or halves one after the other where requested or faster."""
@@ -230,7 +230,7 @@ def _one_after_the_other(
         yield Staged(schedule, {**second.options, "halves": True})
 
 
-def _describe(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
+def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
     """Return what the provenance of a plan says about its trees."""
     limit, rate = bounds.without_help, throughput(packing.schedule, topology)
     lossy = packing.rounding is not None and packing.rounding.loss > 0
@@ -277,7 +277,7 @@ def _parse_loss(loss: float | str | Fraction) -> Fraction:
 def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
     """`limit`: bytes/s that no plan exceeds."""
     if len(task.members) < 2:
-        return TreePlan(spread(task.collective, ()), (), 0, "nothing to move", True)
+        return TreePlan(spread_trees(task.collective, ()), (), 0, "nothing to move", True)
     if task.collective.kind == "allreduce":
         packings = list(pack_allreduce(task, limit))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
@@ -287,13 +287,13 @@ def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
         proved = any(packing.best and proved_rate == rate for packing, proved_rate in zip(packings, rates, strict=True))
         return replace(packing, best=proved and rate == top)
     if task.collective.kind in SPREADING:
-        return _spread(task)
+        return _plan_spreading(task)
     machine, links = machine_for_dual(task.topology)
-    plan = _spread(replace(task, topology=machine, collective=dual(task.collective)[0]), back=True)
+    plan = _plan_spreading(replace(task, topology=machine, collective=dual(task.collective)[0]), back=True)
     return replace(plan, schedule=replace(invert(plan.schedule, links), collective=task.collective))
 
 
-def _spread(task: PackingTask, back: bool = False) -> TreePlan:
+def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     """Plan a broadcast or allgather. `back`: it will be run backwards."""
     topology, collective = task.topology, task.collective
     relation = collective.relation
@@ -317,7 +317,7 @@ def _spread(task: PackingTask, back: bool = False) -> TreePlan:
             for root in weightless
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
-        schedule = spread(collective, [*trees, *idle_trees])
+        schedule = spread_trees(collective, [*trees, *idle_trees])
     return TreePlan(schedule, trees, _trees_per_root(trees), packed.how, packed.optimal, packed.fewest, rounding)
 
 
@@ -336,7 +336,7 @@ def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator
 def _undirected_trees(task: PackingTask) -> TreePlan | None:
     """Pack undirected trees, used up and down the same links (Blink, 3.3), at tau; None with switches or limits."""
     try:
-        machine = undirected(task.topology, task.members)
+        machine = undirected_machine(task.topology, task.members)
     except Unsupported:
         return None
     except Invalid:
@@ -345,17 +345,17 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
         return None  # ranks that take no part may relay
     best, description = True, None
     if machine.vertices <= FEWEST_RANKS:
-        fewest = _fewest(machine, task.max_loss)
+        fewest = _fewest_cached(machine, task.max_loss)
         packed, best, description = fewest.trees, fewest.rate == fewest.optimum, fewest.describe()
     else:
-        packed = spanning(machine)
+        packed = pack_spanning(machine)
     trees, rounding = rounded_trees(packed, {}, task.members, task.topology, task.max_denominator)
-    schedule = reduce_and_spread(task.collective, [Pair.of(tree) for tree in trees])
+    schedule = reduce_and_spread(task.collective, [Pair.of_tree(tree) for tree in trees])
     return TreePlan(schedule, trees, len(trees), "undirected spanning trees", best, description, rounding)
 
 
 @lru_cache(maxsize=64)
-def _fewest(machine: Undirected, loss: Fraction) -> Fewest:
+def _fewest_cached(machine: Undirected, loss: Fraction) -> Fewest:
     """Cached: the same machine recurs with other pieces, sizes and baselines."""
     return fewest_spanning(machine, loss=loss)
 
@@ -377,11 +377,11 @@ def _two_forests(task: PackingTask) -> TreePlan:
     else:
         out_trees, in_trees = out.firsts, into.firsts
     portions = [*parts_of(out_trees, demand, members, "out"), *parts_of(in_trees, demand, members, "into")]
-    rounding = round_shares(portions, Room.seen(topology, group), task.max_denominator)
+    rounding = round_shares(portions, Room.of_topology(topology, group), task.max_denominator)
     in_trees = with_shares(in_trees, rounding, len(out_trees))
     out_trees = with_shares(out_trees, rounding)
     halves = [
-        spread(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
+        spread_trees(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
         for trees in (out_trees, in_trees)
     ]
     return TreePlan(
@@ -398,7 +398,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
         packing = pack_allreduce_lp(topology, task.members)
         proved, into, out = packing.proved, packing.trees_in, packing.trees_out
     else:
-        by_cuts = portioned(topology, None, (False, True)) if ranks == topology.ranks <= CUTS_RANKS else None
+        by_cuts = pack_by_cuts(topology, None, (False, True)) if ranks == topology.ranks <= CUTS_RANKS else None
         if by_cuts is None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
@@ -409,7 +409,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
         Part(None, pair.rate / total, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
         for pair in pairs
     ]
-    rounding = round_shares(portions, Room.seen(topology), task.max_denominator)
+    rounding = round_shares(portions, Room.of_topology(topology), task.max_denominator)
     if rounding is not None:
         pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     schedule = reduce_and_spread(task.collective, pairs)
@@ -422,7 +422,9 @@ def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pa
     pairs = []
     for root in sorted(up):
         total = sum((tree.rate for tree in up[root]), Fraction(0))
-        pairs += [Pair.met(share * total, *matched) for share, matched in refine([up[root], down[root]])]
+        pairs += [
+            Pair.of_two_trees(share * total, *matched) for share, matched in refine_shares([up[root], down[root]])
+        ]
     return pairs
 
 
@@ -465,7 +467,7 @@ def pack_trees(
     """
     if len(demand) == 1:
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
-        machine = _direct(topology, members) if len(members) <= FEWEST_RANKS and linked <= set(members) else None
+        machine = _direct_links(topology, members) if len(members) <= FEWEST_RANKS and linked <= set(members) else None
         if machine is not None:
             (root,) = demand
             fewest = fewest_broadcast(machine, root, loss=loss)
@@ -480,11 +482,11 @@ def pack_trees(
         if symmetric is not None and (symmetric.proved or too_many_pairs):
             how = "columns, by the machine's symmetries"
             return Packed(symmetric.firsts, symmetric.rate, how, symmetric.proved, forest=symmetric.forest)
-    cut = forests(topology, demand, members)
+    cut = pack_forests(topology, demand, members)
     if cut is not None:
         return Packed(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
-        in_parts = portioned(topology, demand, (False,))
+        in_parts = pack_by_cuts(topology, demand, (False,))
         if in_parts is not None:
             trees = at_full_rate(topology, in_parts.trees[False])
             rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
@@ -493,8 +495,8 @@ def pack_trees(
     return Packed(packing.trees, packing.rate, "columns over logical pairs of ranks", packing.proved)
 
 
-def _direct(topology: Topology, members: Sequence[int]) -> Directed | None:
+def _direct_links(topology: Topology, members: Sequence[int]) -> Directed | None:
     try:
-        return directed(topology, members)
+        return directed_machine(topology, members)
     except Unsupported:
         return None

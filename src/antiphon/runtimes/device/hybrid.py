@@ -23,7 +23,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.blink_packing import of_kinds, split
+from antiphon.planners.trees.blink_packing import of_kinds, split_by_rate
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.select import plan
 
@@ -106,7 +106,7 @@ class Hybrid:
             lines.append(SideTime.through(count, statistics.median(full_times), statistics.median(split_times)))
             alone = alone or statistics.median(full_times)
         self.lines = fast, slow = lines[0], lines[1]
-        slow_share = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
+        slow_share = split_by_rate(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
         self.share = int(slow_share) // ALIGNMENT * ALIGNMENT
         together = list[float]()
         for _ in range(TRIES if self.share else 0):
