@@ -1,12 +1,18 @@
 """Packings of trees of bounded depth out of one root, near the greatest rate of such trees.
 
-Trees are grown at prices of links, first at prices suggested by the load of earlier trees, then at those of a linear
-program over all trees found so far, until that gains no more. With symmetries that keep the root a tree stands for all
-its images, and a row of the program is an orbit of links or limits.
+A heuristic column generation (compare columns.py): trees are grown at prices of links, at first prices that grow
+exponentially with the load of earlier trees (multiplicative weights), then those of a linear program over all trees so
+far, blended with the former, until the rate gains no more. With symmetries that fix the root, a tree represents all its
+images, and a row of the program is an orbit of links or limits.
 
-Growing a tree: cheapest spanning trees of bounded depth are NP-hard (facility location is a special case), so no
-optimum is promised. A tree begins with the fewest hops or grows by the cheapest paths; then, while that saves anything,
-the rank that saves most (a hub) becomes the parent of all ranks it can serve for less within the depth.
+Growing one tree: minimum spanning trees of bounded depth are NP-hard (facility location is a special case), so no
+optimum is promised. `grow_tree` starts with the fewest hops, or with the cheapest paths. Then it adds hubs: the rank
+that saves most becomes the parent of every rank that it serves for less within the depth, until nothing is saved.
+
+Example: root 0, eight ranks at price 10 from the root and price 1 from each other, depth 2. All from the root cost 80.
+One hub costs 10 + 7 * 1 = 17.
+
+Effort is counted in ranks^2 times hubs, so results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ MIN_SAVING = 1e-9  # relative: a change must save more
 
 
 class Machine:
-    """A machine as trees out of one root see it: rows of links and limits, ways between ranks."""
+    """A machine as trees out of one root use it: rows of links and limits, cheapest paths between ranks."""
 
     def __init__(
         self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None,
@@ -78,12 +84,13 @@ class Machine:
 
     @property
     def plain(self) -> bool:
-        """Whether no symmetry is known."""
+        """Whether there is no symmetry to use."""
         return len(self.group) == 1
 
     def grow_priced(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
-        """A cheap tree at prices of rows, and what it loads; None where none is so shallow. `near`: another way to
-        begin it, with other answers."""
+        """Return a cheap tree at prices of rows, and its load; None if no tree is that shallow. `near`: another
+        starting tree.
+        """
         link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
         quote = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
         cells = len(self.place) ** 2 + HUB_EFFORT
@@ -103,7 +110,7 @@ class Machine:
         return tuple(hops), self.row_load(hops)
 
     def row_load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
-        """How often a tree crosses each row."""
+        """Return how often a tree crosses each row."""
         links = np.array([link for _, hop in hops for link in hop.path])
         crossed = np.bincount(links, minlength=self.topology.links)
         load = np.bincount(self.of_row, weights=crossed[self.of_link], minlength=len(self.capacity))
@@ -111,12 +118,15 @@ class Machine:
 
 
 def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()) -> Mirrored | None:
-    """Return trees no deeper than `max_depth`, or None where there are none. `goal`: the rate at which to stop;
-    `start_trees`: trees to start with."""
+    """Return trees no deeper than `max_depth`, or None where there are none.
+
+    `goal`: the rate at which to stop; `start_trees`: trees to start with.
+    """
     columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, EFFORT // len(machine.place)))
     luck = np.random.default_rng(max_depth)
+    # stage 1: prices from loads only, perturbed in every other turn so that trees differ
     for turn in range(0 if start_trees else rounds):
         if columns and (
             machine.spent >= SPENT or (turn % SOON == 0 and _reaches_goal(machine, list(columns.values()), goal))
@@ -128,6 +138,7 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
             return None
         columns[tree[0]] = tree[1]
         used += tree[1]
+    # stage 2: prices of the linear program, blended with those of loads
     rates, price = _solve_rates(machine, list(columns.values()))
     best, idle = rates.sum(), 0
     for turn in range(rounds):
@@ -150,7 +161,7 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
 
 
 def _reaches_goal(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
-    """Whether a large machine needs no more trees."""
+    """Return whether a large machine needs no more trees."""
     return len(machine.place) > LARGE and _solve_rates(machine, loads)[0].sum() >= goal * (1 - GAIN)
 
 
@@ -161,13 +172,16 @@ def _load_prices(used: Floats, capacity: Floats) -> Floats:
 
 
 def _blend_prices(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
-    """Both as parts of what all capacity costs."""
+    """Blend two price vectors, each normalized by the price of all capacity."""
     return (1 - mixed) * price / dot(price, capacity) + mixed * other / dot(other, capacity)
 
 
 def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
-    """By tree the greatest rate that it has alone, and by row and tree how full that makes the row: 1 at most, so that
-    no number is too small for the solver. Rows that none loads are left out."""
+    """Return rows x trees of relative loads, scaled so that each tree's fullest row is 1, and the scale (rate of each
+    alone).
+
+    All entries are at most 1, so no number is too small for the solver. Rows without load are omitted.
+    """
     table = np.array(loads).T / machine.capacity[:, None]
     alone = 1 / table.max(axis=0)
     table = table * alone
@@ -176,7 +190,7 @@ def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Fl
 
 
 def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """The best rates of these trees, and the prices of rows."""
+    """Return the best rates of these trees, and the prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
@@ -189,9 +203,9 @@ def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Flo
 
 
 def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
-    """Rates of few trees that are as fast in all, ranks being as near to the root as they can be on the whole.
+    """Return rates of few trees with the same total and the least mean depth of ranks.
 
-    Few: what a tree carried in one answer makes it cheaper in the next (a sum of weights that stands for a number).
+    Few: reweighted L1 minimization; a tree that carried data in one solution becomes cheaper in the next.
     """
     import scipy.sparse as sp
     from scipy.optimize import linprog
@@ -217,7 +231,7 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
 
 
 def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
-    """The trees that carry anything, each with its images at an equal part of its rate."""
+    """Return the trees with nonzero rates, each with its images at equal fractions of its rate."""
     min_rate = GAIN / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = machine.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
@@ -229,7 +243,7 @@ def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mi
 
 
 def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
-    """Symmetries that keep the root, and move freely as many of the others as can be moved alike."""
+    """Return symmetries that fix the root and act freely on as many other members as possible; None without any."""
     inside = set(members)
     colour = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
     orbit = _label_orbits(automorphisms(topology, colour), topology.nodes)
@@ -246,6 +260,7 @@ def _box_rotations(topology: Topology, group: Table) -> Table:
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= LARGE:
         return group
+    # power = element ** boxes by repeated squaring; elements of that order rotate the boxes
     power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
     while times:
         power = np.take_along_axis(square, power, 1) if times & 1 else power
@@ -266,11 +281,12 @@ def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
 
 
 class PricedPaths:
-    """What the cheapest way from each rank to each other costs, through switches alone, and which links it takes."""
+    """Cheapest paths from each rank to each other through switches only, with their links."""
 
     def __init__(self, topology: Topology, ranks: Longs, links: Longs) -> None:
-        """By these links alone. Ranks enter as themselves and are left as numbers beyond all nodes, so that no way
-        leads through one."""
+        """Use these links only. Ranks start as duplicates numbered beyond all nodes, so that no path passes through
+        a rank.
+        """
         self.ranks, self.nodes, self.links_used = ranks, topology.nodes, links
         src, dst = topology.link_src[links].astype(np.int64), topology.link_dst[links].astype(np.int64)
         self.tail = np.where(src < topology.ranks, src + topology.nodes, src)
@@ -278,7 +294,7 @@ class PricedPaths:
         self.size = topology.nodes + topology.ranks
 
     def price_paths(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
-        """(price by ranks, predecessors, number of the cheapest link by ends)."""
+        """Return (price by ranks, predecessors, number of the cheapest link by ends)."""
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
 
@@ -300,7 +316,7 @@ class PricedPaths:
         return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
 
     def path_links(self, quote: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
-        """The links of the cheapest way, by places in `ranks`."""
+        """Return the links of the cheapest path, ends as places in `ranks`."""
         _, before, (key, link) = quote
         path = []
         node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
@@ -313,7 +329,7 @@ class PricedPaths:
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """By places: every rank's parent (-1: the root's), and its depth; how many hubs were looked for."""
+    """By places: every rank's parent (-1: the root's) and depth; and the number of hubs tried."""
 
     parent: Longs
     depth: Longs
@@ -331,8 +347,7 @@ def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, near: bool = F
 
 
 def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs, depth: Longs) -> GrownTree:
-    """As long as that saves anything the rank that saves most becomes the parent of all whose parent it can be for
-    less."""
+    """Add hubs: the rank that saves most becomes the parent of all ranks whose parent it can be for less."""
     count = len(cost)
     everyone = np.arange(count)
     hub_count = 0
@@ -357,13 +372,12 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs,
 
 
 def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Rank by rank, always the one that the cheapest way leads to from a rank that is not too deep; None where the
-    others are too deep then.
+    """Grow rank by rank like Prim, from ranks that are not too deep; None if that leaves ranks unreachable.
 
     >>> cost = np.array([[FAR, 2, 3], [FAR, FAR, 1], [FAR, FAR, FAR]])
-    >>> [part.tolist() for part in _grow_nearest(cost, 0, 2)]
+    >>> [column.tolist() for column in _grow_nearest(cost, 0, 2)]
     [[-1, 0, 1], [0, 1, 2]]
-    >>> [part.tolist() for part in _grow_nearest(cost, 0, 1)]
+    >>> [column.tolist() for column in _grow_nearest(cost, 0, 1)]
     [[-1, 0, 0], [0, 1, 1]]
     """
     count = len(cost)
@@ -384,7 +398,7 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs
 
 
 def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Level by level, each rank from the cheapest of the level before."""
+    """Grow level by level, each rank from the cheapest rank of the level before."""
     count = len(cost)
     parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     depth[root] = 0
@@ -401,7 +415,7 @@ def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Long
 
 
 def _subtree_heights(parent: Longs, depth: Longs) -> Longs:
-    """How far the farthest rank below each is."""
+    """Return the height of the subtree below each rank."""
     height = np.zeros(len(parent), np.int64)
     for level in range(int(depth.max()), 0, -1):
         level_ranks = np.flatnonzero(depth == level)
@@ -421,7 +435,7 @@ def _tree_depths(parent: Longs, root: int) -> Longs:
 
 
 def _forbid_cycles(saved: Floats, parent: Longs, depth: Longs) -> None:
-    """No rank may hang below itself: what is above a hub cannot become its child."""
+    """Zero the savings of moves that would hang a rank below itself."""
     everyone = np.arange(len(parent))
     above: Longs = everyone
     for _ in range(int(depth.max())):

@@ -1,17 +1,27 @@
-"""Fractional packing of trees by column generation: a linear program with a row per link and shared limit.
+"""Fractional packing of trees by column generation: a linear program with one row per link and shared limit.
 
-    maximise sum_j gain_j t_j   with, for every group g of trees,  sum of its rates = sum_j share_gj t_j,
-                                and for every row (a link, a shared limit, or an orbit of such)  load <= capacity.
+    maximize  sum_j gain_j t_j
+    such that for every group g of trees (those of one root):   sum of their rates = sum_j share_gj t_j
+              for every row (a link, a shared limit, or an orbit of such):   load <= capacity
 
-A column is a tree over hops between ranks; a hop takes the cheapest path through switches, so paths need not be listed
-beforehand. Trees that are cheap at the current prices are added until none helps. HiGHS finds the optimum in floats;
-its basis is then solved exactly. The rate is proved by the tightest cut or by exact prices (weak duality). Ranks that
-only relay make the problem NP-hard (Steiner trees): then only the cut may prove the rate.
+There are exponentially many trees (columns), so they are generated: solve the program over the trees known so far; its
+dual gives a price per row; a tree that costs less than its group's worth at these prices improves the optimum. Add the
+cheapest tree of each group (pricing.py) and repeat. If no tree is cheaper than its worth, the program is optimal: the
+prices then prove the rate by weak duality. A hop between ranks takes the cheapest path through switches, so paths need
+not be enumerated.
 
-With symmetries (shared/orbits) only one root per orbit has trees, and a row is an orbit of links or limits.
+Example: broadcast from 0 to 1 and 2 on unit links between all pairs. With the star 0>1, 0>2 alone the rate is 1. Its
+links now have prices, 1>2 and 2>1 are free, so a path such as 0>1>2 is cheaper; with both paths the rate is 2, the cut
+bound.
+
+HiGHS finds the optimum in floats; `Master.solve_exactly` then solves the basis in rationals. Ranks that only relay make
+pricing NP-hard (Steiner trees); then only the cut can prove the rate. With symmetries (shared/orbits) only one root per
+orbit has trees, and a row is an orbit of links or limits.
+
+Depth matters for latency, so `Search` looks for the best rate first and then for the least depth that attains it.
 
 For an allreduce on machines whose links differ by direction (`pack_allreduce_lp`), trees in to and out of every root r
-carry the same w_r, and the sum of the w_r is maximised. Exhaustive search on small machines found nothing faster.
+carry the same w_r, and the sum of the w_r is maximized. Exhaustive search on small machines found nothing faster.
 """
 
 from __future__ import annotations
@@ -36,21 +46,21 @@ from antiphon.planners.shared.routing import Hop
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, simple_ratio, solve_exactly, tree_of
 from antiphon.planners.trees.to_schedule import Forest, Tree
 
-_SIMPLE = (12, 200, 5000)  # greatest denominators tried for exact prices
+_SIMPLE = (12, 200, 5000)  # largest denominators tried for exact prices
 _DEEPER = 4  # depths tried beyond the least possible, before depth is left free
 _FINE = 2**28  # float prices are rounded to this part of the greatest: sums over trees stay in int64
 _BETTER = 1e-8  # a column must promise this part of the value
 _WARM = 6  # trees per group by growing prices, before the first linear program
 _MOST_ROUNDS = 2000
-_PATIENCE = 8  # rounds of shallow trees without gain
-_TRIES = 6  # how hard few hops are looked for once the quick tries help no more
-_DOUBTS = 3  # times that prices may call a target out of reach
-TINY = 1e-9  # of the greatest rate: what floats cannot tell from nothing
+_PATIENCE = 8  # rounds with a depth limit and without gain
+_TRIES = 6  # random restarts per shallow tree once the quick heuristic stops helping
+_DOUBTS = 3  # times that prices may indicate an unreachable target
+TINY = 1e-9  # of the largest rate: below float accuracy
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Root r's trees carry demand[r] * rate bytes per second in all. No packing of trees exceeds `bound`."""
+    """Root r's trees carry demand[r] * rate bytes per second in total. No packing of trees exceeds `bound`."""
 
     rate: Fraction
     firsts: tuple[Tree, ...]
@@ -72,10 +82,10 @@ class Packing:
 
 
 def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None) -> Packing:
-    """Trees from every root to all sinks (a root is its own), as fast as can be, then shallow.
+    """Pack trees from every root to all sinks (and the root itself), as fast as possible, then as shallow as possible.
 
-    `hops`: no tree deeper than this; the bound is still that of trees of any depth. Each round solves a linear program
-    of links + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
+    `hops`: maximum depth; the bound is still that of trees of any depth. Each round solves a linear program with links
+    + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
     """
     needed = _check_demand(topology, demand, sinks)
     return _pack_columns(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
@@ -84,7 +94,7 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
 def pack_orbits(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None
 ) -> Packing | None:
-    """The same by the machine's symmetries: trees of one root per orbit and their images; None where it has none."""
+    """Pack by symmetry: trees of one root per orbit and their images. None if the machine has no useful symmetry."""
     needed = _check_demand(topology, demand, sinks)
     view = view or View.of(topology, needed, sinks, 0)
     return _pack_columns(topology, needed, sinks, None, view) if view.alike > 1 else None
@@ -92,7 +102,7 @@ def pack_orbits(
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A machine through some of its symmetries: one root per orbit, the orbit of every resource."""
+    """A machine modulo some of its symmetries: one root per orbit, and the orbit of every resource."""
 
     group: Table
     roots: list[int]
@@ -106,13 +116,14 @@ class View:
     def of(
         topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Table | None = None
     ) -> View:
-        """`group`: its symmetries, where they are known; they must keep demands and sinks, and move all roots."""
+        """Compute the view. `group`: known symmetries; they must preserve demands and sinks, and move every root."""
         group = free_group(topology, demand, sinks, seed) if group is None else group
         first_image = group[:, : topology.ranks].min(axis=0).tolist()
         return View(group, [root for root in sorted(demand) if first_image[root] == root], rows_of(topology, group))
 
     @staticmethod
     def plain(topology: Topology, roots: list[int]) -> View:
+        """Return the view without symmetry."""
         group = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         return View(group, roots, rows_of(topology, group))
 
@@ -134,7 +145,7 @@ def _pack_columns(
 
 @dataclass(frozen=True)
 class Found:
-    """A packing and a bound in units of the capacities."""
+    """A packing and an upper bound, in units of the capacities."""
 
     value: Fraction
     bound: Fraction
@@ -146,7 +157,7 @@ class Found:
 
 
 class Search:
-    """One problem at several depths, the columns found shared between them."""
+    """One problem at several depths; generated columns are shared between them."""
 
     def __init__(self, make: Callable[[], Generation], bound: Fraction) -> None:
         self.make, self.bound = make, bound
@@ -166,6 +177,7 @@ class Search:
         unlimited = None if attained and self.make().solve_exactly else self.pack_at_depth(None, self.bound)
         goal = self.bound if unlimited is None else unlimited.value
         last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
+        # the rate is known; now find the least depth that has it
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
             return replace(packing, bound=self.bound)
@@ -174,7 +186,9 @@ class Search:
         return unlimited
 
     def _find_shallowest(self, first: int, last: int, goal: Fraction) -> Found | None:
-        """The packing that meets the goal at the first depth found to have one; two at a time while far from it."""
+        """Return the packing that meets the goal at the first depth found to have one; depths advance by two while
+        far from it.
+        """
         missed, depth = first - 1, first
         while depth <= last:
             packing = self.pack_at_depth(depth, goal, True)
@@ -196,6 +210,7 @@ class Search:
                 generation.master.add_column(column)
         point, bound = generation.generate_columns(hops, target, all_or_nothing)
         self.pool = generation.master.columns
+        # rational solution of the float basis; if it fails, a feasible rounding
         exact = generation.master.solve_exactly(point)
         rates, t = generation.master.round_solution(point) if exact is None else exact
         value = sum((g * v for g, v in zip(generation.master.gain, t, strict=True)), Fraction(0))
@@ -206,7 +221,7 @@ class Search:
 
 
 def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fraction:
-    """A bound from the prices at a float optimum, made exact: the prices are simple ratios more often than not."""
+    """Return an upper bound from the prices at a float optimum, made integral: usually they are simple ratios."""
     best: Fraction | None = None
     for max_denominator in _SIMPLE:
         prices = simple_ratio(point.price, max_denominator)
@@ -222,7 +237,7 @@ def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fracti
 
 
 def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]) -> dict[int, int]:
-    """The roots that have something to send. Infeasible if a sink is out of reach of one, with the first such."""
+    """Return the roots with a positive demand. Raises Infeasible if a sink is out of reach of one, naming the first."""
     needed = {root: int(weight) for root, weight in demand.items() if weight}
     for root in sorted(needed):
         if needed[root] < 0 or not 0 <= root < topology.ranks:
@@ -234,7 +249,7 @@ def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence
 
 
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
-    """Infeasible if a sink is out of reach of a root, with the first such. `back`: the machine was turned round."""
+    """Raise Infeasible if a sink is out of reach of a root, naming the first. `back`: the machine is a reversed one."""
     ends, fares = {*roots, *sinks}, HopPrices(topology)
     first = roots[:1]
     if (
@@ -242,7 +257,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
         and ends <= fares.reachable_from(first).keys()
         and ends <= HopPrices(reverse(topology)).reachable_from(first).keys()
     ):
-        return  # from each to the first, and on to all
+        return  # everyone reaches the first root, and it reaches everyone
     for root in roots:
         lost = sorted(set(sinks) - fares.reachable_from([root]).keys())
         if lost:
@@ -253,7 +268,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
 
 
 def largest_eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
-    """The most hops that any tree needs."""
+    """Return the most hops that any tree needs."""
     hops_by_direction = {
         turned: HopPrices(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}
     }
@@ -265,8 +280,8 @@ def largest_eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Se
 class InAndOut:
     """`rate`: of the whole vector, bytes per second. No packing of such trees exceeds `bound`.
 
-    `trees_in` are trees of the turned machine (core.reshape.reverse: links keep their numbers): a hop leads from the
-    parent down, and what is reduced takes its path backwards, last link first.
+    `trees_in` are trees of the reversed machine (core.reshape.reverse: links keep their numbers): a hop leads from the
+    parent down, and reduced data take its path backwards, last link first.
     """
 
     rate: Fraction
@@ -295,7 +310,7 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     check_reach(topology, roots[:1], roots)
     check_reach(reverse(topology), roots[:1], roots, back=True)
     out, into = network_of(topology).degrees()
-    limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all passes every member
+    limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all data pass every member
     row_of = View.plain(topology, roots).row_of
     groups = [Rooted(root, turned) for turned in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
@@ -312,18 +327,17 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
 
 @dataclass(frozen=True)
 class Rooted:
-    """The trees from one root; `turned`: on the machine with all links turned round."""
+    """The trees of one root; `turned`: on the reversed machine."""
 
     root: int
     turned: bool = False
 
 
 class Generation:
-    """One packing problem: rows (each resource belongs to one), groups of trees, and what is to be maximised.
+    """One packing problem: rows (each resource belongs to one), groups of trees, and the objective.
 
-    `exact`: all ranks that could take part must be reached, so that cheapest trees are known exactly.
-
-    `alike[g]`: how many images of a tree load the rows (see shared/orbits); 1 without symmetry.
+    `exact`: all usable ranks must be reached, so cheapest trees are computed exactly. `alike`: number of images of a
+    tree that load the rows (see shared/orbits); 1 without symmetry.
     """
 
     def __init__(
@@ -351,6 +365,7 @@ class Generation:
                 self.limits[link].append(topology.links + number)
 
     def make_column(self, number: int, quote: PricedHops, parents: Parents) -> Column:
+        """Return a tree as a column: how often it loads each row, summed over its images."""
         group = self.groups[number]
         hops = quote.tree_hops(parents, group.root, group.turned)
         load: dict[int, int] = {}
@@ -363,7 +378,7 @@ class Generation:
         return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
 
     def price_tree(self, number: int, quote: PricedHops, hops: int | None, tries: int) -> tuple[int, Parents] | None:
-        """Return the cost and parents of the cheapest tree of a group found, at most `hops` deep."""
+        """Return the cost and parents of a group's cheapest tree found, at most `hops` deep."""
         group = self.groups[number]
         cost = quote.cost.T if group.turned else quote.cost
         parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], quote.far, tries)
@@ -372,7 +387,7 @@ class Generation:
     def price_all(
         self, prices: Sequence[int], hops: int | None, tries: int = 0
     ) -> tuple[list[int], list[Column]] | None:
-        """Of every group its cheapest tree's cost at whole prices of rows, and that tree; None where there is none."""
+        """Return, at integral prices of rows, every group's cheapest cost and tree; None if a group has no tree."""
         big = max(prices, default=0) * self.fares.most >= FAR
         quote = self.fares.price_hops(np.array(prices, object if big else np.int64)[self.row_of])
         costs, columns = [], []
@@ -385,7 +400,9 @@ class Generation:
         return costs, columns
 
     def add_first_columns(self, hops: int | None) -> bool:
-        """Columns to begin with: links grow dearer as trees load them. False if some root has no such tree."""
+        """Add initial columns at prices that grow with load (as in multiplicative weights). False if some root has
+        no tree.
+        """
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
         for _ in range(_WARM):
@@ -401,11 +418,11 @@ class Generation:
     def generate_columns(
         self, hops: int | None, target: Fraction, all_or_nothing: bool
     ) -> tuple[Point, Fraction | None]:
-        """Columns are added until none helps or the target is met: the point, and the best bound on any packing.
+        """Add columns until none helps or the target is met; return the optimum and the best bound on any packing.
 
-        The bound is proved where hops is None and trees are exactly cheapest. Few hops are given up once the value
-        stands still, or (all_or_nothing) the prices say, on trees not always the cheapest, that the target is out of
-        reach.
+        The bound is valid only without a depth limit and if trees are exactly cheapest. With a depth limit the search
+        gives up once the value stalls, or (all_or_nothing) once prices on heuristic trees indicate that the target is
+        out of reach.
         """
         master, best = self.master, None
         goal = float(target / master.unit) * (1 - TINY)
@@ -417,12 +434,14 @@ class Generation:
             before = max(point.value, before)
             if point.value >= goal or (hops is not None and still >= _PATIENCE):
                 break
+            # stabilization: duals oscillate between rounds, so price at a running average, too
             smooth = point.price if smooth is None else 0.6 * smooth + 0.4 * point.price
             rounds = [(*self._price_round(point, price, hops, 0), price) for price in (smooth, point.price)]
             added = any(helped for _, helped, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))
             if hops is None:
                 best = bound if best is None else min(best, bound)
+            # heuristic trees: the bound is no proof, so retry with more effort before giving up
             doubtful = hops is not None and all_or_nothing and bound < target
             if doubtful and self.tries:
                 bound, helped = self._price_round(point, price, hops, self.tries)
@@ -438,7 +457,9 @@ class Generation:
     def _price_round(
         self, point: Point, price: NDArray[np.float64], hops: int | None, tries: int
     ) -> tuple[Fraction, bool]:
-        """The bound that the cheapest trees found prove, were there no cheaper, and whether some help as columns."""
+        """Return the bound that the cheapest trees would prove if they were exact, and whether some of them help as
+        columns.
+        """
         ints = whole_prices(price, self.fine)
         priced = self.price_all(ints, hops, tries)
         assert priced is not None, "the first columns reached all sinks"
@@ -447,12 +468,15 @@ class Generation:
         return bound, any(fresh)
 
     def _is_improving(self, point: Point, column: Column) -> bool:
+        """Return whether a column costs less than its group's worth (negative reduced cost)."""
         cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
         return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
 
 
 def _useful_ranks(topology: Topology, group: Rooted, sinks: Sequence[int]) -> list[int]:
-    """The ranks that a tree of the group may pass: reached from its root, and from where some sink is reached."""
+    """Return the ranks that a tree of the group may pass: reachable from its root, and from which some sink is
+    reachable.
+    """
     ahead = HopPrices(reverse(topology) if group.turned else topology)
     behind = HopPrices(topology if group.turned else reverse(topology))
     reached = ahead.reachable_from([group.root])
@@ -460,7 +484,7 @@ def _useful_ranks(topology: Topology, group: Rooted, sinks: Sequence[int]) -> li
 
 
 def whole_prices(prices: NDArray[np.float64], fine: int) -> list[int]:
-    """Float prices as whole numbers, the greatest `fine`."""
+    """Scale float prices to integers, the largest `fine`."""
     top = float(prices.max(initial=0.0)) or 1.0
     return [int(v) for v in np.rint(np.maximum(prices, 0.0) / top * fine).tolist()]
 
@@ -481,17 +505,19 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A float optimum."""
+    """A float optimum of the restricted program."""
 
     value: float
     x: NDArray[np.float64]
     t: NDArray[np.float64]
     price: NDArray[np.float64]  # per row
-    worth: NDArray[np.float64]  # per group: a tree that costs less is missing
+    worth: NDArray[np.float64]  # per group (dual): a tree that costs less improves the optimum
 
 
 class Master:
-    """`share[g]`: the weights t_j of group g, by j; `gain`: what each t_j is worth. All whole numbers."""
+    """The restricted master program. `share[g]`: weights t_j of group g, by j; `gain`: objective of each t_j.
+    Integers.
+    """
 
     def __init__(
         self, capacity: Sequence[int], share: Sequence[dict[int, int]], gain: Sequence[int], unit: Fraction
@@ -499,12 +525,13 @@ class Master:
         self.capacity, self.share, self.gain = list(capacity), list(share), list(gain)
         self.columns: list[Column] = []
         self._seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-        # floats see values in `unit`, about the optimum, and rows scaled to 1: else small links are lost among wide
+        # scaling for floats: values in `unit` (about the optimum), rows to 1; otherwise small links vanish beside wide
+        # ones
         self.unit = unit
         self._weigh = np.array([float(unit / c) for c in self.capacity])
 
     def add_column(self, column: Column) -> bool:
-        """Whether it is new: of trees of a group that load the same, the first is kept."""
+        """Add a column; return whether it is new (another tree of the group with the same loads is redundant)."""
         key = (column.group, column.rows, column.times)
         if key in self._seen:
             return False
@@ -513,7 +540,7 @@ class Master:
         return True
 
     def solve_floats(self) -> Point:
-        """HiGHS on the columns so far; every group must have one."""
+        """Solve with HiGHS over the columns so far; every group must have one."""
         from scipy.optimize import linprog
         from scipy.sparse import csc_array
 
@@ -538,9 +565,10 @@ class Master:
         return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
     def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
-        """The rates of the basis behind a float optimum, and every t_j; None where that fails.
+        """Return the exact rates of the basis behind a float optimum, and every t_j; None if that fails.
 
-        The columns used, the rows that are full: one square system, solved and then checked in all other rows.
+        Unknowns: rates of the columns used. Equations: the tight rows and the groups. The result is checked in all
+        other rows.
         """
         min_rate = 10 * TINY * float(point.x.max(initial=0.0))
         used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
@@ -567,7 +595,7 @@ class Master:
         return (rates, solution[len(used) :]) if self._largest_overload(rates) <= 1 else None
 
     def _largest_overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
-        """The greatest load over capacity."""
+        """Return the largest load over capacity."""
         common = math.lcm(1, *(rate.denominator for _, rate in rates))
         load = [0] * len(self.capacity)
         for column, rate in rates:
@@ -579,7 +607,9 @@ class Master:
         )
 
     def round_solution(self, point: Point, fine: int = 10**6) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
-        """A feasible rational solution near a float one: rates to one part in `fine`, groups made equal, all scaled."""
+        """Return a feasible rational solution near a float one: round rates to 1 / `fine`, rebalance groups, scale
+        to fit.
+        """
         top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(fine) or Fraction(1, fine)
         t = [Fraction(round(float(v / float(top)) * fine), fine) * top for v in point.t.tolist()]
         rates = [
@@ -598,7 +628,10 @@ class Master:
         return [(c, rate * scale) for c, rate in even if rate], [v * scale for v in t]
 
     def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:
-        """The greatest value any packing can have, by whole prices of rows and the cheapest tree of every group."""
+        """Return an upper bound on any packing from integral prices and every group's cheapest tree.
+
+        Weak duality: sum of price * capacity, divided by the least worth of a unit of any t_j at these prices.
+        """
         paid = sum(p * c for p, c in zip(price, self.capacity, strict=True))
         worth = [0] * len(self.gain)
         for shares, cost in zip(self.share, costs, strict=True):

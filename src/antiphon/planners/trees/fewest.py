@@ -1,18 +1,25 @@
 """The fewest trees at the greatest rate, or within a given loss of it, with a proof or a bound; then shallow ones.
 
-The greatest rate of given K trees is attained at a vertex of their linear program, so by weights a_i / D with whole
-a_i (capacities whole), where D is a determinant of zeros and ones of at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ...
-(Hadamard's problem). So for every K there are finitely many weights to try, and `Search` settles each completely.
-Some K need no search: 24/7 needs D to be a multiple of 7, so at least 6 trees; and K trees cross a cut on at most K of
-its links, so at most at the sum of the K widest.
+Fewer trees mean larger messages and fewer channels. Why a finite search suffices: the greatest rate of given K trees is
+a vertex of their linear program, so their weights are a_i / D with integral a_i (integral capacities), where D is the
+determinant of a 0/1 matrix with at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ... (Hadamard's problem, OEIS A003432).
+So there are finitely many weight vectors per K, and `Search` settles each completely.
 
-`Search` assigns a set of the trees to every edge (or arc) in turn; trees of equal weight and equal history are
-interchangeable until they differ. It prunes trees that can no longer be joined up, and by slack: across a partition (or
-cut) whose capacity hardly exceeds what the trees must send across it, hardly anything may stay unused or be crossed
-needlessly.
+Some K need no search. Denominators: a rate of 24/7 needs D to be a multiple of 7, so at least 6 trees. Cuts: K trees
+cross a cut on at most K of its links, so their rate is at most the sum of the K widest.
 
-Effort is counted in nodes of the search, so the result is the same on every machine. Where the machine is too large for
-that, the trees are those of the exact packing, without the lightest as far as the loss allows.
+`Search` assigns a set of the trees to every edge (or arc) in turn, as backtracking. It prunes by
+
+    symmetry        trees of equal weight and equal history are interchangeable until they differ (`Alike`)
+    connectivity    a tree that can no longer be connected is dead
+    slack           a partition (or cut) that the trees must cross has capacity - required load left over; every unit
+                    of capacity left unused there, and every unnecessary crossing, uses it up
+
+Example: a ring of 3 has tau = 3/2. One tree has weight 1 at most, two trees of weight 3/4 overload their common edge;
+with D = 2, three trees of weight 1/2 fit. So the minimum is 3.
+
+Effort is counted in search nodes, so results are the same on every machine. On larger machines the trees are those of
+the exact packing, without the lightest as far as the loss allows.
 """
 
 from __future__ import annotations
@@ -46,8 +53,8 @@ MOST_VERTICES = 16
 MOST_EDGES = 80
 MOST_VECTORS = 2000  # weights tried for one number of trees
 MOST_UNITS = 400  # in the greatest rate
-ROUNDS = (60, 600, 6000, 60_000, 10**6)  # nodes for one choice of weights
-# the greatest determinant of a K x K matrix of zeros and ones (OEIS A003432)
+ROUNDS = (60, 600, 6000, 60_000, 10**6)  # nodes per weight vector, from round to round
+# largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
 Found = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
 Chosen = list[tuple[int, ...]]  # per tree its edges
@@ -56,7 +63,9 @@ Plain = tuple[int, int, int]  # a, b, capacity
 
 @dataclass(frozen=True)
 class Fewest:
-    """Few trees of summed `rate` bytes/s, of `optimum` possible; `at_least` that many are needed within that loss."""
+    """Few trees with total `rate` bytes/s (`optimum` is possible); within that loss, at least `at_least` trees are
+    needed.
+    """
 
     trees: tuple[Tree, ...]
     rate: Fraction
@@ -75,7 +84,7 @@ class Fewest:
 
 
 def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
-    """The fewest undirected trees for an allreduce at tau * (1 - loss), each hung from its middle."""
+    """Return the fewest undirected trees for an allreduce at tau * (1 - loss), each hung from its middle."""
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
     tau, partition = weakest_partition_of(n, edges)
     label = {v: i for i, side in enumerate(partition) for v in side}
@@ -98,7 +107,7 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
 
 
 def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
-    """The fewest arborescences from a root (a rank) at the greatest broadcast rate, times (1 - loss)."""
+    """Return the fewest arborescences from a root (a rank) at the greatest broadcast rate, times (1 - loss)."""
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     side, rate = tightest_side(machine, root)
     inside = sum(1 << v for v in range(n) if v not in side)
@@ -124,7 +133,9 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
 
 
 def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
-    """The side (vertices) with the root of a least cut, and its capacity in units: the greatest rate of a broadcast."""
+    """Return the root's side (vertices) of a minimum cut, and its capacity in units: the greatest rate of a
+    broadcast.
+    """
     n, top = machine.vertices, machine.members.index(root)
     if n < 2:
         raise Invalid("one rank alone has no trees to pack; give at least two ranks")
@@ -146,7 +157,9 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
 
 @dataclass
 class _Hunt:
-    """The search on one machine and rate: the weights still to try for each number of trees, and the best trees."""
+    """The search on one machine and rate: weight vectors still to try per number of trees, and the best trees so
+    far.
+    """
 
     vertices: int
     edges: Sequence[Plain]
@@ -160,7 +173,7 @@ class _Hunt:
     best: Found = field(default_factory=list)
 
     def find_trees(self) -> tuple[Found, int]:
-        """The trees, and how many are needed at least."""
+        """Return the trees, and a lower bound on their number."""
         if not 0 <= self.loss < 1:
             raise Invalid(f"loss: expected a fraction from 0 to below 1, got {self.loss}")
         self.min_rate = self.rate * (1 - self.loss)
@@ -174,7 +187,7 @@ class _Hunt:
         return sorted(self.best, key=lambda tree: (-tree[0], tree[1])), low
 
     def _exact_packing(self) -> Found:
-        """The exact packing, without its lightest trees as far as the loss allows."""
+        """Return the exact packing without its lightest trees, as far as the loss allows."""
         packing = sorted(self.pack_exactly(), key=lambda tree: (-tree[0], tree[1]))
         spare = self.rate - self.min_rate
         while packing[-1][0] <= spare:
@@ -182,7 +195,7 @@ class _Hunt:
         return packing
 
     def _lower_bound(self) -> int:
-        """Fewer trees than this cannot do, by cuts and by denominators."""
+        """Return a lower bound on the number of trees, by cuts and by denominators."""
         low = 1
         for widths in self.cuts:
             total, count = 0, 0
@@ -196,7 +209,7 @@ class _Hunt:
         return low
 
     def _weight_sums(self, count: int) -> Iterator[tuple[int, int]]:
-        """Common denominators of the weights, and sums of the weights over them."""
+        """Yield (common denominator, sum of the weights over it) for this number of trees."""
         top = DETERMINANTS[count] if count < len(DETERMINANTS) else 10 * self.rate.denominator
         for scale in range(1, top + 1):
             for total in range(math.floor(self.rate * scale), math.ceil(self.min_rate * scale) - 1, -1):
@@ -217,7 +230,9 @@ class _Hunt:
         return sorted(vectors, key=lambda x: (Fraction(-sum(x[1]), x[0]), x[0], x[1][0])), complete
 
     def _try_fewer(self, low: int) -> int:
-        """Try every number of trees, a little at first; what fits lowers the most, what cannot fit raises `low`."""
+        """Try every number of trees with growing effort. A success lowers the best number, a complete failure raises
+        `low`.
+        """
         waiting = {count: self._weight_vectors(count) for count in range(low, len(self.best))}
         for limit in ROUNDS:
             for count in sorted(waiting):
@@ -233,7 +248,9 @@ class _Hunt:
     def _try_weights(
         self, vectors: list[tuple[int, tuple[int, ...]]], limit: int, deepest: int | None
     ) -> list[tuple[int, tuple[int, ...]]]:
-        """Weights that this many nodes do not settle; [] where trees are found, which become the best."""
+        """Return the weight vectors that this many nodes do not settle; [] if trees are found, which become the
+        best.
+        """
         unsettled: list[tuple[int, tuple[int, ...]]] = []
         for i, (scale, weights) in enumerate(vectors):
             if self.effort <= 0:
@@ -255,7 +272,7 @@ class _Hunt:
         return unsettled
 
     def _try_shallower(self) -> None:
-        """Look for as many trees whose deepest is less deep, within a quarter of the effort."""
+        """Look for as many trees with a smaller maximum depth, within a quarter of the effort."""
         self.effort = max(self.effort // 4, 0)
         while True:
             now = self.best
@@ -281,7 +298,9 @@ def _partitions_of(total: int, count: int, largest: int) -> Iterator[tuple[int, 
 
 
 def _widest_tree(vertices: int, edges: Sequence[Plain]) -> int:
-    """No tree is heavier: the capacity at which the edges at least as wide join all vertices. (Arcs: as if edges.)"""
+    """Return the largest weight of a single tree: the capacity at which the edges at least as wide connect all
+    vertices.
+    """
     label = list(range(vertices))
     components = vertices
     for a, b, capacity in sorted(edges, key=lambda edge: -edge[2]):
@@ -295,11 +314,11 @@ def _widest_tree(vertices: int, edges: Sequence[Plain]) -> int:
 
 
 class Spent(Exception):
-    """The search came to its limit of nodes."""
+    """The search reached its limit of nodes."""
 
 
 class Alike(NamedTuple):
-    """Trees of one weight that are alike so far."""
+    """Trees of one weight with the same history."""
 
     state: Any
     trees: tuple[int, ...]
@@ -307,31 +326,35 @@ class Alike(NamedTuple):
 
 
 class Search(ABC):
-    """Common to both: `ends` and `capacity` by position, `tracked`: the slacks an item left unused counts against."""
+    """Backtracking over items (edges or arcs), common to both kinds of trees.
+
+    `ends` and `capacity` by position; `tracked`: the slacks that an item's unused capacity counts against.
+    """
 
     def __init__(self, items: Sequence[int], ends: Sequence[Plain], tracked: Sequence[tuple[int, ...]]) -> None:
         self.items, self.ends, self.tracked = items, ends, tracked
 
     @abstractmethod
     def start(self) -> Any:
-        """The state before the first item."""
+        """Return the state before the first item."""
 
     @abstractmethod
     def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
-        """The state with item `at`, and the slacks it counts against; None if it may not be taken."""
+        """Return the state with item `at`, and the slacks that it counts against; None if the tree may not take it."""
 
     @abstractmethod
     def skip(self, state: Any, at: int) -> bool:
-        """Whether a tree can still be joined up without item `at`."""
+        """Return whether a tree can still be connected without item `at`."""
 
     @abstractmethod
     def slacks(self, total: int) -> list[int]:
-        """The capacity of every cut or partition beyond what trees of this total weight must send across it."""
+        """Return the capacity of every cut or partition beyond what trees of this total weight must send across it."""
 
     def search_trees(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
-        """Trees of these weights (descending) or None, and the nodes looked at; Spent after `limit` of them.
+        """Return trees of these weights (descending) or None, and the nodes visited; raises Spent after `limit` of
+        them.
 
-        Complete: None is a proof that there are none.
+        Complete: None proves that there are none.
         """
         slack = self.slacks(sum(weights))
         self._compute_waste(weights, len(slack))
@@ -350,7 +373,9 @@ class Search(ABC):
         return [tuple(sorted(tree)) for tree in trees], self.nodes
 
     def _compute_waste(self, weights: Sequence[int], slacks: int) -> None:
-        """What must stay unused from each item on, by slack: no set of these weights fills it."""
+        """Compute, per slack, the capacity from each item on that must stay unused since no subset of the weights
+        fills it.
+        """
         sums = {0}
         for weight in weights:
             sums |= {x + weight for x in sums}
@@ -373,6 +398,7 @@ class Search(ABC):
         with_item = [self.take(group.state, at) for group in groups]
         can_skip = [self.skip(group.state, at) for group in groups]
         room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
+        # how many trees of each group take this item, fullest use first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
             for t in self.tracked[at]:
@@ -398,9 +424,11 @@ class Search(ABC):
 def _list_assignments(
     groups: Sequence[Alike], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """How many of each group may take an item, and the capacity that is left: fullest first, at most `room` left."""
+    """Return how many of each group may take an item, and the capacity left unused: fullest first, at most `room`
+    unused.
+    """
     choices: list[tuple[int, tuple[int, ...]]] = []
-    fillable = [0]  # what the groups from here on can fill
+    fillable = [0]  # capacity that the groups from here on can use
     for group, into in zip(reversed(groups), reversed(with_item), strict=True):
         fillable.append(fillable[-1] + (len(group.trees) * group.weight if into is not None else 0))
     fillable.reverse()
@@ -437,9 +465,9 @@ def _edge_order(vertices: int, edges: Sequence[Plain]) -> list[int]:
 
 
 class SpanningSearch(Search):
-    """Spanning trees; `partitions` (labels by vertex) are those that the slack is kept of, beside the finest.
+    """Spanning trees; `partitions` (labels by vertex) have their slack tracked, besides the finest.
 
-    State: per partition and vertex the set of vertices joined with it (bits), and the edges taken (positions).
+    State: per partition and vertex the set of vertices connected to it (bits), and the edges taken (positions).
     """
 
     def __init__(
@@ -451,7 +479,7 @@ class SpanningSearch(Search):
         ends = [edges[e] for e in order]
         tracked = [tuple(t for t, of in enumerate(self.labels) if of[a] != of[b]) for a, b, _ in ends]
         super().__init__(order, ends, tracked)
-        self.later = [[0] * vertices]  # by position: the neighbours over items from there on
+        self.later = [[0] * vertices]  # by position: neighbours over the items from there on
         for a, b, _ in reversed(ends):
             row = list(self.later[-1])
             row[a] |= 1 << b
@@ -512,15 +540,15 @@ class SpanningSearch(Search):
         return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
-        """Whether some edge after this position leaves these vertices."""
+        """Return whether some edge after this position leaves these vertices."""
         later = self.later[at + 1]
         return any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
 
 
 class ArborescenceSearch(Search):
-    """Arborescences from a root; `cuts` (vertex sets without the root, as bits) are those that slack is kept of.
+    """Arborescences from a root; `cuts` (vertex sets without the root, as bits) have their slack tracked.
 
-    State: per vertex the top of its piece and how far below it is, and the cuts crossed (bits).
+    State: per vertex the top of its component and its depth below it, and the cuts crossed (bits).
     """
 
     def __init__(

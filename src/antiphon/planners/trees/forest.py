@@ -1,12 +1,20 @@
 """Directed forests that reach the cut bound exactly, by combinatorial algorithms.
 
-From the tightest cut's rate p/q: capacities times q and demands times p are whole, so the switches can be split off
-(splitting) and the trees packed in whole amounts. Shared limits at one end of their links are drawn as switches.
+Edmonds, "Edge-disjoint branchings" (1973): if every sink alone could receive all of every root's supply (by some flow),
+then the supplies can be sent along spanning arborescences within the capacities. So the greatest rate is that of the
+tightest cut, p/q. With capacities times q and demands times p everything is integral: the switches are split off
+(splitting.py) and the trees packed in integral amounts. Shared limits at one end of their links are drawn as switches.
 
-Edmonds, "Edge-disjoint branchings" (1973): if every sink could receive all of every root's supply (by some flow), then
-the supplies can be sent along spanning arborescences within the capacities. The proof grows trees arc by arc, keeping
-the remaining capacity sufficient for all sinks. It is done in batches (Schrijver, "Combinatorial Optimization", 53.2;
-Berczi and Frank 2010 for many roots): each batch is one tree with as much weight as possible.
+The constructive proof grows one tree arc by arc, each time keeping the remaining capacity sufficient for all sinks.
+Here it is done in batches (Schrijver, "Combinatorial Optimization", 53.2; Berczi and Frank 2010 for many roots): each
+batch is one tree with as much weight as possible. `Packing` keeps a flow per sink (`SinkFlows`), so a test of an arc
+costs a few augmenting paths instead of a maximum flow per sink.
+
+Example: broadcast from 0 on 0 > 1 (2 units), 0 > 2 (1), 1 > 2 (1): the cut around rank 1 and that around 2 both have 2.
+The first tree takes 0 > 1 and 0 > 2 with weight 1: a heavier one would leave rank 2 short. The second, 0 > 1 > 2, takes
+the remaining unit.
+
+Finally trees are regrown at random, a few at a time, to make them fewer and shallower (`regrow_trees`).
 """
 
 from __future__ import annotations
@@ -40,23 +48,23 @@ from antiphon.planners.trees.splitting import (
 from antiphon.planners.trees.to_schedule import Tree
 
 MOST_TRIES = 200
-SPARE = 10**7  # tries * ranks^3: a second or two
-Quality = tuple[int, list[int]]  # number of trees, their depths from the deepest: less is better
+SPARE = 10**7  # limit of tries * ranks^3: a second or two
+Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
 PATIENCE = 60
 
 
 def pack_forests(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, tries: int | None = None
 ) -> tuple[Fraction, list[Tree]] | None:
-    """Trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest rate there is.
+    """Pack trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest possible rate.
 
-    The rate is that of the tightest cut (core.bounds), so it is proved best. None where this method does not reach
-    it. It always does if every rank is a sink and switches are balanced (as much capacity enters as leaves), without
-    shared limits; it often does with limits on links that begin or end together, with other switches, and with ranks
-    that take no part. Invalid where a sink cannot be reached.
+    The rate is that of the tightest cut (core.bounds), which proves it. None where this method does not reach it. It
+    always does if every rank is a sink and switches are balanced, without shared limits; it often does with limits on
+    links with a common end, with other switches, and with ranks that are not members. Raises Invalid if a sink cannot
+    be reached.
 
-    Trees are grown level by level, few and shallow as far as that goes, and `tries` times a few of them are grown
-    anew (by default fewer times the more ranks there are). Time grows with about ranks^3: see arborescences.
+    Trees are grown level by level, so few and shallow; `tries` times a few of them are grown anew (by default fewer
+    times with more ranks). Time grows with about ranks^3.
     """
     weights = {root: int(weight) for root, weight in sorted(demand.items()) if weight}
     members = sorted({*sinks, *weights})
@@ -72,6 +80,7 @@ def pack_forests(
         raise Invalid(_cut_off(topology, next(root for root in weights if side[root]), members))
     supply = {root: weight * best.numerator for root, weight in weights.items()}
     unit = topology.resources.scale / best.denominator
+    # without relaying ranks first; then with all ranks as sinks, which Edmonds' theorem covers
     for spanned in (members, list(range(topology.ranks))):
         trees = _pack_spanned(wires, wires.to_pieces(best.denominator), supply, spanned, tries)
         if trees is not None:
@@ -82,7 +91,7 @@ def pack_forests(
 
 
 def fit_trees(wires: Wires, supply: Mapping[int, int], tries: int) -> list[Tree] | None:
-    """Trees from every root to all ranks of just these whole weights; None where they do not fit."""
+    """Return trees from every root to all ranks of exactly these integral weights; None where they do not fit."""
     everyone = list(range(wires.ranks))
     trees = _pack_spanned(wires, wires.to_pieces(), supply, everyone, tries)
     return None if trees is None else [_to_tree(tree, set(everyone), Fraction(1)) for tree in trees]
@@ -107,14 +116,14 @@ def _cut_off(topology: Topology, root: int, members: Sequence[int]) -> str:
 
 
 def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[int]:
-    """Sinks that some other rank must send to."""
+    """Return the sinks that some other rank must send to."""
     return [sink for sink in sorted(set(sinks)) if supply.keys() - {sink}]
 
 
 def _pack_spanned(
     wires: Wires, scaled: Pieces, supply: Mapping[int, int], spanned: Sequence[int], tries: int | None
 ) -> list[Arborescence] | None:
-    """Trees over these ranks, by way of any switches; None where they cannot carry the supply."""
+    """Return trees over these ranks, through any switches; None where they cannot carry the supply."""
     usable_nodes = {*spanned, *range(wires.ranks, wires.nodes)}
     pieces = {arc: capacities for arc, capacities in scaled.items() if usable_nodes.issuperset(arc)}
     sinks = _receiving_sinks(spanned, supply)
@@ -138,7 +147,7 @@ def _renumber_tree(wires: Wires, tree: Arborescence, ranks: Sequence[int]) -> Ar
 
 
 def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
-    """In bytes per second, without ranks that take no part and pass nothing on."""
+    """Convert to bytes per second, without non-members that relay nothing."""
     needed: set[int] = set()
     for parent, rank, _ in reversed(tree.hops):
         if rank in members or rank in needed:
@@ -163,9 +172,9 @@ class Arborescence:
 
 
 class Packing:
-    """Grows one tree after the other, breadth first, so that trees are shallow and take whole weights.
+    """Grows one tree after the other, breadth first, so that trees are shallow and take integral weights.
 
-    State: the flows of all sinks (every node is one) for what the roots have left, and the growing tree: its
+    State: the flows of all sinks (every node is one) for the roots' remaining supply, and the growing tree: its
     `members` in the order they joined, the `arc` by which each did, its `weight`.
     """
 
@@ -184,12 +193,14 @@ class Packing:
         self.inside = 0
         self.arc = [-1] * nodes
         self.depth = [0] * nodes
-        self.turn = list(range(nodes))  # who comes first where arcs are alike
+        self.turn = list(range(nodes))  # tie-break between equally wide arcs, by head
         self.weight = 0
-        self.most: list[int] = []  # by arc: at most this much of the growing tree can take it
+        self.most: list[int] = []  # by arc: upper bound on the weight that can take it
 
     def grow_all(self) -> list[Arborescence]:
-        """All trees: each root's weights sum to its supply. O(nodes^2) tries per tree, each some searches."""
+        """Return all trees; each root's weights sum to its supply. O(nodes^2) tests of arcs per tree, each some
+        searches.
+        """
         trees = []
         while self.left:
             for root in list(self.left):
@@ -207,7 +218,7 @@ class Packing:
         return Arborescence(root, self.weight, hops, max(self.depth[node] for node in self.members))
 
     def take_back(self, tree: Arborescence) -> None:
-        """A finished tree's weight returns to its root's supply, its capacity to its arcs."""
+        """Dissolve a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
         flows = self.flows
         self.members, self.inside = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
         for parent, node, piece in tree.hops:
@@ -218,7 +229,7 @@ class Packing:
         self.left[tree.root] = self.left.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
-        """What `restore` needs to come back to this state. Between trees, with no supply left."""
+        """Return what `restore_state` needs. Only between trees, with no supply left."""
         flows, pieces = self.flows, {arc: capacities[:] for arc, capacities in self.pieces.items()}
         return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], pieces
 
@@ -241,9 +252,9 @@ class Packing:
             self._add_full_arcs()
 
     def _add_full_arcs(self) -> None:
-        """Add whatever takes all of the weight: level by level, and of a level the roomiest arcs first.
+        """Add all arcs that take the whole weight: level by level, within a level the widest first.
 
-        What an arc can take of this tree only falls while the tree grows, so each is tried once.
+        What an arc can take of this tree only decreases while the tree grows, so each is tried once.
         """
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
@@ -258,7 +269,7 @@ class Packing:
                         return
 
     def _lower_weight(self) -> None:
-        """No arc takes all of the weight: lower it to the most that some arc does take."""
+        """Lower the tree's weight to the most that some arc takes (no arc takes the whole weight)."""
         flows = self.flows
         ready = [a for x in self.members for a in self.out[x] if not self.inside >> flows.head[a] & 1]
         while True:
@@ -266,15 +277,17 @@ class Packing:
             if best < 0 or not self.most[best]:
                 raise AssertionError("no tree can grow: the supplies were not within the cuts")
             weight = self.most[best]
+            # `most` is an upper bound; a failed test lowers it, so retry with the next best
             if self._try_arc(best, weight, keep=False):
                 break
         self._give_back(self.weight - weight)
 
     def _try_arc(self, arc: int, weight: int, keep: bool) -> bool:
-        """Whether that much of the tree can take the arc while all sinks stay served; `most` learns how much can.
+        """Return whether this much of the tree can take the arc while all sinks stay served; `most` learns how much
+        can.
 
-        If so and `keep`, the capacity is taken; else all is as before. O(sinks), and a search for each sink
-        whose flow is in the way.
+        If so and `keep`, the capacity is taken; otherwise nothing changes. O(sinks), and a search for each sink whose
+        flow must move.
         """
         flows, row = self.flows, self.flows.flow[arc]
         tail, head, full = flows.tail[arc], flows.head[arc], flows.capacity[arc]
@@ -310,7 +323,7 @@ class Packing:
         self._release_sink(node)
 
     def _release_sink(self, sink: int) -> None:
-        """A sink within the tree needs no flow from it: cancel it along its way."""
+        """Cancel a sink's flow from the tree that it has joined."""
         flows = self.flows
         flows.move_taken(sink, sink, -1, flows.taken[sink][sink])
         for source in set_bits(flows.sources[sink]):
@@ -322,7 +335,7 @@ class Packing:
                 flows.move_taken(sink, source, -1, amount)
 
     def _flow_path(self, source: int, sink: int) -> list[int]:
-        """Arcs that the sink's flow uses from source to sink, as few as may be."""
+        """Return arcs that the sink's flow uses from source to sink, as few as possible."""
         flows = self.flows
         entered_by = {source: -1}
         for node in (queue := [source]):
@@ -339,8 +352,10 @@ class Packing:
         return path
 
     def _give_back(self, amount: int) -> None:
-        """Return so much of the tree's weight to its root's supply and its arcs. Sinks that had it from elsewhere in
-        the tree get it from the root along the tree instead."""
+        """Return part of the tree's weight to its root's supply and its arcs.
+
+        Sinks that got it from elsewhere in the tree get it from the root along the tree instead.
+        """
         flows = self.flows
         for node in self.members[1:]:
             flows.widen_arc(self.arc[node], amount)
@@ -357,7 +372,7 @@ class Packing:
         self.weight -= amount
 
     def _add_flow_along(self, sink: int, node: int, amount: int) -> None:
-        """The sink's flow grows by that much on the tree's way from the root to the node."""
+        """Increase the sink's flow on the tree's path from the root to the node."""
         flows, root = self.flows, self.members[0]
         while amount and node != root:
             arc = self.arc[node]
@@ -384,10 +399,9 @@ def _put_piece(pieces: list[tuple[int, Path]], piece: Path, weight: int) -> None
 
 
 def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int, seed: int = 0) -> list[Arborescence]:
-    """No more trees than before, and no deeper ones. Each try costs as much as growing at most 8 trees.
+    """Return no more trees than before, and no deeper ones. Each try costs as much as growing at most 8 trees.
 
-    Stops early where no root has two trees and none is deeper than its root is far from some node, and when many
-    tries in a row gained nothing.
+    Stops early if every root has one tree of minimum depth, and after many tries without gain.
     """
     rng = random.Random(seed)
     best_trees = list(trees)
@@ -420,7 +434,7 @@ def measure_quality(trees: Sequence[Arborescence]) -> Quality:
 
 
 def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int]:
-    """One of the deepest trees first, or two of one root; and some others."""
+    """Choose one of the deepest trees first, or two of one root; and some others."""
     several: dict[int, list[int]] = {}
     for at, tree in enumerate(trees):
         several.setdefault(tree.root, []).append(at)
@@ -441,7 +455,7 @@ def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int
 
 
 def _root_eccentricity(packing: Packing, root: int) -> int:
-    """How many arcs the farthest node is away: no tree is shallower."""
+    """Return the distance of the farthest node: no tree is shallower."""
     flows = packing.flows
     depth = {root: 0}
     for node in (queue := [root]):

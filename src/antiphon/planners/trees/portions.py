@@ -1,10 +1,19 @@
-"""Which part of every link serves which trees: a linear program over cuts, for machines of any kind.
+"""Divide every link between trees by a linear program over cuts, for machines of any kind.
 
-Trees of given weights fit into given parts of the links if and only if every sink could receive all of every root's
-weight by itself (Edmonds 1973; Bang-Jensen, Frank and Jackson 1995 where as much enters each switch as leaves it, which
-is so of whatever trees load). So the fastest trees need not be looked for among trees: unknown is how much of each link
-they load, within links and shared limits, and rows are the cuts, added as long as a maximum flow shows one that is
-violated. Trees out of the roots and trees in to them (an allreduce) share the links: a part of each for both.
+Trees of given weights fit into given portions of the links if and only if every sink alone could receive all of every
+root's weight (Edmonds 1973; with switches that have equal load in and out, Bang-Jensen, Frank and Jackson 1995). So the
+fastest trees can be found without enumerating trees:
+
+    unknowns   load of each link in each direction of trees (out of roots; in to them), and the roots' weights
+    rows       link and shared-limit capacities; balance of switches; for every cut, the loads that leave it must carry
+               the weight inside it
+    maximize   total weight
+
+There are exponentially many cuts, so they are added lazily: solve, ask a maximum flow per sink for a violated cut, add
+it, repeat. Then loads and weights are rounded to integers (`_trees_of_loads`) and forest.py packs the trees.
+
+Example: an allreduce on a machine whose links are faster one way: trees in and trees out compete for the links, and the
+program finds the division; each direction is then an ordinary packing.
 """
 
 from __future__ import annotations
@@ -24,35 +33,34 @@ from antiphon.planners.trees.forest import fit_trees
 from antiphon.planners.trees.splitting import Wires
 from antiphon.planners.trees.to_schedule import Tree
 
-# the solver's pivots times rows, of all rounds: clusters and grids of 64 ranks take 2 to 4 times 10^7, some 3 s;
-# with dead links once in eight 16 times 10^7
+# limit of the solver's pivots times rows over all rounds: clusters and grids of 64 ranks take 2 to 4e7, some 3 s;
+# with one dead link in eight 16e7
 MOST_WORK = 25 * 10**7
 SCALED = 8.0  # what the rate is at most, and at least its inverse, in units of the solver's capacities
 VIOLATED = 1e-6  # of all that a sink must receive
-SHORT = 1e-5  # what a hop costs, against all of the rate: ways that are longer than need be are not taken
-SIMPLE, NEAR = 128, 1e-6  # parts that all amounts are whole numbers of, if there are so few
-FINE = 1024  # else amounts are rounded to such parts
-LESS = (0, 1, 4, 16)  # of them: by how much a link may have less, where switches cannot be balanced otherwise
-OVER = 1.01  # by how much a link may be overloaded by rounding
-ROOM = (0, 1, 2, 4, 8, 16, 32)  # of these parts: by how much all links are taken to be wider, so that cuts still hold
-MOST_TRIES = 20  # to make trees fewer
+SHORT = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
+SIMPLE, NEAR = 128, 1e-6  # largest common denominator that is detected exactly, and its tolerance
+FINE = 1024  # otherwise amounts are rounded to this denominator
+LESS = (0, 1, 4, 16)  # units that a link may lose where switches cannot be balanced otherwise
+OVER = 1.01  # factor by which rounding may overload a link
+ROOM = (0, 1, 2, 4, 8, 16, 32)  # units by which all links are widened so that the cuts hold after rounding
+MOST_TRIES = 20  # of regrowing trees to have fewer
 
 
 @dataclass(frozen=True)
 class Portioned:
-    """Trees by direction, of whole weights that add up to `grain` in each."""
+    """Trees by direction, of integral weights that sum to `grain` in each."""
 
     trees: dict[bool, tuple[Tree, ...]]
     grain: int
 
 
 def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
-    """Trees from roots to all ranks in each of these directions (turned: on the machine with all links turned round),
-    near the greatest rate that trees have.
+    """Pack trees from roots to all ranks in each direction (turned: on the reversed machine), near the greatest rate.
 
-    `demand`: how much of the data which root has; None: that is free, but the same in all directions. None where
-    rounding lost the cuts, or they were too much work. A round solves a linear program of links times directions
-    columns, and finds a maximum flow per rank and direction.
+    `demand`: weight of each root; None: free, but equal in all directions. None if rounding violated the cuts or the
+    effort limit was reached. A round solves a linear program with links times directions columns, and a maximum flow
+    per rank and direction.
     """
     program = _Program(topology, demand, turned)
     solution = program.solve_loads()
@@ -60,7 +68,7 @@ def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, turned: S
 
 
 def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
-    """The same trees in bytes per second, in the same proportions, as fast as links and shared limits allow."""
+    """Return the same trees in bytes per second, in the same proportions, as fast as links and shared limits allow."""
     load: Counter[int] = Counter()
     for tree in trees:
         for _, hop in tree.hops:
@@ -74,14 +82,14 @@ def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
 
 
 class _Program:
-    """Columns: of each direction the load of every link; then, where free, the weight of every root, else the rate."""
+    """Columns: per direction the load of every link; then the weight of every root where free, else the rate."""
 
     def __init__(self, topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> None:
         self.topology, self.turned = topology, list(turned)
         self.roots = sorted(range(topology.ranks) if demand is None else demand)
         self.links, self.directions = topology.links, len(turned)
         demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
-        self.unit = sum(demands) or 1  # parts of which all weights are whole numbers
+        self.unit = sum(demands) or 1  # common denominator of all weights
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
         self.width = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
@@ -93,6 +101,7 @@ class _Program:
         ]
         self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
+        # start with the cuts around single ranks: inbound for every rank, outbound for roots
         for direction in range(self.directions):
             for rank in range(topology.ranks):
                 alone = np.arange(topology.nodes) == rank
@@ -108,7 +117,7 @@ class _Program:
         return True
 
     def solve_loads(self) -> tuple[Floats, Floats] | None:
-        """By direction and link what is loaded, and the weight of every root."""
+        """Return the loads by direction and link, and the weight of every root; None if infeasible or too much work."""
         while self.work < MOST_WORK:
             answer = self._solve_program()
             if answer is None:
@@ -119,6 +128,7 @@ class _Program:
             if not rate:
                 return None
             if not 1 / SCALED < rate < SCALED:
+                # keep the program well scaled, then solve again
                 self.capacity = self.capacity / rate
             elif not self._add_violated_cuts(loads, weight):
                 return loads, weight
@@ -147,7 +157,7 @@ class _Program:
         return np.maximum(solution.x, 0) if solution.status == 0 else None
 
     def _capacity_rows(self) -> list[Any]:
-        """What links and shared limits carry."""
+        """Return the rows for links and shared limits."""
         import scipy.sparse as sp
 
         limits = self.topology.limits
@@ -158,7 +168,7 @@ class _Program:
         return [sp.hstack([*[link_rows] * self.directions, weight_columns])]
 
     def _balance_rows(self) -> Any:
-        """As much enters a switch as leaves it, in each direction."""
+        """Return the rows "load into a switch equals load out of it", per direction."""
         import scipy.sparse as sp
 
         topology = self.topology
@@ -167,7 +177,7 @@ class _Program:
         return sp.csr_array(sp.hstack([sp.block_diag([switch_rows] * self.directions), weight_columns]))
 
     def _cut_row(self, direction: int, side: Bools) -> Floats:
-        """Not more weight inside than what leaves can carry."""
+        """Return the row "weight inside a cut <= load that leaves it"."""
         tail, head = self.ends[direction]
         row = np.zeros(self.width)
         row[self.links * direction : self.links * (direction + 1)] = -(side[tail] & ~side[head]).astype(float)
@@ -175,7 +185,7 @@ class _Program:
         return row
 
     def spare_capacity(self, loads: Floats) -> Floats:
-        """What each direction may have of each link beside its load."""
+        """Return what each direction may use of each link besides its load."""
         limits, used = self.topology.limits, loads.sum(axis=0)
         free = np.maximum(self.capacity[: self.links] - used, 0)
         for number, limit in enumerate(limits):
@@ -185,7 +195,7 @@ class _Program:
         return np.minimum(free, float(self.topology.ranks) * SCALED) / self.directions
 
     def _add_violated_cuts(self, loads: Floats, weight: Floats) -> bool:
-        """Whether some cuts that were not known are violated; they are known then."""
+        """Add cuts that these loads violate; return whether there were any."""
         import igraph
 
         topology, total_weight = self.topology, float(weight.sum())
@@ -195,6 +205,7 @@ class _Program:
             graph = igraph.Graph(topology.nodes + 1, arcs, directed=True)
             amounts = [*loads[direction].tolist(), *weight.tolist()]
             for sink in range(topology.ranks):
+                # super source -> roots (their weights) -> sink; less than the total weight means a violated cut
                 flow = graph.maxflow(topology.nodes, sink, amounts)
                 if flow.value < total_weight * (1 - VIOLATED):
                     side = np.zeros(topology.nodes + 1, bool)
@@ -204,7 +215,7 @@ class _Program:
 
 
 def balance_matrix(topology: Topology) -> Any:
-    """A row per switch: 1 for links into it, -1 for links out of it."""
+    """Return a row per switch: 1 for links into it, -1 for links out of it."""
     import scipy.sparse as sp
 
     rows, columns, values = [], [], []
@@ -217,14 +228,14 @@ def balance_matrix(topology: Topology) -> Any:
 
 
 def _narrowest_rank(topology: Topology, capacity: Floats) -> float:
-    """What enters or leaves the narrowest rank: no rate of all data is greater."""
+    """Return the capacity of the narrowest rank, in or out: an upper bound on the rate of all data."""
     sums = [np.bincount(ends, weights=capacity[: topology.links], minlength=topology.nodes)[: topology.ranks]
             for ends in (topology.link_src, topology.link_dst)]  # fmt: skip
     return float(min(rank_capacity.min() for rank_capacity in sums)) or 1.0
 
 
 def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
-    """Loads and weights in whole parts of all data, as few as will do; then trees."""
+    """Round loads and weights to a common denominator, the smallest that suffices, and pack the trees."""
     total_weight, free = float(weight.sum()), program.spare_capacity(loads)
     for grain in _list_grains(loads / total_weight, weight / total_weight, program.unit):
         demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
@@ -246,7 +257,7 @@ def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portion
 
 
 def _list_grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
-    """So many parts that all amounts are whole numbers of them, if so few do; then many."""
+    """Return the denominators to try: a small exact one if there is one, then a fine one."""
     amounts = np.concatenate([loads.ravel(), weight])
     multiples = range(unit, max(SIMPLE, unit) + 1, unit)
     simple = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < NEAR * k]
@@ -254,7 +265,7 @@ def _list_grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
 
 
 def _round_shares(share: Floats, total: int) -> list[int]:
-    """Return whole numbers near these shares that add up to `total`, by largest remainders."""
+    """Return integers near these shares that sum to `total`, by largest remainders."""
     counts = np.floor(share * total + NEAR).astype(np.int64)
     order = np.argsort(counts - share * total, kind="stable")
     counts[order[: total - int(counts.sum())]] += 1
@@ -274,9 +285,11 @@ def _pack_direction(
 
 
 def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
-    """Whole numbers next to these or greater by what is free, as great as may be (which makes trees shallow), with as
-    much into each switch as out of it. A link gets more than it has only where that is little to it: what is narrow
-    against a part gets none. The program's matrix is that of a network, so its vertices are whole."""
+    """Round amounts to integral widths with equal sums into and out of each switch; None if impossible.
+
+    Widths may use what is `free`, and are as large as possible (which makes trees shallow). A link exceeds its amount
+    only where that is relatively little. The matrix is a network matrix, so the program's vertices are integral.
+    """
     from scipy.optimize import linprog
 
     low, up = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)

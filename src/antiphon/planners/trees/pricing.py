@@ -1,7 +1,13 @@
-"""Exact arithmetic of column generation: cheapest trees at whole prices, and small linear systems solved exactly.
+"""Exact parts of column generation: cheapest trees at integral prices, and exact solutions of linear systems.
 
-Prices of links and shared limits are whole numbers, so every cheapest tree is exact, and an exact pricing run proves a
-bound.
+Column generation (columns.py) asks repeatedly: given a price per link, which tree is cheapest? With integral prices the
+answer is exact, and so is the bound that it proves.
+
+    `HopPrices`, `PricedHops`   cheapest hop between any two ranks, straight or through switches
+    `cheapest_tree`             minimum-cost arborescence over all ranks (Chu and Liu 1965; Edmonds 1967)
+    `shallow_tree`              the same with a depth limit: NP-hard, so a heuristic
+    `tree_of`                   trees that need not reach all ranks (Steiner trees, also NP-hard): best of three tries
+    `solve_exactly`             rational solution of a linear system (Dixon 1982)
 """
 
 from __future__ import annotations
@@ -18,8 +24,8 @@ from numpy.typing import NDArray
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.routing import Hop
 
-FAR = 2**60  # dearer than any tree of int64 prices
-Costs = NDArray[Any]  # ranks x ranks: what the cheapest hop costs
+FAR = 2**60  # price of a missing hop: above any tree's cost
+Costs = NDArray[Any]  # ranks x ranks: price of the cheapest hop
 Parents = list[int]  # per rank the rank it is reached from; -1 for the root and ranks left out
 PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
 _MOST_DIGITS = 4000
@@ -28,7 +34,7 @@ Matrix = NDArray[np.int64]
 
 
 class HopPrices:
-    """A machine's hops between ranks, straight or through switches, with what each costs."""
+    """A machine's hops between ranks, straight or through switches, to be priced repeatedly."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -39,14 +45,16 @@ class HopPrices:
         self.order = np.argsort(key, kind="stable")
         self.pairs, self.first = np.unique(key[self.order], return_index=True)
         self.size = np.diff([*self.first, len(self.order)])
-        # of two trees as cheap the one over fewer links: prices are multiplied by more than those can be, a link adds 1
+        # tie-break by number of links: prices are multiplied by more than that can be, and each link adds 1
         self.step = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
         widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
-        self.most = 4 * self.step * widest * topology.ranks * (topology.switches + 1)  # of any tree at prices of 1
+        self.most = (
+            4 * self.step * widest * topology.ranks * (topology.switches + 1)
+        )  # upper bound on any tree's cost at prices of 1
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
-        """The cheapest hops at these prices, one per link and shared limit. O(switches * nodes^2)."""
+        """Return the cheapest hops at these prices (one per link and shared limit). O(switches * nodes^2)."""
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
         each = price[:links] * self.step + 1
@@ -55,7 +63,7 @@ class HopPrices:
         offered = each[self.order]
         cheapest_of_pair = np.minimum.reduceat(offered, self.first)
         place = self.first
-        if len(place) < len(offered):  # of parallel links the first of the cheapest
+        if len(place) < len(offered):  # parallel links: the first of the cheapest
             cheap = np.flatnonzero(offered == np.repeat(cheapest_of_pair, self.size))
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
             place = cheap[np.unique(pair, return_index=True)[1]]
@@ -66,6 +74,7 @@ class HopPrices:
         link = np.full(nodes * nodes, -1, np.int64)
         link[self.pairs] = chosen
         cost, via = cost.reshape(nodes, nodes), np.full((nodes, nodes), -1, np.int64)
+        # Floyd and Warshall over switches only: ranks never relay within a hop
         for switch in range(ranks, nodes):
             tails = np.flatnonzero(cost[:, switch] < far)
             heads = np.flatnonzero(cost[switch] < far)
@@ -79,7 +88,7 @@ class HopPrices:
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
 
     def reachable_from(self, starts: Sequence[int]) -> dict[int, int]:
-        """The ranks that data from these can reach, and after how many hops. O(links)."""
+        """Return the ranks that data from these can reach, with the number of hops. O(links)."""
         ranks, out = self.topology.ranks, self.out
         distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
         while level:
@@ -94,7 +103,7 @@ class HopPrices:
 
     @cached_property
     def out(self) -> list[list[int]]:
-        """The nodes that links lead to, of every node."""
+        """Out-neighbours of every node."""
         heads: list[list[int]] = [[] for _ in range(self.topology.nodes)]
         for tail, head in zip(*(column.tolist() for column in np.divmod(self.pairs, self.topology.nodes)), strict=True):
             heads[tail].append(head)
@@ -109,7 +118,7 @@ class PricedHops:
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def path_of(self, a: int, b: int) -> tuple[int, ...]:
-        """The links of the cheapest hop."""
+        """Return the links of the cheapest hop."""
         if (a, b) not in self._known:
             switch = int(self._via[a, b])
             path = (int(self._link[a, b]),) if switch < 0 else self.path_of(a, switch) + self.path_of(switch, b)
@@ -121,7 +130,7 @@ class PricedHops:
         return sum(int(cost[p, v]) // self.fares.step for v, p in enumerate(parents) if p >= 0)
 
     def tree_hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
-        """The tree as hops, in order of ranks. `turned`: parents are those of the machine with all links turned."""
+        """Return the tree as hops, by rank. `turned`: parents are those of the reversed machine."""
         depth, tree_hops = {root: 0}, []
         for rank, parent in enumerate(parents):
             if parent < 0:
@@ -137,17 +146,18 @@ class PricedHops:
 
 
 def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
-    """The cheapest tree from the root to all ranks (Chu and Liu; Edmonds); None where some are out of reach.
+    """Return the cheapest tree from the root to all ranks (Chu and Liu; Edmonds); None where some are out of reach.
 
-    Cycles are contracted until there are none, then opened from the outermost in. O(ranks^3) at worst, on columns.
+    Every rank takes its cheapest incoming hop. Cycles are contracted until there are none, then opened from the
+    outermost in. O(ranks^3) at worst, on columns.
 
-    Where a cycle is contracted, a hop a -> v into it costs cost[a, v] - (the cheapest hop to v): what is paid more for
-    v being reached from outside, as the others of the cycle keep their hops.
+    Where a cycle is contracted, a hop a -> v into it costs cost[a, v] - (the cheapest hop to v): the extra cost of
+    reaching v from outside, since the others of the cycle keep their hops.
 
     From rank 0 hops to 1 and 2 cost 9 and 10, one between 1 and 2 costs 1. The cheapest of all are 2 -> 1 and 1 -> 2, a
     cycle; to enter it at 1 costs 9 - 1 = 8 more, at 2 10 - 1 = 9. So 1 is reached from 0, and 2 from 1:
 
-    >>> cheapest(np.array([[99, 9, 10], [99, 99, 1], [99, 1, 99]]), 0, 99)
+    >>> cheapest_tree(np.array([[99, 9, 10], [99, 99, 1], [99, 1, 99]]), 0, 99)
     [-1, 0, 1]
     """
     count = len(cost)
@@ -204,7 +214,7 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
 
 
 def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
-    """The cycles of a map that takes every node to its parent, each in ascending order; `start` has none.
+    """Return the cycles of a map that takes every node to its parent, each in ascending order; `start` has none.
 
     >>> _find_cycles([0, 2, 1, 1], 0)
     [[1, 2]]
@@ -218,6 +228,7 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
             state[at] = mark
             at = best[at]
         if state[at] == mark:
+            # met a node of this very walk: a new cycle
             cycle, now = [at], best[at]
             while now != at:
                 cycle.append(now)
@@ -233,9 +244,9 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
 def _open_cycles(
     count: int, root: int, up: list[int], inside: dict[int, list[int]], hop: dict[int, tuple[int, int]]
 ) -> Parents:
-    """The tree: the hop into a contracted node is that of the node of its cycle where it enters, which loses its own.
+    """Return the tree: the hop into a contracted node replaces that of the node where it enters the cycle.
 
-    The cycle 1, 2 of `cheapest` is node 3, entered by 0 -> 1:
+    The cycle 1, 2 of `cheapest_tree` is node 3, entered by 0 -> 1:
 
     >>> _open_cycles(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
     [-1, 0, 1]
@@ -250,10 +261,10 @@ def _open_cycles(
 
 
 def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
-    """A cheap tree at most `max_depth` hops deep; None if none is found.
+    """Return a cheap tree at most `max_depth` hops deep; None if none is found.
 
-    Not always the cheapest (that is NP-hard from two hops on): three are grown and made better hop by hop, and three
-    more for each of `tries` at costs that are shaken a little. O(ranks^2) each, and for every betterment.
+    Finding the cheapest is NP-hard from two hops on. Three trees are grown and improved hop by hop, and three more for
+    each of `tries` at randomly perturbed costs. O(ranks^2) each, and per improvement.
     """
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
@@ -271,7 +282,9 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 
 
 
 def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
-    """Trees to make better: in layers, grown hop by hop, and what of the cheapest of any depth is not too deep."""
+    """Return trees to improve: by layers, grown by price, and grown from the shallow part of the unrestricted
+    cheapest tree.
+    """
     free = cheapest_tree(cost, root, far)
     if free is None:
         return []
@@ -280,7 +293,7 @@ def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Paren
 
 
 def _grow_by_layer(cost: Costs, root: int, max_depth: int, far: int) -> Parents | None:
-    """Breadth first: every rank at its least depth, by the cheapest hop from the layer above.
+    """Return a breadth-first tree: every rank at its least depth, by the cheapest hop from the layer above.
 
     >>> _grow_by_layer(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
     [-1, 0, 0, 2]
@@ -304,12 +317,12 @@ def _grow_by_layer(cost: Costs, root: int, max_depth: int, far: int) -> Parents 
 
 
 def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_parents: Parents) -> Parents | None:
-    """Prim's way: the cheapest hop out of the tree, again and again; of equal ones the least deep.
+    """Grow a tree like Prim: always the cheapest hop out of the tree, ties by least depth.
 
-    It begins with what of a given tree is not too deep.
+    It starts with those ranks of `start_parents` that are not too deep.
 
-    From rank 0, at most 2 hops deep. With nothing given: 1 from 0 at 2, then 2 from 1 at 1, which is as deep as may be,
-    so that 3 is had from 1, at 6. With 2 from 0 given, 3 can be had from 2, at 1:
+    From rank 0, at most 2 hops deep. With no start: 1 from 0 at 2, then 2 from 1 at 1, which is at the depth limit, so
+    3 is reached from 1, at 6. Starting with 2 from 0, 3 can be reached from 2, at 1:
 
     >>> cost = np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]])
     >>> _grow_by_price(cost, 0, 2, 99, [-1, -1, -1, -1]), _grow_by_price(cost, 0, 2, 99, [-1, -1, 0, -1])
@@ -317,13 +330,13 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
     """
     count = len(cost)
     parents = np.array(start_parents, np.int64)
-    # what is in the tree: by its depth there; the others are out, at most + 1
+    # depth in the tree; ranks not in it have max_depth + 1
     depth = np.full(count, max_depth + 1, np.int64)
     depth[root] = 0
     for deep in range(1, max_depth + 1):
         depth[(depth > max_depth) & (parents >= 0) & (depth[parents] == deep - 1)] = deep
     out = depth > max_depth
-    # rank that is out -> its cheapest hop from the tree: `offered`, by `parents`, to be at `depth`
+    # per rank outside: its cheapest hop from the tree (`offered`, from `parents`) and the `depth` that it would have
     grown = np.flatnonzero(depth < max_depth)
     best = grown[cost[grown].argmin(axis=0)]
     offered = np.where(out, cost[best, np.arange(count)], far)
@@ -337,7 +350,7 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
         ties = np.flatnonzero(offered == lowest)
         if len(ties) > 1:
             at = int(ties[depth[ties].argmin()])
-        out[at] = False  # it joins, and offers its own hops to those that are out
+        out[at] = False  # joins the tree, and offers its own hops to ranks outside
         offered[at] = far
         deep = int(depth[at]) + 1
         if deep <= max_depth:
@@ -358,6 +371,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
     for _ in range(4 * count):
         depth, height, below = _tree_shape(above, root)
         now = cost[above, every]
+        # gain[u, v]: what moving v below u saves; forbidden below itself, or if its subtree would become too deep
         gain = now[None, :] - cost
         gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
@@ -369,7 +383,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
         if height[first]:
             above[first] = where[first]
             continue
-        # leaves do not get in each other's way, unless one is to hang on another that moves
+        # several leaves may move at once, unless one would hang below another that moves
         moved, used = np.zeros(count, bool), np.zeros(count, bool)
         leaves = np.flatnonzero((worth > 0) & (height == 0))
         for rank in leaves[np.argsort(-worth[leaves], kind="stable")].tolist():
@@ -382,7 +396,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
 
 
 def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Depth and height of every rank, and below[u, v]: whether u lies under v (or is v)."""
+    """Return depth and height of every rank, and below[u, v]: whether u lies under v (or is v)."""
     count, every = len(above), np.arange(len(above))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -403,8 +417,8 @@ def tree_of(
     """Return a cheap tree from the root to the sinks over `useful` ranks, at most `hops` deep; None if none is found.
 
     Exactly the cheapest where every useful rank is root or sink and `hops` is None. Otherwise the cheapest of three
-    tries: without relays, with all of them and idle ones cut off, and (without a limit to hops) a tree over shortest
-    ways between sinks, grown again on the ranks it passes.
+    tries: without relays, with all of them and idle ones removed, and (without a depth limit) a tree over shortest
+    paths between sinks, grown again on the ranks that it passes (the metric-closure heuristic for Steiner trees).
     """
     need = sorted({root, *sinks})
     if len(need) == len(cost):
@@ -428,7 +442,7 @@ def tree_cost(cost: Costs, parents: Parents) -> int:
 def _tree_within(
     cost: Costs, root: int, hops: int | None, ranks: Sequence[int], far: int, tries: int = 0
 ) -> Parents | None:  # fmt: skip
-    """A tree over these ranks alone."""
+    """Return a tree over these ranks alone."""
     inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
     tree = cheapest_tree(inner, top, far) if hops is None else shallow_tree(inner, top, hops, far, tries)
     if tree is None:
@@ -440,7 +454,7 @@ def _tree_within(
 
 
 def _near_ranks(cost: Costs, root: int, hops: int, need: Sequence[int], useful: Sequence[int], far: int) -> list[int]:
-    """What is needed, and the useful ranks less than `hops` hops away."""
+    """Return the needed ranks and the useful ones less than `hops` hops away."""
     near_root = np.zeros(len(cost), bool)
     near_root[root] = True
     for _ in range(hops - 1):
@@ -449,7 +463,7 @@ def _near_ranks(cost: Costs, root: int, hops: int, need: Sequence[int], useful: 
 
 
 def _prune_tree(parents: Parents | None, need: Sequence[int]) -> Parents | None:
-    """Without what leads to no rank of `need`."""
+    """Remove branches that lead to no rank of `need`."""
     if parents is None:
         return None
     needed: set[int] = set()
@@ -462,7 +476,7 @@ def _prune_tree(parents: Parents | None, need: Sequence[int]) -> Parents | None:
 
 
 def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: int) -> list[int] | None:
-    """The ranks on the cheapest tree over shortest ways between the ranks of `need`. O(ranks^3)."""
+    """Return the ranks on the cheapest tree over shortest paths between the ranks of `need`. O(ranks^3)."""
     count = len(cost)
     distance, via = cost.copy(), np.full((count, count), -1, np.int64)
     for middle in range(count):
@@ -485,10 +499,10 @@ def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: i
 
 
 def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
-    """The x with rows @ x == right; None where there is none, where it is not unique, or the prime is unlucky.
+    """Return the x with rows @ x == right, or None if there is none, it is not unique, or the prime is unlucky.
 
-    `rows` may be more than columns. Dixon's p-adic lifting: one inverse modulo a prime, then a digit of x at a time,
-    and rational reconstruction. The answer is checked in every row. O(columns^2 * rows + digits * columns^2).
+    `rows` may exceed columns. Dixon's p-adic lifting: one inverse modulo a prime, then one base-p digit of x at a time,
+    then rational reconstruction. The answer is checked in every row. O(columns^2 * rows + digits * columns^2).
     """
     count, width = rows.shape
     if width == 0:
@@ -512,6 +526,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
         step = inverse @ (residual % PRIME).astype(np.int64) % PRIME
         value = value + step.astype(object) * power
         power *= PRIME
+        # invariant: square @ value + power * residual == right (for the picked rows)
         residual = (residual - (exact @ (step.astype(object) if wide else step)).astype(object)) // PRIME
         enough_digits = power > 2 * limit * limit
         if digit == next_attempt or enough_digits:
@@ -525,7 +540,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
 
 
 def _independent_rows(matrix: Matrix) -> list[int] | None:
-    """Rows that make a regular square matrix modulo PRIME; None where the columns depend on each other."""
+    """Return rows that form a nonsingular square matrix modulo PRIME; None where the columns are dependent."""
     remaining = matrix.copy()
     count, width = remaining.shape
     free = np.ones(count, bool)
@@ -545,7 +560,7 @@ def _independent_rows(matrix: Matrix) -> list[int] | None:
 
 
 def _invert_modulo(matrix: Matrix) -> Matrix:
-    """Gauss and Jordan modulo PRIME; the matrix is known to be regular."""
+    """Invert a nonsingular matrix modulo PRIME (Gauss and Jordan)."""
     width = len(matrix)
     augmented = np.concatenate([matrix, np.eye(width, dtype=np.int64)], axis=1)
     for column in range(width):
@@ -561,11 +576,12 @@ def _invert_modulo(matrix: Matrix) -> Matrix:
 
 
 def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction] | None:
-    """The fractions of small numerator and denominator that these numbers are modulo `modulus`."""
+    """Return the fractions with small numerator and denominator that these numbers represent modulo `modulus`."""
     bound = math.isqrt(modulus // 2)
     common, out = 1, []
     for value in values:
-        # most denominators divide the one found so far
+        # try the common denominator so far first: most denominators divide it
+        # extended Euclid, stopped halfway (Wang 1981)
         before, now, low, high = modulus, value * common % modulus, 0, 1
         while now > bound:
             q = before // now
@@ -588,13 +604,13 @@ def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> b
 
 
 def simple_ratio(values: NDArray[np.float64], max_denominator: int) -> list[int] | None:
-    """Return whole numbers in the ratio of these values to within CLOSE; None where the denominators are greater."""
+    """Return integers in the ratio of these values to within CLOSE; None where the denominators are larger."""
     top = float(values.max(initial=0.0))
     if top <= 0:
         return None
-    parts = (values / top).tolist()
-    ratios = [Fraction(part).limit_denominator(max_denominator) if part > CLOSE else Fraction(0) for part in parts]
-    if any(abs(float(ratio) - part) > CLOSE for ratio, part in zip(ratios, parts, strict=True)):
+    fractions = (values / top).tolist()
+    ratios = [Fraction(x).limit_denominator(max_denominator) if x > CLOSE else Fraction(0) for x in fractions]
+    if any(abs(float(ratio) - x) > CLOSE for ratio, x in zip(ratios, fractions, strict=True)):
         return None
     common = math.lcm(*(ratio.denominator for ratio in ratios))
     return [int(ratio * common) for ratio in ratios]

@@ -1,15 +1,26 @@
-"""Allreduce on links alike in both directions: undirected spanning trees, packed exactly at the greatest rate.
+"""Allreduce on symmetric links: undirected spanning trees, packed exactly at the greatest rate tau.
 
-tau = min over partitions of capacity between the parts / (parts - 1) (Tutte; Nash-Williams; Cunningham): every tree
-crosses a partition at least parts - 1 times, and a fractional packing attains it. A tree is used up (reduce) and down
-(broadcast), so trees at rate tau make an allreduce at tau, which no schedule beats (core.bounds). The packing is found
-in whole numbers: with tau = p/q and capacities times q, there are trees of total weight p. It goes by orientation
-(Frank): within the capacity that a forest may use, every vertex but a root can be given p of the capacity that meets
-it; then p arborescences exist (Edmonds), and are cut off one after the other, each as heavily as a flow allows
-(Lovász).
+A tree is used up (reduce) and down (broadcast), in both directions of its links, so undirected trees of total rate tau
+make an allreduce at tau, which no schedule beats (core.bounds). The rate is
+
+    tau = min over partitions of the ranks of   capacity between the parts / (number of parts - 1)
+
+because every spanning tree crosses a partition at least (parts - 1) times; a fractional packing attains the minimum
+(Tutte 1961; Nash-Williams 1961; computed after Cunningham 1985).
+
+Example: a ring of n ranks. The finest partition has n links and n parts, so tau = n / (n - 1): the n paths that each
+omit one link, at rate 1 / (n - 1) each.
+
+The packing is constructed in integers. With tau = p/q, multiply capacities by q; then trees of total weight p exist:
+
+    1. weakest partition: all that crosses it is used up, so what joins the parts and what lies inside each part can be
+       packed separately and combined (`pack_edges`)
+    2. orientation (Frank): choose how much of each edge counts at which end, so that every vertex but a root has p in
+       total (`_Orientation`, by maximum flow)
+    3. then p arborescences exist (Edmonds). They are cut off one after the other, each as heavily as Lovász's condition
+       allows: the remaining capacity must still let every vertex be reached by the remaining weight (`Arborescences`)
 
 Suitable machines have ranks joined directly, each link with an equal one back, no switches and no narrow shared limits.
-Elsewhere forests for reducescatter and allgather do better, or a linear program is needed.
 """
 
 from __future__ import annotations
@@ -39,7 +50,9 @@ Plain = tuple[int, int, int]  # a, b, capacity
 
 
 class Edge(NamedTuple):
-    """Joins vertices a and b (numbers among the members); whole capacity in units; the link a to b and the one back."""
+    """Joins vertices a and b (numbers among the members), with integral capacity in units and the links a to b and
+    back.
+    """
 
     a: int
     b: int
@@ -49,7 +62,7 @@ class Edge(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """From a vertex to a vertex, with whole capacity in units, over these links."""
+    """From a vertex to a vertex, with integral capacity in units, over these links."""
 
     a: int
     b: int
@@ -86,10 +99,10 @@ class Directed:
 def undirected_machine(
     topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
 ) -> Undirected:
-    """The links between these ranks (default: all), in pairs there and back. O(links log links).
+    """Return the links between these ranks (default: all), paired with their opposites. O(links log links).
 
-    Unsupported where a switch or a narrow shared limit is met or a link has no equal one back; Invalid where some
-    rank is cut off.
+    Raises Unsupported at a switch, a narrow shared limit or a link without an equal opposite; Invalid if a rank is cut
+    off.
     """
     machine = directed_machine(topology, members, unit)
     unpaired: dict[tuple[int, int, int], list[int]] = {}
@@ -116,9 +129,10 @@ def undirected_machine(
 def directed_machine(
     topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
 ) -> Directed:
-    """The links between these ranks (default: all) as arcs. O(links). Unsupported as for `undirected`.
+    """Return the links between these ranks (default: all) as arcs. O(links). Raises Unsupported as
+    `undirected_machine`.
 
-    The unit is the greatest of which all bandwidths, and `unit` if given, are whole multiples.
+    The unit is the largest that divides all bandwidths, and `unit` if specified.
     """
     ranks = tuple(range(topology.ranks) if members is None else sorted(set(members)))
     if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
@@ -185,24 +199,26 @@ def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -
 
 
 def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDArray[Any]]:
-    """Tails, heads and capacities, one for each joined pair."""
+    """Return tails, heads and capacities with one entry per joined pair."""
     total: dict[tuple[int, int], int] = {}
     for a, b, capacity in arcs:
         total[a, b] = total.get((a, b), 0) + capacity
     pairs = sorted(total)
     capacities = [total[pair] for pair in pairs]
+    # Python ints where int64 could overflow
     small = sum(capacities) * 4 < 2**62
     tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
     return tail, head, np.array(capacities, np.int64 if small else object)
 
 
 def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """A longest path of a tree, and how far every vertex is from where it begins. O(vertices)."""
+    """Return a longest path of a tree, and every vertex's distance from its first end. O(vertices)."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     for a, b in pairs:
         near[a].append(b)
         near[b].append(a)
     start = 0
+    # two breadth-first searches: the farthest vertex from anywhere is an end of a longest path
     for _ in range(2):
         depth, previous = [-1] * vertices, [-1] * vertices
         depth[start] = 0
@@ -220,7 +236,7 @@ def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[
 
 
 def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """The depth of a tree that hangs from its middle."""
+    """Return the depth of a tree that hangs from its middle."""
     return len(longest_path(vertices, pairs)[0]) // 2
 
 
@@ -249,7 +265,7 @@ def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction, root:
 
 
 def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
-    """The arborescence of these arcs from the root."""
+    """Return the arborescence of these arcs from the root."""
     into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
     depth = {machine.members.index(root): 0}
     hops = []
@@ -280,10 +296,10 @@ def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
 def pack_edges(
     vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]
 ) -> list[Weighted]:
-    """Spanning trees of weights that add up to tau.numerator, within tau.denominator times the capacities.
+    """Return spanning trees of weights that sum to tau.numerator, within tau.denominator times the capacities.
 
-    `partition` is a weakest partition, so all that crosses it is used up and each tree crosses it as seldom as it can:
-    what joins the parts and what lies in each are packed apart, and laid side by side.
+    `partition` is a weakest partition, so each tree crosses it as seldom as it can: what joins its parts and what lies
+    in each are packed separately, and combined.
     """
     goal, scale = tau.numerator, tau.denominator
     owner = {v: i for i, side in enumerate(partition) for v in side}
@@ -304,7 +320,7 @@ def _renumber_edges(trees: list[Weighted], numbers: Sequence[int]) -> list[Weigh
 
 
 def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
-    """Packings of equal total weight as one: each tree joins one of every layer, by the common refinement."""
+    """Combine packings of equal total weight: each tree joins one tree of every layer, by the common refinement."""
     stacks = [sorted(layer, reverse=True) for layer in layers]
     weight_of: dict[tuple[int, ...], int] = {}
     at = [0] * len(stacks)
@@ -323,19 +339,21 @@ def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
 
 
 def _pack_base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighted]:
-    """Spanning trees of total weight `goal`, where no partition forbids it."""
+    """Return spanning trees of total weight `goal`, where no partition forbids it."""
     orientation = _Orientation(vertices, edges, goal)
     arcs, amount = orientation.to_arcs()
     arborescences = Arborescences(vertices, arcs, amount, orientation.root).pack_all(goal)
-    return [(weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences]
+    return [
+        (weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences
+    ]  # arcs 2e and 2e + 1 are edge e
 
 
 class _Orientation:
-    """How much of each edge is kept, and at which of its ends it counts: at most `goal` at each vertex.
+    """How much of each edge is used, and at which of its ends it counts: at most `goal` at each vertex.
 
-    Edges come in one by one, each kept as far as no set S of vertices holds more than goal * (|S| - 1): that much
-    room can be gathered at its ends by turning edges round (Hakimi; a maximum flow). O(edges) maximum flows, one
-    where all of every edge fits.
+    Edges are added one by one, each as far as no set S of vertices then has more than goal * (|S| - 1): that much room
+    can be gathered at its ends by reorienting edges (Hakimi 1965; a maximum flow). O(edges) maximum flows, or one if
+    all of every edge fits.
     """
 
     def __init__(self, vertices: int, edges: Sequence[Plain], goal: int) -> None:
@@ -348,14 +366,15 @@ class _Orientation:
             self.held = self._orient_each()
 
     def to_arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
+        """Return arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
         pairs = [pair for a, b, _ in self.edges for pair in ((a, b), (b, a))]
         return pairs, [x for at_a, at_b in self.held for x in (at_b, at_a)]
 
     def _orient_all(self) -> list[tuple[int, int]]:
-        """All of every edge to its ends, so that every vertex but the root has `goal`."""
+        """Assign all of every edge to its ends so that every vertex but the root has `goal`: one maximum flow."""
         n, m = self.vertices, len(self.edges)
         source, sink = n + m, n + m + 1
+        # flow network: source -> edge -> its two ends -> sink
         tail, head, capacity = [source] * m, [n + e for e in range(m)], [c for *_, c in self.edges]
         for e, (a, b, c) in enumerate(self.edges):
             tail += [n + e, n + e]
@@ -369,7 +388,9 @@ class _Orientation:
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
     def _orient_each(self) -> list[tuple[int, int]]:
-        """The widest edges first. What an edge counts at one end may move to the other: an arc between them."""
+        """Add edges by descending capacity. What an edge counts at one end may move to the other: an arc between
+        them.
+        """
         n, goal = self.vertices, self.goal
         kept_at_ends = [(0, 0)] * len(self.edges)
         order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
@@ -378,6 +399,7 @@ class _Orientation:
             a, b, capacity = self.edges[e]
             kept_at_ends = self._gather_room(kept_at_ends, (a, b), goal + capacity)
             room_a, room_b = (goal - self._vertex_load(kept_at_ends, v) for v in (a, b))
+            # goal of the room must remain: it is what the tree condition |S| - 1 (not |S|) leaves free
             keep = min(capacity, room_a + room_b - goal)
             kept_at_ends[e] = (min(keep, room_a), keep - min(keep, room_a))
             missing -= keep
@@ -389,7 +411,7 @@ class _Orientation:
         return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True))
 
     def _gather_room(self, kept_at_ends: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
-        """Edges turned round until these vertices have `want` of room together, or as much as can be."""
+        """Reorient edges until these vertices have `want` of room together, or as much as possible."""
         n, goal = self.vertices, self.goal
         load = [0] * n
         for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
@@ -407,7 +429,7 @@ class _Orientation:
             tail.append(v)
             head.append(n + 1)
             capacity.append(0 if v in at else goal - load[v])
-        tail.append(n + 2)  # no more than is missing
+        tail.append(n + 2)  # limit the flow to what is missing
         head.append(n)
         capacity.append(missing)
         flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
@@ -416,14 +438,14 @@ class _Orientation:
 
 
 class Arborescences:
-    """Whole capacities in which every vertex but the root can be reached `goal` times over, by disjoint ways.
+    """Pack arborescences from one root, where every vertex can be reached `goal` times over by disjoint paths.
 
-    For one root; for many see arborescences, whose flows are kept from tree to tree. With one root flows made anew by
-    a compiled library are the quicker ones, tenfold on 128 ranks.
+    Such arborescences of total weight `goal` exist (Edmonds). One is grown arc by arc, its weight as great as lets the
+    rest be packed: an arc from u (in the tree) to v can take w more if the flow from u and the root to v exceeds what
+    all other trees need by w (Lovász's condition, for all sets with v and without u).
 
-    Such arborescences of total weight `goal` exist (Edmonds). One is grown arc by arc and its weight kept as great as
-    lets the rest be packed: an arc from u (in the tree) to v can take w more if the flow from u and the root to v
-    exceeds what all other trees need by w (Lovász's condition, for all sets with v and without u).
+    For many roots see forest.Packing, which updates its flows from tree to tree. With one root, new flows by a compiled
+    library are ten times faster on 128 ranks.
     """
 
     def __init__(self, vertices: int, arcs: Sequence[tuple[int, int]], capacity: Sequence[int], root: int) -> None:
@@ -439,7 +461,7 @@ class Arborescences:
         return [(weight, chosen) for chosen, weight in weight_of.items()]
 
     def _start_flows(self) -> None:
-        """The arcs that are not yet used up, and the network of them."""
+        """Build the network of the arcs that are not used up."""
         n, remaining = self.vertices, self.left
         live = [e for e in range(len(self.arcs)) if remaining[e]]
         self.place = {e: i for i, e in enumerate(live)}
@@ -453,14 +475,14 @@ class Arborescences:
         self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))  # n feeds any vertex, where opened
 
     def _cut_tree(self, goal: int) -> Weighted:
-        """One arborescence, as heavy as it grows: arcs near the root and wide ones first."""
+        """Grow one arborescence as heavy as possible, arcs near the root and wide ones first."""
         self._start_flows()
         widest_in = [max((self.left[e] for e in into), default=0) for into in self.into]
         weight = min([goal, *(widest_in[v] for v in range(self.vertices) if v != self.root)])
         depth = {self.root: 0}
         chosen: list[int] = []
-        ready: list[tuple[int, int, int]] = []  # arcs out of the tree that may take all of the weight
-        aside: dict[int, int] = {}  # those that cannot, and what they take at most
+        ready: list[tuple[int, int, int]] = []  # (depth, -capacity, arc) out of the tree that may take the whole weight
+        aside: dict[int, int] = {}  # arcs that cannot, with an upper bound on what they take
 
         def offer(e: int) -> None:
             if self.left[e] >= weight:
@@ -478,7 +500,7 @@ class Arborescences:
                     if slack >= weight:
                         break
                     aside[e] = slack
-            else:  # all of the tree so far gets lighter
+            else:  # no arc takes the whole weight: lower the weight of the whole tree
                 aside = {e: widest_in for e, widest_in in aside.items() if self.arcs[e][1] not in depth}
                 e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
@@ -502,7 +524,9 @@ class Arborescences:
         self.now[self.place[e]] -= weight
 
     def _widest_arc(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
-        """The arc that takes most: what is known is at most what was found when the tree was smaller."""
+        """Return the arc that can take most. Bounds in `aside` were computed for a smaller tree, so they are still
+        upper bounds.
+        """
         best, max_slack = -1, 0
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
             if aside[e] <= max_slack:
@@ -513,9 +537,10 @@ class Arborescences:
         return best, max_slack
 
     def _spare_flow(self, e: int, rest: int, weight: int) -> int:
-        """How much more than `rest` flows to the head of an arc from its tail and the root: weight, if that much."""
+        """Return how much more than `rest` flows to the head of an arc from its tail and the root, up to `weight`."""
         u, v = self.arcs[e]
         enough = rest + weight
+        # cheap test first: paths of at most two arcs often carry enough, and need no maximum flow
         fed = [0] * self.vertices
         for w in {u, self.root}:
             for other in self.out[w]:
@@ -525,7 +550,7 @@ class Arborescences:
         for other in self.into[v]:
             near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.left[other]
         if sum(min(x, fed[w]) for w, x in near.items()) >= enough:
-            return weight  # paths of one or two arcs do
+            return weight  # paths of one or two arcs suffice
         opened = [0] * self.vertices
         opened[u] = opened[self.root] = enough
         source = u if u == self.root else self.vertices
@@ -533,7 +558,7 @@ class Arborescences:
 
 
 def _central_vertex(vertices: int, edges: Sequence[Plain]) -> int:
-    """A vertex from which none is far; of these one that is met by most capacity."""
+    """Return a vertex of least eccentricity, of these the one with most capacity."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     width = [0] * vertices
     for a, b, capacity in edges:
@@ -556,9 +581,9 @@ def _central_vertex(vertices: int, edges: Sequence[Plain]) -> int:
 
 
 def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int], source: int, sink: int) -> list[int]:
-    """How much a maximum flow sends over every arc, in whole numbers of any size.
+    """Return the flow on every arc of a maximum flow, as integers of any size.
 
-    Doubles hold sums up to 2^53: larger ones come by capacity scaling, 20 bits at a time from the top.
+    igraph computes in doubles, exact up to 2^53. Larger capacities are handled by capacity scaling, 20 bits at a time.
     """
     import igraph
 

@@ -7,10 +7,13 @@ the cuts allow. A cheap guess that spreads evenly usually suffices; only where i
 An unbalanced switch is tried in the same manner, which may lose rate; that is then detected. Every arc remembers the
 links it is made of (`Wires`).
 
-`SinkFlows` answers the question of splitting and packing, how much capacity may be taken away: it keeps a maximum flow
-per sink while capacities change. That the flow exists proves the sink served; taking capacity away only pushes the
-excess onto other paths. A change that removes a units lowers a cut's capacity by a or not at all, so if d units of some
-sink's flow find no other path, a - d is exactly the most that may be removed.
+Example: 4 ranks on one switch, 3 units in and out each. The even guess gives 1 unit to each of the 12 ordered pairs:
+a complete graph, with the same cuts between ranks as before.
+
+`SinkFlows` answers the central question of splitting and of packing (forest.py): how much capacity may be removed? It
+maintains a maximum flow per sink while capacities change. The flow's existence proves that the sink is served; removing
+capacity only pushes the excess onto other paths. A change that removes a units lowers a cut's capacity by a or not at
+all, so if d units of some sink's flow find no other path, exactly a - d units may be removed.
 
 Capacities are Python ints: exact for any size. The open arcs of a sink's flow are one bit mask per node, so a search
 takes one operation per node and not per arc. Measured (CPU seconds, packing the forest of 128 GPUs in 16 boxes):
@@ -31,27 +34,29 @@ from antiphon.core.bounds.network import Network
 from antiphon.core.topology import SharedLimit, Topology
 
 Arc = tuple[int, int]
-Amounts = dict[Arc, int]  # (from, to) -> how much of it passes through the switch
+Amounts = dict[Arc, int]  # (from, to) -> amount that passes through the switch
 Path = tuple[int, ...]
-Pieces = dict[Arc, dict[Path, int]]  # what each arc is made of: paths of links, with capacities
+Pieces = dict[Arc, dict[Path, int]]  # composition of each arc: paths of links, with capacities
 
 
 def without_switches(
     wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int], *, guess: bool = True
 ) -> Pieces | None:
-    """Arcs between ranks, through which every sink can still get every root's supply, as it could before.
+    """Return arcs between ranks through which every sink can still receive every root's supply.
 
     `pieces`: arcs between ranks and switches. None where some switch could not be removed: never if all are balanced
-    and every rank is a sink. O(switches * ports^2), and where the guess loses rate (or without it)
-    O(ports^2 * sinks) searches for that switch.
+    and every rank is a sink. O(switches * ports^2), and where the guess loses rate (or without it) O(ports^2 * sinks)
+    searches for that switch.
     """
     order = _switches_far_first(wires, pieces)
+    # first guess all switches at once, checked by one cut computation
     if guess:
         guessed = pieces
         for switch in order:
             guessed = _split_off(wires, guessed, switch, _even_amounts(guessed, switch, wires.nodes))
         if not order or serves_all_sinks(wires, guessed, supply, sinks):
             return guessed
+    # the guess loses rate somewhere: go switch by switch, exactly where necessary
     for switch in order:
         amounts = _even_amounts(pieces, switch, wires.nodes) if guess else {}
         tried = _split_off(wires, pieces, switch, amounts)
@@ -79,13 +84,13 @@ def _switches_far_first(wires: Wires, pieces: Pieces) -> list[int]:
 
 
 def serves_all_sinks(wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int]) -> bool:
-    """Whether every sink can get all of the supply, by the tightest cut."""
+    """Return whether every sink can receive all of the supply, by the tightest cut."""
     supplies: dict[tuple[int, ...], int] = {(root,): amount for root, amount in supply.items()}
     return bool(pieces) and tightest_cut(wires.to_network(pieces), supplies, sinks)[1] >= 1
 
 
 def _port_capacities(pieces: Pieces, switch: int) -> tuple[dict[int, int], dict[int, int]]:
-    """What enters the switch, by node, and what leaves it."""
+    """Return the capacity that enters the switch, by node, and the capacity that leaves it."""
     arcs = sorted(arc for arc in pieces if switch in arc)
     into = {tail: sum(pieces[tail, head].values()) for tail, head in arcs if head == switch}
     out = {head: sum(pieces[tail, head].values()) for tail, head in arcs if tail == switch}
@@ -93,7 +98,10 @@ def _port_capacities(pieces: Pieces, switch: int) -> tuple[dict[int, int], dict[
 
 
 def _port_groups(pieces: Pieces, switch: int, ports: Sequence[int], nodes: int) -> dict[int, tuple[int, int]]:
-    """What hangs together without the switch: each port's group and its place there. If all does, each is alone."""
+    """Return for each port its connected component without the switch, and its place there.
+
+    If the rest is connected, each port is a group of its own.
+    """
     import igraph
 
     graph = igraph.Graph(nodes, [arc for arc in pieces if switch not in arc])
@@ -111,11 +119,11 @@ def _port_groups(pieces: Pieces, switch: int, ports: Sequence[int], nodes: int) 
 
 
 def _pair_stages(pieces: Pieces, switch: int, nodes: int) -> list[list[Arc]]:
-    """All pairs (from, to) in three stages: to other groups, within a group, back to where it came from.
+    """Return all pairs (from, to) in three stages: to other groups, within a group, back to the same node.
 
-    In a stage by turns: each node has one partner in a turn, another in the next; first those that other switches
-    have joined it with least, of these those of its own place in the other groups (so that each card feeds its like
-    in the other boxes).
+    Within a stage in turns, such that each node has another partner in each turn: first the pairs with the least
+    capacity between them so far, of these the ones with equal place in their groups (so each card feeds its peers in
+    other boxes).
     """
     into, out = _port_capacities(pieces, switch)
     where = _port_groups(pieces, switch, sorted({*into, *out}), nodes)
@@ -136,8 +144,8 @@ def _pair_stages(pieces: Pieces, switch: int, nodes: int) -> list[list[Arc]]:
 
 
 def _even_amounts(pieces: Pieces, switch: int, nodes: int) -> Amounts:
-    """An even spread, stage by stage: in proportion to what the others take, the remainders one by one by turns,
-    then whatever is left.
+    """Return an even distribution, stage by stage: in proportion to the ports, then single units in turns, then all
+    that remains.
     """
     into, out = _port_capacities(pieces, switch)
     amounts: Amounts = {}
@@ -159,8 +167,10 @@ def _even_amounts(pieces: Pieces, switch: int, nodes: int) -> Amounts:
 
 
 def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> Pieces:
-    """Return the pieces without the switch: what came in leaves as `amounts` say, with joined paths. What would return
-    to the node it came from is dropped."""
+    """Remove the switch from the pieces: what came in leaves as `amounts` specify, with joined paths.
+
+    What would return to the node that it came from is dropped.
+    """
     rest = {arc: list(capacities.items()) for arc, capacities in sorted(pieces.items()) if switch in arc}
     remaining_pieces = {arc: dict(capacities) for arc, capacities in pieces.items() if switch not in arc}
     for (tail, head), amount in amounts.items():
@@ -181,9 +191,9 @@ def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> P
 
 
 class ExactSplit:
-    """Split off one switch, by as much per pair as leaves every sink served, exactly.
+    """Split off one switch exactly: each pair by as much as leaves every sink served.
 
-    `flows`: one per sink. They carry all of the supply after each `split`, whatever that was asked for.
+    Invariant: after each `split_pair`, every sink's flow carries all of the supply.
     """
 
     def __init__(
@@ -198,7 +208,9 @@ class ExactSplit:
         self.pairs = [pair for stage in _pair_stages(pieces, switch, wires.nodes) for pair in stage]
 
     def split_all_pairs(self, guess: Amounts) -> Amounts:
-        """How much of each pair passes: first as much of the guess as may be, then of every pair."""
+        """Return the amount of each pair: first as much of the guess as possible, then as much as possible of every
+        pair.
+        """
         amounts: Amounts = {}
         for pair, limit in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
             amount = self.split_pair(self.index[pair[0]], self.index[pair[1]], limit)
@@ -207,14 +219,16 @@ class ExactSplit:
         return amounts
 
     def split_pair(self, tail: int, head: int, limit: int) -> int:
-        """Move up to `limit` (-1: as much as possible) of tail -> switch -> head to an arc tail -> head; return how
-        much."""
+        """Move up to `limit` (-1: as much as possible) of tail -> switch -> head to an arc tail -> head; return the
+        amount.
+        """
         flows = self.flows
         into, out = flows.at[tail][self.switch], flows.at[self.switch][head]
         amount = min(flows.capacity[into], flows.capacity[out])
         amount = amount if limit < 0 else min(amount, limit)
         if not amount:
             return 0
+        # optimistically move everything, then give back what some sink's flow cannot do without
         direct = flows.add_arc(tail, head, amount) if tail != head else -1
         flows.capacity[into] -= amount
         flows.capacity[out] -= amount
@@ -224,13 +238,15 @@ class ExactSplit:
                 amount -= lacking
                 for arc in (into, out):
                     flows.widen_arc(arc, lacking)
-                    flows.refresh_both(sink, arc)  # what found no way fills what was given back
+                    flows.refresh_both(sink, arc)  # the unplaced flow uses the returned capacity
                 if direct >= 0:
                     self._lower_arc(direct, lacking, sink)
         return amount
 
     def _reroute_sink(self, sink: int, into: int, out: int, direct: int) -> int:
-        """Fit the sink's flow to what the arcs through the switch still hold; what finds no way."""
+        """Fit the sink's flow to the remaining capacity through the switch; return the amount that finds no other
+        path.
+        """
         flows = self.flows
         used = [flows.flow[into][sink], flows.flow[out][sink]]
         if used[0] < flows.capacity[into] and used[1] < flows.capacity[out]:
@@ -250,7 +266,7 @@ class ExactSplit:
         return lacking
 
     def _lower_arc(self, arc: int, amount: int, last: int) -> None:
-        """The new arc gets less than thought; what it carried of that fits through the switch again."""
+        """Reduce the new arc's capacity; flow that it carried returns to the path through the switch."""
         flows = self.flows
         flows.capacity[arc] -= amount
         for sink in range(flows.sinks):
@@ -263,9 +279,9 @@ class ExactSplit:
 class Wires:
     """Links by their ends, with capacities in units of resources.scale.
 
-    A shared limit whose links all begin at one node, or all end at one, is the same as one more switch between them
-    and that node, joined to it by one link of the limit's capacity. Such switches have the numbers after the
-    topology's nodes, such links those after its links, in the order of limits.
+    A shared limit whose links all begin (or all end) at one node equals one more switch between them and that node,
+    joined to it by one link of the limit's capacity. Such switches are numbered after the topology's nodes, such links
+    after its links, in the order of limits.
     """
 
     ranks: int
@@ -276,9 +292,7 @@ class Wires:
     capacity: tuple[int, ...]
 
     def to_pieces(self, factor: int = 1) -> Pieces:
-        """Every link as a piece of the arc it belongs to, capacities times the factor. Links without any are left
-        out.
-        """
+        """Return every link as a piece of its arc, capacities times the factor, without links of capacity 0."""
         pieces: Pieces = {}
         for link, (tail, head, capacity) in enumerate(zip(self.tail, self.head, self.capacity, strict=True)):
             if capacity:
@@ -286,7 +300,7 @@ class Wires:
         return pieces
 
     def to_network(self, pieces: Mapping[Arc, Mapping[Path, int]]) -> Network:
-        """The same arcs, as cuts see them."""
+        """Return the arcs as a `Network`, for cuts."""
         arcs = sorted(pieces)
         amounts = [sum(pieces[arc].values()) for arc in arcs]
         kind = np.int64 if 4 * sum(amounts) < 2**62 else object
@@ -294,7 +308,7 @@ class Wires:
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, kind))
 
     def join_paths(self, first: Path, second: Path) -> Path:
-        """One path after the other, without the way round where it comes back to a switch."""
+        """Return the concatenation of two paths without the loop where it returns to a switch."""
         path: list[int] = []
         for link in (*first, *second):
             path.append(link)
@@ -305,12 +319,12 @@ class Wires:
         return tuple(path)
 
     def links_of(self, path: Path) -> Path:
-        """The topology's own links of a path."""
+        """Return the topology's own links of a path."""
         return tuple(link for link in path if link < self.real)
 
 
 def wires_of(topology: Topology) -> Wires | None:
-    """None where a shared limit cannot be drawn: its links have no common end, or are in other limits too."""
+    """Return the wires; None where a shared limit cannot be drawn: no common end, or links in several limits."""
     resources = topology.resources
     width = [resources.capacity[klass] for klass in resources.klass.tolist()]
     tail, head, capacity = topology.link_src.tolist(), topology.link_dst.tolist(), width[: topology.links]
@@ -334,7 +348,7 @@ def wires_of(topology: Topology) -> Wires | None:
 
 
 def _common_end(topology: Topology, limit: SharedLimit) -> int | None:
-    """0 if all its links begin at one node, 1 if all end at one."""
+    """Return 0 if all the limit's links begin at one node, 1 if all end at one, else None."""
     links = list(limit.links)
     for side, ends in enumerate((topology.link_src, topology.link_dst)):
         if len(set(ends[links].tolist())) == 1:
@@ -343,7 +357,7 @@ def _common_end(topology: Topology, limit: SharedLimit) -> int | None:
 
 
 def set_bits(mask: int) -> list[int]:
-    """The numbers of the bits that are set, ascending."""
+    """Return the numbers of the set bits, ascending."""
     numbers = []
     while mask:
         low = mask & -mask
@@ -353,12 +367,12 @@ def set_bits(mask: int) -> list[int]:
 
 
 class SinkFlows:
-    """Nodes 0..nodes-1, of which 0..sinks-1 are sinks; one arc per pair; for every sink a flow that brings it all
-    of every root's supply.
+    """For every sink a flow that brings it each root's whole supply, maintained under changes of capacity.
 
-    `capacity[arc]`, `flow[arc][sink]`; `open[sink][x]`: the nodes that more of the sink's flow could go to from x.
-    Beside the roots there may be one growing tree: what the sink gets of it starts at `taken[node][sink]`, wherever
-    the tree already is; `sources[sink]` is the mask of these nodes.
+    Nodes 0..nodes-1, of which 0..sinks-1 are sinks; one arc per pair. `capacity[arc]`, `flow[arc][sink]`;
+    `open[sink][x]`: mask of nodes to which more of the sink's flow could go from x (residual arcs). Besides the roots
+    there may be one growing tree. What the sink gets of it starts at `taken[node][sink]`, anywhere in the tree;
+    `sources[sink]` is the mask of these nodes.
     """
 
     def __init__(self, nodes: int, sinks: int, arcs: Mapping[Arc, int], supply: Mapping[int, int]) -> None:
@@ -381,7 +395,7 @@ class SinkFlows:
         )
 
     def add_arc(self, tail: int, head: int, capacity: int) -> int:
-        """The arc from tail to head, made where there is none; its capacity grows by `capacity`."""
+        """Add capacity from tail to head, creating the arc if necessary; return its number."""
         arc = self.at[tail][head]
         if arc < 0:
             arc = self.at[tail][head] = len(self.tail)
@@ -393,7 +407,7 @@ class SinkFlows:
         return arc
 
     def widen_arc(self, arc: int, gain: int) -> None:
-        """The arc gains capacity."""
+        """Increase the arc's capacity."""
         if gain > 0:
             self.capacity[arc] += gain
             tail, bit = self.tail[arc], 1 << self.head[arc]
@@ -401,7 +415,9 @@ class SinkFlows:
                 masks[tail] |= bit
 
     def refresh_pair(self, sink: int, tail: int, head: int) -> None:
-        """Whether more of the sink's flow could go from tail to head: along the arc, or by cancelling the arc back."""
+        """Update whether more of the sink's flow could go from tail to head, along the arc or by cancelling the
+        opposite one.
+        """
         forward, back = self.at[tail][head], self.at[head][tail]
         if (forward >= 0 and self.flow[forward][sink] < self.capacity[forward]) or (
             back >= 0 and self.flow[back][sink] > 0
@@ -415,9 +431,9 @@ class SinkFlows:
         self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
     def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
-        """Send more of the sink's flow from start to some goal; what finds no way.
+        """Send more of the sink's flow from start to some goal (shortest augmenting paths); return what finds no path.
 
-        With `goal`, the goals are that node and the sources of the growing tree, from which it goes on to `goal`
+        With `goal`, the goals are that node and the sources of the growing tree, from which it continues to `goal`
         within the tree.
         """
         while amount:
@@ -440,7 +456,7 @@ class SinkFlows:
 
     @staticmethod
     def _shortest_path(masks: Sequence[int], start: int, goals: int) -> list[int] | None:
-        """The nodes of a path with the fewest arcs to some goal. O(nodes) operations on masks."""
+        """Return the nodes of a path with the fewest arcs to some goal. O(nodes) operations on masks."""
         if goals >> start & 1:
             return [start]
         visited, level = 1 << start, [start]
@@ -469,7 +485,7 @@ class SinkFlows:
         return room + (self.flow[back][sink] if back >= 0 else 0)
 
     def send_flow(self, sink: int, x: int, y: int, amount: int) -> None:
-        """Along an arc with room: what flows the other way is cancelled first."""
+        """Send flow along an arc with room; opposite flow is cancelled first."""
         forward, back = self.at[x][y], self.at[y][x]
         if back >= 0:
             cancelled = min(amount, self.flow[back][sink])
@@ -481,7 +497,7 @@ class SinkFlows:
         self.open[sink][y] |= 1 << x
 
     def move_taken(self, sink: int, old: int, new: int, amount: int) -> None:
-        """The sink gets that much of the growing tree from another of its nodes, or (-1) no longer from it."""
+        """Let the sink get this much of the growing tree from another of its nodes, or (-1) no longer from the tree."""
         remaining = self.taken[old][sink] = self.taken[old][sink] - amount
         if not remaining:
             self.sources[sink] &= ~(1 << old)
@@ -490,7 +506,7 @@ class SinkFlows:
             self.sources[sink] |= 1 << new
 
     def restore_taken(self, sink: int, arc: int) -> None:
-        """What the sink gets from the growing tree at the arc's head goes over the arc again."""
+        """Send what the sink gets from the growing tree at the arc's head over the arc again."""
         tail, head = self.tail[arc], self.head[arc]
         back = self.taken[head][sink]
         if back:
@@ -499,7 +515,7 @@ class SinkFlows:
         self.refresh_both(sink, arc)
 
     def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
-        """Take off the arc what exceeds its capacity; return what finds no other way, and put that back on it.
+        """Reroute what exceeds the arc's capacity; return what finds no other path, and put that back on the arc.
 
         `goal`: the arc's head, if the growing tree could then reach it by itself.
         """

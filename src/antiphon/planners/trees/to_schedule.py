@@ -1,12 +1,18 @@
 """From packed trees to schedules: every tree carries its share of the data.
 
-Exact packings may have shares with denominators of many digits, so `rounded_trees` first puts the shares over one small
-denominator. Then `spread` (a broadcast or allgather), `reduce_and_spread` (an allreduce) or, for trees known only up to
-symmetry, `spread_images` and `Mirrored.schedule` make rows of the trees.
+Exact packings may have shares with denominators of many digits, but a schedule needs chunks of equal units. So
+`rounded_trees` first puts the shares over one small denominator k, then rows are made of the trees:
 
-Rounding: the shares of each root's trees become whole numbers over k that add up to k, by largest remainders. Of the
-denominators up to the greatest allowed, those nearest to the shares are compared by the loads of links and shared
-limits; with few trees, units are moved off the fullest links. The loss is exact, and reported.
+    `spread_trees`                          broadcast or allgather
+    `reduce_and_spread`                     allreduce: up to a root and down again
+    `spread_images`, `Mirrored.to_schedule` the same for trees known only up to symmetry, computed in columns
+
+Rounding: the shares of each root's trees become integers that sum to k, by largest remainders. Among denominators up to
+the limit, those nearest to the exact shares are compared by the loads of links and shared limits; with few trees, units
+are then moved off the fullest links. The loss of rate is computed exactly and reported.
+
+Example: rates 1/3, 1/3, 1/3 need k = 3, nothing lost. Rates 0.501 and 0.499 become 1/2 and 1/2 with k = 2: the second
+tree's links are loaded by 0.5 / 0.499, so 0.2 % of the rate is lost.
 """
 
 from __future__ import annotations
@@ -37,21 +43,21 @@ from antiphon.planners.shared.rows import Row, schedule_of
 
 Leg = tuple[int, int, Path, int]
 MOST = 1024
-MOST_LOSS = Fraction(1, 200)  # where no denominator is asked for, greater ones are tried until no more is lost
+MOST_LOSS = Fraction(1, 200)  # without the option, double the denominator until no more than this is lost
 HIGHEST = 2**20
-TRIED = 64  # denominators that are held against the loads
-EVENED = 8  # the best of them are improved, where there are few
+TRIED = 64  # denominators whose loads are computed
+EVENED = 8  # best ones that are improved, with few trees
 MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100
-BETTER = 1e-9  # of the time, which greater denominators must save
+BETTER = 1e-9  # relative time that a larger denominator must save
 Item = TypeVar("Item", bound="Rated")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Data flows from the root down, at `rate` bytes per second.
+    """Data flow from the root down, at `rate` bytes per second.
 
-    `hops`: every rank but the root and how it is reached, by rank; ranks that only pass data on are among them. Where
-    the tree is to be used up as well (an allreduce), every hop names its links back.
+    `hops`: every rank but the root and how it is reached, by rank, relaying ranks included. If the tree is also used
+    upwards (allreduce), every hop names its links back.
     """
 
     root: int
@@ -64,9 +70,9 @@ class Tree:
 
 
 def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
-    """Send every block from its source along the trees of that rank to all ranks that want it. O(rows).
+    """Send every block from its source along that rank's trees to all ranks that need it. O(rows).
 
-    Ranks that want no block of a tree and lead to none that does are left out, so it serves a scatter, too.
+    Branches that lead to no such rank are pruned, so this serves a scatter, too.
     """
     relation = collective.relation
     source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
@@ -93,8 +99,11 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
 
 @dataclass(frozen=True)
 class Pair:
-    """Part of an allreduce: to the root along `up` and back along `down`. A leg of `up` is (rank, parent, links from
-    the rank to its parent, depth), one of `down` the same with the links from the parent."""
+    """Part of an allreduce: to the root along `up` and back along `down`.
+
+    A leg of `up` is (rank, parent, links from the rank to its parent, depth), one of `down` the same with the links
+    from the parent.
+    """
 
     rate: Fraction
     up: tuple[Leg, ...]
@@ -102,14 +111,14 @@ class Pair:
 
     @staticmethod
     def of_tree(tree: Tree) -> Pair:
-        """Make a pair from an undirected tree whose hops have links back, hung where it is least deep."""
+        """Make a pair from an undirected tree whose hops have links back, hung from its middle."""
         hops = from_the_middle(tree).items()
         up = tuple((rank, hop.parent, hop.back, hop.depth) for rank, hop in hops)
         return Pair(tree.rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in hops))
 
     @staticmethod
     def of_two_trees(rate: Fraction, into: Tree, out: Tree) -> Pair:
-        """Pair two trees with one root; `into` is a tree out of the root on the machine with all links turned."""
+        """Pair two trees with one root; `into` is a tree out of the root on the reversed machine."""
         up = tuple((rank, hop.parent, hop.path[::-1], hop.depth) for rank, hop in into.hops)
         return Pair(rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in out.hops))
 
@@ -119,6 +128,7 @@ def reduce_and_spread(collective: Collective, pairs: Sequence[Pair]) -> Schedule
     total = sum((pair.rate for pair in pairs), Fraction(0))
     rows: list[Row] = []
     for chunk, pair in enumerate(pairs):
+        # a rank sends up as soon as its whole subtree has; the root starts down when all arrived
         deepest = max(depth for *_, depth in pair.up)
         rows += [(deepest - depth, chunk, rank, parent, REDUCE, path) for rank, parent, path, depth in pair.up]
         rows += [(deepest + depth - 1, chunk, parent, rank, COPY, path) for rank, parent, path, depth in pair.down]
@@ -131,12 +141,15 @@ class Rated(Protocol):
 
 
 def refine_shares(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple[Item, ...]]]:
-    """Put all lists side by side by the common refinement of their rates, taken as shares of 1: at most as many
-    portions as items, less one for every list but the first."""
+    """Align all lists by the common refinement of their rates, taken as shares of 1.
+
+    At most as many portions as items, minus one for every list but the first.
+    """
     ends = []
     for items in lists:
         total = sum((item.rate for item in items), Fraction(0))
         ends.append(list(accumulate(item.rate / total for item in items)))
+    # sweep over [0, 1]: a portion ends where an item of any list ends
     refinement, at, position = [], [0] * len(lists), Fraction(0)
     while position < 1:
         next_end = min(list_ends[i] for list_ends, i in zip(ends, at, strict=True))
@@ -192,8 +205,10 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class Mirrored:
-    """Trees out of one root, each (`firsts`) at the rate of all its images together. `elements`: for each the
-    symmetries that give its different images; they keep the root, and the images have equal rates."""
+    """Trees out of one root up to symmetry: each of `firsts` has the total rate of all its images.
+
+    `elements`: per tree the symmetries that give its distinct images; they fix the root, and images have equal rates.
+    """
 
     topology: Topology
     group: Table
@@ -202,7 +217,7 @@ class Mirrored:
 
     @staticmethod
     def of_trees(topology: Topology, trees: Iterable[Tree], group: Table | None = None) -> Mirrored:
-        """`group` None: the identity alone. Trees that are images of each other become one."""
+        """Group trees that are images of each other. `group` None: the identity only."""
         identity = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         symmetries = identity if group is None else group
         orbits: dict[bytes, tuple[Tree, Longs]] = {}
@@ -228,7 +243,7 @@ class Mirrored:
 
     @property
     def trees(self) -> tuple[Tree, ...]:
-        """All of them, each at its own rate."""
+        """All trees, each at its own rate."""
         return tuple(
             replace(image, rate=tree.rate / len(elements))
             for tree, elements in zip(self.firsts, self.elements, strict=True)
@@ -236,7 +251,7 @@ class Mirrored:
         )
 
     def with_rates(self, firsts: Iterable[Tree]) -> Mirrored:
-        """Return the same trees at other rates, without the trees missing from `firsts`."""
+        """Return the same trees at other rates, without those missing from `firsts`."""
         rate = {tree.hops: tree.rate for tree in firsts}
         places = [at for at, tree in enumerate(self.firsts) if tree.hops in rate]
         rerated = tuple(replace(self.firsts[at], rate=rate[self.firsts[at].hops]) for at in places)
@@ -264,7 +279,9 @@ class Mirrored:
 
 
 def _distinct_images(topology: Topology, group: Table, tree: Tree) -> dict[bytes, int]:
-    """Return for every different image of a tree (by rank its parent and links) the first symmetry that gives it."""
+    """Return the distinct images of a tree (encoded as each rank's parent and links), with the first symmetry that
+    gives it.
+    """
     longest = max(len(hop.path) for _, hop in tree.hops)
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
     image = np.full((len(group), topology.ranks, 1 + longest), -1, np.int32)
@@ -294,7 +311,7 @@ def image_trees(topology: Topology, group: Table, trees: Sequence[Tree]) -> tupl
 
 
 def spread_images(collective: Collective, forest: Forest) -> Schedule:
-    """Return what `spread` makes of all trees, in columns. Every root has one block, wanted by all its trees reach.
+    """Return what `spread_trees` makes of all trees, computed in columns. Every root has one block, needed everywhere.
 
     O(n log n) in rows.
     """
@@ -327,7 +344,7 @@ def _images_to_schedule(
     collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Table,
     paths: Sequence[Path],
 ) -> Schedule:  # fmt: skip
-    """Chunks, and of every tree the rows of its images, as `_image_rows` makes them."""
+    """Build the schedule from chunks and the rows of every tree's images (as `_image_rows` returns them)."""
     step, chunk, src, dst, element, path = (np.concatenate(column) for column in zip(*rows, strict=True))
     order = order_of(chunk * topology.ranks + dst, len(table) * topology.ranks)
     routes, route = _image_routes(topology, group, paths, (element * len(paths) + path)[order])
@@ -339,7 +356,7 @@ def _images_to_schedule(
 
 
 def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
-    """Return the shares as whole numbers over one denominator."""
+    """Return the shares as integers over one denominator."""
     common = math.lcm(*(share.denominator for share in shares))
     return [share.numerator * (common // share.denominator) for share in shares], common
 
@@ -355,7 +372,7 @@ def _image_rows(group: Table, elements: Longs, chunk: Longs, tree: Tree, paths: 
 
 
 def _image_routes(topology: Topology, group: Table, paths: Sequence[Path], row_path: Longs) -> tuple[Routes, Longs]:
-    """Return the images of paths, each once, in order of their first row, and the number of the image for each row.
+    """Return the distinct images of paths in order of their first row, and the number of each row's image.
 
     `row_path`: per row its symmetry * len(paths) + path.
     """
@@ -382,8 +399,9 @@ def _image_routes(topology: Topology, group: Table, paths: Sequence[Path], row_p
 
 @dataclass(frozen=True)
 class Part:
-    """A tree's portion of the data of its group: the `share` that goes along `links`; `weight`: the group's data
-    relative to other groups."""
+    """A tree's portion of its group's data: the `share` that goes along `links`; `weight`: the group's data relative
+    to others.
+    """
 
     group: Hashable
     share: Fraction
@@ -393,8 +411,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Rounding:
-    """`counts`: per portion its share, over `denominator`; `rate`: bytes per second of a weight of 1 that fit all
-    links; `loss`: share of the exact rate lost."""
+    """Rounded shares: `counts` over `denominator`; `rate`: bytes per second of weight 1 that fit all links; `loss`:
+    lost rate.
+    """
 
     counts: tuple[int, ...]
     denominator: int
@@ -416,7 +435,10 @@ def denominator_of(option: object) -> int | None:
 @dataclass(frozen=True, eq=False)
 class Room:
     """What links and shared limits can carry, in bytes per second: `of[link]` are the places in `capacity` that a link
-    loads. Under symmetries a place is an orbit, with the room that a tree has while all its images use it."""
+    loads.
+
+    Under symmetries a place is an orbit, with the capacity available to a tree while all its images use it.
+    """
 
     capacity: tuple[Fraction, ...]
     of: tuple[tuple[int, ...], ...]
@@ -439,8 +461,8 @@ class Room:
 def round_shares(portions: Sequence[Part], room: Room, option: int | None = None) -> Rounding | None:
     """Round the shares; None where the exact ones have a denominator within the limit.
 
-    `option`: the greatest denominator; default 1024, or more where that loses over MOST_LOSS. O(TRIED * hops), twice
-    that for each doubling.
+    `option`: maximum denominator; default 1024, or more where that loses over MOST_LOSS. O(TRIED * hops), twice that
+    for each doubling.
     """
     max_denominator = option or MOST
     exact = math.lcm(*{portion.share.denominator for portion in portions})
@@ -460,7 +482,7 @@ def round_shares(portions: Sequence[Part], room: Room, option: int | None = None
 
 
 class _RoundingLoads:
-    """The load that each portion puts on links and shared limits."""
+    """The loads that portions put on links and shared limits, to compare denominators."""
 
     def __init__(self, portions: Sequence[Part], room: Room) -> None:
         from scipy.sparse import csr_array
@@ -481,6 +503,7 @@ class _RoundingLoads:
         self._group = np.zeros(len(portions), np.int64)
         for number, members in enumerate(groups.values()):
             self._group[members] = number
+        # groups with equal shares round alike, so each pattern of shares is rounded once
         alike: dict[tuple[Fraction, ...], list[list[int]]] = defaultdict(list)
         for members in groups.values():
             alike[tuple(portions[number].share for number in members)].append(members)
@@ -489,7 +512,7 @@ class _RoundingLoads:
         ]
 
     def seconds_per_byte(self, counts: Sequence[int], denominator: int) -> Fraction:
-        """Return the least seconds per byte of a weight of 1, exactly."""
+        """Return the least seconds per byte of weight 1, exactly."""
         crossed: dict[int, int] = defaultdict(int)
         for portion, count in zip(self._parts, counts, strict=True):
             amount = count * portion.weight
@@ -502,8 +525,9 @@ class _RoundingLoads:
         return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
 
     def find_nearest(self, max_denominator: int) -> tuple[list[int], int]:
-        """Return the counts and the denominator up to `max_denominator` with the least loss in floats; of equals the
-        smallest denominator."""
+        """Return counts and denominator up to the maximum with the least loss (in floats); ties go to the smallest
+        denominator.
+        """
         by_distance = [
             (self._rounding_distance(denominator), denominator) for denominator in range(1, max_denominator + 1)
         ]
@@ -520,8 +544,9 @@ class _RoundingLoads:
         return [int(count) for count in counts], denominator
 
     def _even_out(self, counts: Longs, denominator: int) -> tuple[float, int]:
-        """Move units, in place, from trees on the fullest link to others of their group while that makes it, or all
-        that are fuller than they were exactly, less full. Returns the time and the denominator."""
+        """Improve `counts` in place: move units off the fullest link while that lowers it, or all excess loads.
+        Return time and denominator.
+        """
         use = self._matrix.toarray() / denominator
         load = dot(use, counts)
         target = (self._matrix @ self._exact).max()
@@ -559,7 +584,7 @@ class _RoundingLoads:
 
 
 def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
-    """Return whole numbers near shares * denominator that add up to the denominator."""
+    """Return integers near shares * denominator that sum to the denominator."""
     counts = np.floor(shares * denominator).astype(np.int64)
     order = np.argsort(counts - shares * denominator, kind="stable")
     counts[order[: denominator - int(counts.sum())]] += 1
@@ -567,7 +592,10 @@ def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
 
 
 def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = "") -> list[Part]:
-    """Every root's trees carry its weight; without weights all share 1. Hops to none of the `ends` are not used."""
+    """Return the portions of these trees: each root's trees carry its weight, without weights all share 1.
+
+    Hops that lead to none of the `ends` are not used.
+    """
     receivers = frozenset(ends)
     total: dict[int, Fraction] = defaultdict(Fraction)
     for tree in trees:
@@ -582,7 +610,9 @@ def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[
 
 
 def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0) -> tuple[Tree, ...]:
-    """The trees with their counts, from the `first` on, as rates (shares per root); without those that got none."""
+    """Return the trees with their counts (from `first` on) as rates, that is, shares per root; trees with 0 are
+    dropped.
+    """
     if rounding is None:
         return tuple(trees)
     counts = rounding.counts[first : first + len(trees)]
@@ -593,8 +623,10 @@ def rounded_trees(
     trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
     max_denominator: int | None, group: Table | None = None,
 ) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
-    """One set of trees, with `weight` of each root (empty: all share one), at rates that fit all links. `group`: the
-    trees stand for their images by these symmetries, too."""
+    """Round one set of trees and return it at rates that fit all links, with the rounding.
+
+    `weight`: of each root (empty: all share one). `group`: the trees also represent their images by these symmetries.
+    """
     portions = parts_of(trees, weight, ends)
     rounding = round_shares(portions, Room.of_topology(topology, group), max_denominator)
     if rounding is None:

@@ -1,8 +1,20 @@
 """The planner `trees`: trees packed at the greatest possible rate, with a proof (docs/planners/trees.md).
 
-A request passes three stages. `pack_trees` packs trees out of the roots with the engine that suits the machine.
-`_best_packing` makes the schedule of a collective from them: an allreduce combines two packings, or uses undirected
-trees in both directions. `_pipeline` divides the schedule into pieces or uneven parts for the message size.
+A broadcast can be pipelined down a spanning tree: with fine slices it runs at the bandwidth of the tree's slowest link.
+Several trees that share the links run faster. A fractional packing gives each tree a rate such that no link carries
+more than its bandwidth; by Edmonds (1973) the best total rate equals the tightest cut between the root and any
+receiver. So a packing at that rate is optimal, and the cut proves it.
+
+Example: root 0 and ranks 1, 2, all pairs joined by links of 1 GB/s both ways. Each receiver has 2 GB/s coming in, so no
+broadcast is faster. The trees 0 > 1 > 2 and 0 > 2 > 1, each at 1 GB/s, reach that.
+
+A request passes three stages:
+
+    1. `pack_trees`        packs trees out of the roots with the engine that suits the machine
+    2. `_best_packing`     makes the schedule of a collective: broadcast and allgather directly; reduce and
+                           reducescatter are those of the reversed machine, run backwards; allreduce is the best of
+                           undirected trees used both ways (tau, spanning.py), two forests, or trees in and out
+    3. `_pipeline_plan`    divides the schedule into equal or uneven slices for the message size
 """
 
 from __future__ import annotations
@@ -55,12 +67,12 @@ from antiphon.planners.trees.to_schedule import (
 
 SPREADING = ("broadcast", "allgather")
 MOST_RANKS = 2048
-MOST_PAIRS = 2**18  # ranks times roots, or times roots that no symmetry takes to each other
-FEWEST_RANKS = 16  # up to which the fewest trees are searched for
+MOST_PAIRS = 2**18  # ranks times roots, or times orbits of roots
+FEWEST_RANKS = 16  # up to this many ranks, search the fewest trees
 LP_FIRST_PAIRS = 2**9  # ranks times roots up to which the linear program is solved before the one over cuts is tried
-IN_AND_OUT_RANKS = 32  # up to which trees in and out are packed tree by tree: ten seconds on an irregular machine
-CUTS_RANKS = 256  # up to which they are packed by cuts
-HALVES_RANKS = 128  # up to which halves are tried without being requested,
+IN_AND_OUT_RANKS = 32  # up to this many, pack trees in and out by columns: ten seconds on an irregular machine
+CUTS_RANKS = 256  # up to this many, pack them by cuts
+HALVES_RANKS = 128  # up to this many, try halves unasked,
 HALVES_FROM, HALVES_TO = 1.02, 2.0  # where the predicted time is between these multiples of the bound
 _TOO_MANY = (
     "planner trees: {} ranks, {} of them roots, of which no symmetry that was found takes {} to each other: too many; "
@@ -129,10 +141,10 @@ class PackingTask:
 
 @dataclass(frozen=True)
 class TreePlan:
-    """A schedule without pieces, the trees it uses, and how many of them serve one part of the data.
+    """An unpipelined schedule, the trees it uses, and how many of them serve one part of the data.
 
-    `best`: no packing of such trees is faster before its shares are rounded. `fewest`: what is known of the least
-    number of trees. `halves`: of an allreduce by two forests the allgather, and that on the machine with links turned.
+    `best`: no packing of such trees is faster before its shares are rounded. `fewest`: a statement on the minimum
+    number of trees. `halves`: for an allreduce by two forests, the allgather and that of the reversed machine.
     """
 
     schedule: Schedule
@@ -177,6 +189,7 @@ def _pipeline_plan(
     if use_halves:
         yield from pipeline_halves(pipelining)
         return
+    # one schedule for all sizes; only the slicing depends on the size
     ready = Ready([packing.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # the planner `shallow` starts these unevenly
     unset = pipelining.pieces is None and pipelining.steps is None
@@ -186,7 +199,7 @@ def _pipeline_plan(
             schedules = piped(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
             candidates = [(packing, Staged(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules]
         else:
-            if unset and collective.kind == "allreduce":  # start times per hop gain more in halves
+            if unset and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
             candidates = [(packing, candidate) for candidate in staged(ready, for_size)]
         if nbytes is not None and collective.kind == "allreduce" and unset:
@@ -257,7 +270,7 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
 
 
 def _parse_switch(value: object, name: str) -> bool | None:
-    """None where the option is left out."""
+    """Parse a yes/no option; None if it is not set."""
     return None if value is None else parse_yes(value, f"option {name}")
 
 
@@ -275,12 +288,13 @@ def _parse_loss(loss: float | str | Fraction) -> Fraction:
 
 
 def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
-    """`limit`: bytes/s that no plan exceeds."""
+    """Return the fastest plan of the collective. `limit`: bytes/s that no plan exceeds."""
     if len(task.members) < 2:
         return TreePlan(spread_trees(task.collective, ()), (), 0, "nothing to move", True)
     if task.collective.kind == "allreduce":
         packings = list(pack_allreduce(task, limit))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
+        # with a loss, the fewest trees among those fast enough; without one, the fewest steps among the fastest
         top = max(rates)
         rated = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
         packing, rate = min(rated, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps))
@@ -297,6 +311,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     """Plan a broadcast or allgather. `back`: it will be run backwards."""
     topology, collective = task.topology, task.collective
     relation = collective.relation
+    # a root's demand is the weight of all blocks it holds initially
     weight_of: Counter[int] = Counter()
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
         weight_of[rank] += int(collective.weights[block])
@@ -304,6 +319,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     weightless = [root for root in weight_of if root not in demand]  # still sent: receivers wait for the block
     check_reach(topology, weightless, task.members, back)
     packed = pack_trees(topology, demand, task.members, task.max_loss, task.seed)
+    # one block per root and symmetric roots: build the rows from one tree per orbit
     if packed.forest is not None and collective.blocks == len(demand):
         forest = packed.forest
         trees, rounding = rounded_trees(
@@ -342,7 +358,7 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
     except Invalid:
         if len(task.members) == task.topology.ranks:
             raise
-        return None  # ranks that take no part may relay
+        return None  # non-members may have to relay
     best, description = True, None
     if machine.vertices <= FEWEST_RANKS:
         fewest = _fewest_cached(machine, task.max_loss)
@@ -356,7 +372,7 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
 
 @lru_cache(maxsize=64)
 def _fewest_cached(machine: Undirected, loss: Fraction) -> Fewest:
-    """Cached: the same machine recurs with other pieces, sizes and baselines."""
+    """Return the fewest trees; cached, since the same machine recurs with other slices, sizes and baselines."""
     return fewest_spanning(machine, loss=loss)
 
 
@@ -438,8 +454,11 @@ def _trees_per_root(trees: Iterable[Tree]) -> int:
 
 @dataclass(frozen=True)
 class Packed:
-    """Root r's trees carry demand[r] * rate in all. `optimal`: no trees are faster; `fewest`: what is known of the
-    least number of trees. With a `forest`, `firsts` are trees of one root per orbit."""
+    """Root r's trees carry demand[r] * rate in total.
+
+    `optimal`: no trees are faster; `fewest`: a statement on the minimum number of trees. With a `forest`, `firsts` are
+    the trees of one root per orbit.
+    """
 
     firsts: tuple[Tree, ...]
     rate: Fraction
@@ -466,6 +485,8 @@ def pack_trees(
     machine, if known.
     """
     if len(demand) == 1:
+        # one root: no symmetric roots to exploit, but a small machine of direct links allows the search for the fewest
+        # trees
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
         machine = _direct_links(topology, members) if len(members) <= FEWEST_RANKS and linked <= set(members) else None
         if machine is not None:
@@ -482,9 +503,11 @@ def pack_trees(
         if symmetric is not None and (symmetric.proved or too_many_pairs):
             how = "columns, by the machine's symmetries"
             return Packed(symmetric.firsts, symmetric.rate, how, symmetric.proved, forest=symmetric.forest)
+    # exact and combinatorial, for every machine whose switches can be split off without loss
     cut = pack_forests(topology, demand, members)
     if cut is not None:
         return Packed(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
+    # the column LP grows with ranks times roots; the LP over cuts with ranks and links only
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
         in_parts = pack_by_cuts(topology, demand, (False,))
         if in_parts is not None:
