@@ -10,7 +10,7 @@ from functools import cache
 
 import antiphon
 from antiphon.core.topology import Topology
-from antiphon.planners.trees.spanning import Arc, Directed, Edge, Undirected
+from antiphon.planners.trees.direct_links import Arc, Directed, Edge, Undirected
 from antiphon.planners.trees.to_schedule import Tree
 from antiphon.reproduce.blink_allocations import unique_allocations
 

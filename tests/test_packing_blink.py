@@ -31,7 +31,7 @@ from antiphon.planners.trees.blink_packing import (
     least_spanning_tree,
     select_few_trees,
 )
-from antiphon.planners.trees.spanning import directed_machine, undirected_machine
+from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 
 
 @pytest.mark.parametrize("seed", range(examples(150)))

@@ -23,8 +23,10 @@ from antiphon.core.symmetry import link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import turns
-from antiphon.planners.trees.columns import InAndOut, Master, Packing, pack_allreduce_lp, pack_lp, pack_orbits
-from antiphon.planners.trees.pricing import cheapest_tree, solve_exactly
+from antiphon.planners.trees.columns import InAndOut, Packing, pack_allreduce_lp, pack_lp, pack_orbits
+from antiphon.planners.trees.exact_solve import solve_exactly
+from antiphon.planners.trees.master import Master
+from antiphon.planners.trees.pricing import cheapest_tree
 
 GIGA = 10**9
 

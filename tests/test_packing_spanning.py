@@ -29,15 +29,9 @@ from antiphon.core.bounds.maxflow import dinic
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, both_ways, build
 from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.spanning import (
-    arc_flows,
-    directed_machine,
-    pack_edges,
-    pack_spanning,
-    undirected_machine,
-    weakest_partition_of,
-)
+from antiphon.planners.trees.spanning import arc_flows, pack_edges, pack_spanning, weakest_partition_of
 
 
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:

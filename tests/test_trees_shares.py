@@ -19,7 +19,7 @@ from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.rows import schedule_of
-from antiphon.planners.trees.to_schedule import HIGHEST, MOST_LOSS
+from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS
 from antiphon.planners.trees.trees import trees
 from antiphon.select import check
 from antiphon.topologies import topology

@@ -12,8 +12,8 @@ from antiphon.core.topology import Topology
 from antiphon.planners.rings.edge_disjoint import CyclePacking
 from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.blink_packing import Blink, blink_broadcast
+from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.spanning import directed_machine, undirected_machine
 from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import blink_servers as cluster
 from antiphon.reproduce.blink_allocations import Allocation, allocation, unique_allocations

@@ -1,7 +1,19 @@
-"""The planner `blink`: spanning trees packed as published (docs/planners/trees.md#blink).
+"""The planner `blink`: spanning trees packed as published (Wang et al., MLSys 2020; docs/planners/trees.md#blink).
 
-Trees on one set of links: multiplicative weights on direct links, one-hop trees over switches. The exact packing serves
-what the paper leaves out.
+What it does, by section of the paper:
+
+    3.2, 3.3   trees on direct links by multiplicative weights, then few of them by an integer program
+    3.4        `hybrid`: slower links (PCIe) carry a second set of trees; Equation 8 divides the data between the sets
+    3.5        several servers: each reduces locally, the servers' roots exchange, each broadcasts locally
+    switches   (DGX-2) one-hop trees: every GPU is the root of 1/n of the data
+
+The trees are packed in blink_packing.py.
+
+Example: a ring of 3 has three spanning trees, the paths that omit one link. The weights method takes them in turn, so
+each ends near half a link's rate: 3/2 in total, used up and down by an allreduce.
+
+Where the paper is silent (other switches, relaying ranks, several roots) the exact packing of planner `trees` is used,
+and the plan's provenance says so.
 """
 
 from __future__ import annotations
@@ -41,18 +53,18 @@ from antiphon.planners.trees.blink_packing import (
     with_links,
 )
 from antiphon.planners.trees.columns import pack_allreduce_lp
-from antiphon.planners.trees.spanning import directed_machine, undirected_machine
+from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.trees import FEWEST_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
 TURNED = ("reduce", "gather", "reducescatter")
 MOST_RANKS = 64
-LEAST_EPSILON = Fraction(1, 200)  # rounds grow with 1 / epsilon^2: some seconds
+LEAST_EPSILON = Fraction(1, 200)  # iterations grow with 1 / epsilon^2: some seconds here
 
 
 @dataclass(frozen=True)
 class BlinkOptions:
-    """The options of `blink`; `nbytes`: the size that a hybrid splits its data for."""
+    """The options of `blink`; `nbytes`: the size for which a hybrid divides its data."""
 
     epsilon: float
     threshold: Fraction
@@ -63,8 +75,10 @@ class BlinkOptions:
 
 @dataclass(frozen=True)
 class TreeSet:
-    """The trees of one set of links, numbered as in the whole machine, and their total rate in bytes/s: of the whole
-    vector in an allreduce (`pairs`), else of every root's data (`trees`)."""
+    """The trees of one set of links, in the whole machine's numbers, and their total rate in bytes/s.
+
+    The rate is that of the whole vector in an allreduce (`pairs`), else of every root's data (`trees`).
+    """
 
     rate: Fraction
     how: str
@@ -73,7 +87,7 @@ class TreeSet:
     trees: tuple[Tree, ...] = ()
 
     def scaled_to(self, share: Fraction) -> TreeSet:
-        """With rates that add up to `share`, in an allreduce and for every root."""
+        """Scale the rates to sum to `share`, in an allreduce and for every root."""
         pairs = tuple(replace(pair, rate=pair.rate * share / self.rate) for pair in self.pairs)
         return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
 
@@ -87,13 +101,13 @@ def blink(
     hybrid: bool = False,
     t_dpa: float = 0.0,
 ) -> Iterator[Schedule]:
-    """Yields the packing of trees, pipelined in `pieces`: the best for `nbytes`, or several where none is given.
+    """Yield the packing of trees, pipelined in `pieces`: the best for `nbytes`, or several numbers without a size.
 
     `epsilon`: how near the multiplicative weights come to the optimum (3.2); `threshold`: how far from it the integer
-    program may stay to have few trees (3.2.1). `hybrid`: slower links carry a set of trees of their own, with the split
-    of Equation 8, `t_dpa` seconds later (3.4). Several servers: an allreduce in three phases (3.5).
+    program may stay to have few trees (3.2.1). `hybrid`: slower links carry a set of trees of their own, divided by
+    Equation 8, `t_dpa` seconds later (3.4). Several servers: an allreduce in three phases (3.5).
     """
-    if hybrid and len(request.sizes) > 1:  # the split itself is for a size
+    if hybrid and len(request.sizes) > 1:  # the division depends on the size
         for nbytes in request.sizes:
             one_size = replace(request, nbytes=nbytes, also=())
             yield from blink(one_size, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
@@ -147,7 +161,7 @@ def _parse_seconds(value: Any) -> Fraction:
 
 
 def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
-    """The schedule without pieces, of how many trees or parts, and how they were found."""
+    """Return the schedule without pipelining, its number of trees or parts, and how they were packed."""
     if len(collective.members) < 2:
         return spread_trees(collective, ()), 0, "nothing to move"
     if collective.kind in TURNED:
@@ -171,7 +185,7 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
 
 
 def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
-    """Where neither direct links nor one-hop trees join the ranks, which the paper does not treat."""
+    """Plan where neither direct links nor one-hop trees join the ranks, a case that the paper does not treat."""
     *_, packing = pack_allreduce(PackingTask(topology, collective))
     return packing.schedule, packing.count, packing.how
 
@@ -187,7 +201,7 @@ def _three_phases(
 
 
 def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[int]) -> str:
-    """The shortest place that all of these ranks are at, and no other member."""
+    """Return the shortest place that contains all of these ranks and no other member."""
     path = topology.places[ranks[0]].split("/")
     other_paths = [topology.places[rank].split("/") for rank in members if rank not in set(ranks)]
     depth = next(d for d in range(1, len(path) + 1) if all(other[:d] != path[:d] for other in other_paths))
@@ -195,8 +209,10 @@ def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[in
 
 
 def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions) -> list[TreeSet]:
-    """The trees over the fastest kind of link that joins all, and, for a hybrid, over all other links. Servers are
-    joined by another kind than their GPUs: there all links serve together."""
+    """Return the trees over the fastest kind of link that joins all, and for a hybrid those over all other links.
+
+    Servers are joined by another kind of link than their GPUs: there all links form one set.
+    """
     if len(hosts(topology, collective.members)) > 1 and not options.hybrid:
         return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
     main, rest = _subsets_by_kind(topology, collective.members)
@@ -209,14 +225,16 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
         )
     second = pack_subset(rest, collective, options)
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
-    waiting = options.t_dpa if options.nbytes else Fraction(0)  # for large data it does not matter
+    waiting = options.t_dpa if options.nbytes else Fraction(0)  # negligible for large data
     slow = split_by_rate(data, first.rate, second.rate, waiting) / data
     return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 
 
 def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice, Slice | None]:
-    """The links of the kind that joins the members best, then all others if they join them, too. One kind for all where
-    none alone joins them."""
+    """Return the links of the kind that joins the members best, then all others if they join them, too.
+
+    If no single kind joins them, all links form one set.
+    """
     kinds = sorted({topology.types[i].kind for i in np.unique(topology.link_type).tolist()})
     rated = [(_broadcast_rate(of_kinds(topology, [kind]), members), kind) for kind in kinds]
     best, kind = max(rated)
@@ -227,14 +245,14 @@ def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice,
 
 
 def _broadcast_rate(subset: Slice, members: Sequence[int]) -> Fraction:
-    """How fast the first member could broadcast to all over these links; 0 where it cannot."""
+    """Return how fast the first member could broadcast to all over these links; 0 if it cannot."""
     if not subset.links:
         return Fraction(0)
     return tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])[1]
 
 
 def pack_subset(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
-    """For an allreduce, an allgather, a broadcast or a scatter."""
+    """Pack trees for an allreduce, allgather, broadcast or scatter."""
     if collective.kind == "allreduce":
         return _pack_allreduce(subset, collective, options)
     if collective.kind == "allgather":
@@ -243,8 +261,7 @@ def pack_subset(subset: Slice, collective: Collective, options: BlinkOptions) ->
 
 
 def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOptions) -> Blink | None:
-    """Trees of direct links alike both ways; None where there are switches or narrow limits, or where other ranks must
-    pass data on."""
+    """Return trees of direct symmetric links; None with switches or narrow limits, or where non-members must relay."""
     try:
         machine = undirected_machine(subset.topology, members)
     except (Unsupported, Invalid):
@@ -253,7 +270,7 @@ def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOption
 
 
 def pack_server(subset: Slice, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
-    """The undirected trees of a server: packed ones, or one-hop trees over its switches."""
+    """Return a server's undirected trees: packed ones, or one-hop trees over its switches."""
     packing = undirected_trees(subset, members, options)
     trees = packing.trees if packing is not None else one_hop(subset.topology, members)
     return [subset.map_tree(tree) for tree in trees]
@@ -285,7 +302,7 @@ def _in_whole_machine(subset: Slice, pair: Pair) -> Pair:
 
 
 def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
-    """Every rank's block over all undirected trees, hung from that rank."""
+    """Pack every rank's block over all undirected trees, rehung from that rank."""
     packing = undirected_trees(subset, collective.members, options)
     if packing is None:
         return _pack_exactly(subset, collective)
@@ -315,7 +332,7 @@ def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions
 
 
 def _pack_exactly(subset: Slice, collective: Collective) -> TreeSet:
-    """What the published method leaves out (switches, several roots, relaying ranks): the exact packing."""
+    """Pack exactly what the published method omits: switches, several roots, relaying ranks."""
     roots = collective.roots if collective.kind in ("broadcast", "scatter") else collective.members
     packing = pack_trees(subset.topology, dict.fromkeys(roots, 1), collective.members)
     count = max(sum(tree.root == root for tree in packing.trees) for root in roots)

@@ -1,18 +1,25 @@
-"""The parts of Blink: tree packing, three phases over servers, and two kinds of links at once.
+"""The parts of Blink (Wang et al., MLSys 2020): tree packing, three phases over servers, two kinds of links at once.
 
-Packing (3.2, 3.3): lengths of edges grow with their load. The tree of least length is taken as heavily as its narrowest
-edge allows, its edges get longer by (1 + epsilon * weight / capacity), until the total, scaled down to fit, is within
-epsilon of what the lengths prove possible (Garg and Könemann). Then (3.2.1) an integer program gives weights of 0 or 1
-to the trees; where its best misses the optimum by more than the threshold, weights are relaxed: whole numbers, then
-halves, thirds and so on, at last fractions. How many trees come out of the first part says little (10 to 299 on one
-machine, by epsilon and ties). Results are exact rationals that fit; floats only guide.
+Packing (3.2, 3.3) is the multiplicative-weights method of Garg and Könemann (1998). Every edge has a length:
 
-Three phases (3.5), for any number of servers of any size: every server packs trees of its own. Their shares of the data
-differ from server to server, so the data are cut where any server's shares end (common refinement). A part is reduced
-over its tree in every server to that tree's root; then the roots exchange it over one-hop trees, one for every server,
-which carries one n-th of the part; then it goes down the same trees. Undirected trees can be hung from any rank: so the
-data are also cut where the shares of a server's network cards end, each proportional to the card's rate, and a part's
-root is a rank at its card. GPUs on a switch, as in DGX-2, have one-hop trees: every GPU is the root of one.
+    length[e] = 1 / capacity[e]
+    repeat: take the tree of least length, as heavily as its narrowest edge allows;
+            length[e] *= 1 + epsilon * weight / capacity[e]     for its edges
+    until   total weight, scaled down to fit >= (1 - epsilon) * min over rounds of (sum length * capacity / tree length)
+
+The right-hand side is an upper bound by LP duality. Then (3.2.1) an integer program gives weights of 0 or 1 to the
+trees; where its best misses the optimum by more than the threshold, weights are relaxed: integers, then halves, thirds
+and so on, at last fractions. The number of trees of the first part depends on epsilon and ties (10 to 299 on one
+machine). Results are exact rationals that fit; floats only guide.
+
+Three phases (3.5), for any number of servers of any size: every server packs its own trees. Their shares of the data
+differ between servers, so the data are cut where any server's shares end (common refinement). A part is reduced over
+its tree in every server to that tree's root; the roots exchange it over one-hop trees, each server's carrying 1/n of
+the part; then it goes down the same trees. The data are also cut where the shares of a server's network cards end, each
+proportional to the card's rate, so that a part's root can be a rank at its card (undirected trees can be hung
+anywhere).
+
+Example: servers with shares (1/2, 1/2) and (1/3, 2/3): three parts, of 1/3, 1/6 and 1/2.
 """
 
 from __future__ import annotations
@@ -36,24 +43,26 @@ from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.routing import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.rows import Row, schedule_of
+from antiphon.planners.trees.direct_links import Directed, Undirected, hang_arcs, hang_edges
 from antiphon.planners.trees.fewest import tightest_side
 from antiphon.planners.trees.pricing import cheapest_tree
-from antiphon.planners.trees.spanning import Directed, Undirected, hang_arcs, hang_edges, weakest_partition_of
+from antiphon.planners.trees.spanning import weakest_partition_of
 from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
 Chosen = tuple[int, ...]
 Weighted = list[tuple[Fraction, Chosen]]
 Plain = tuple[int, int, int]  # a, b, capacity
-FINEST = 8  # weights in parts of a unit that are tried before fractions
-GRAIN = 2**20  # fractions are rounded down to such parts
+FINEST = 8  # largest denominator of weights tried before fractions
+GRAIN = 2**20  # denominator to which fractions are rounded down
 NODES = 100  # of the integer program
 Local = Callable[[Sequence[int]], list[Tree]]
 
 
 @dataclass(frozen=True)
 class Blink:
-    """Trees of summed `rate` bytes/s, of `optimum`. `packed` trees came out of the weights; `weights` says what the
-    integer program was allowed: "0 or 1", "whole", "1/2", ..., "fractions"."""
+    """Trees with total `rate` bytes/s, of `optimum`. The weights method packed `packed` trees; `weights` says what
+    the integer program was allowed: "0 or 1", "whole", "1/2", ..., "fractions".
+    """
 
     trees: tuple[Tree, ...]
     rate: Fraction
@@ -66,7 +75,7 @@ class Blink:
 def blink_broadcast(
     machine: Directed, root: int, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)
 ) -> Blink:
-    """Arborescences from a root (a rank) by least-cost arborescences (3.2)."""
+    """Pack arborescences from a root (a rank) by least-cost arborescences (3.2)."""
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     _, optimum = tightest_side(machine, root)
     usable = [e for e, (_, b, _) in enumerate(arcs) if b != top]
@@ -82,7 +91,7 @@ def blink_broadcast(
 
 
 def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)) -> Blink:
-    """Undirected spanning trees, for reduce one way and broadcast the other (3.3)."""
+    """Pack undirected spanning trees, for reduce one way and broadcast the other (3.3)."""
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
     optimum, _ = weakest_partition_of(n, edges)
     ends = [edge[:2] for edge in edges]
@@ -104,7 +113,9 @@ def _blink_result(trees: tuple[Tree, ...], optimum: Fraction, packed: Weighted, 
 def multiplicative_weights(
     capacity: Sequence[int], find_least_tree: Callable[[Sequence[float]], Chosen], epsilon: float
 ) -> Weighted:
-    """Trees with exact weights that fit, in total within epsilon of the most. O(edges ln(edges) / epsilon^2) trees."""
+    """Return trees with exact weights that fit, in total within epsilon of the optimum. O(edges ln(edges) /
+    epsilon^2) trees.
+    """
     if not 0 < epsilon < 1:
         raise Invalid(f"epsilon: expected a number between 0 and 1, got {epsilon}")
     length = [1.0 / c for c in capacity]
@@ -121,17 +132,18 @@ def multiplicative_weights(
         for e in tree:
             load[e] += weight
             length[e] *= 1 + epsilon * weight / capacity[e]
+        # only ratios of lengths matter: rescale before floats overflow
         if tree_length > 1e200:
             length = [x * 2.0**-600 for x in length]
         fullest = max(x / c for x, c in zip(load, capacity, strict=True))
         if total / fullest >= (1 - epsilon) * proved:
             break
-    scale = max(Fraction(x, c) for x, c in zip(load, capacity, strict=True))  # what no edge exceeds after it
+    scale = max(Fraction(x, c) for x, c in zip(load, capacity, strict=True))  # dividing by it makes every edge fit
     return sorted(((Fraction(w) / scale, tree) for tree, w in times.items()), key=lambda x: (-x[0], x[1]))
 
 
 def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> Chosen:
-    """Kruskal; of equal lengths the first. O(edges log edges)."""
+    """Return a minimum spanning tree (Kruskal); ties go to the first edge. O(edges log edges)."""
     label = list(range(vertices))
     chosen = []
     for e in sorted(range(len(ends)), key=lambda e: (length[e], e)):
@@ -145,7 +157,9 @@ def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: 
 
 
 def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float], root: int) -> Chosen:
-    """The cheapest arborescence (Chu and Liu; Edmonds). Every vertex must be within reach. O(vertices^3) at worst."""
+    """Return the cheapest arborescence (Chu and Liu; Edmonds). Every vertex must be reachable. O(vertices^3) at
+    worst.
+    """
     cost = np.full((vertices, vertices), np.inf)
     arc = np.zeros((vertices, vertices), np.int64)
     for e, (a, b) in enumerate(ends):
@@ -159,7 +173,7 @@ def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: S
 def select_few_trees(
     packed: Weighted, capacity: Sequence[int], optimum: Fraction, threshold: Fraction = Fraction(1, 20)
 ) -> tuple[Weighted, str]:
-    """Fewer of the trees, with coarse weights (in units), at (1 - threshold) of the optimum; and how coarse (3.2.1)."""
+    """Return fewer trees with coarse weights (in units) at (1 - threshold) of the optimum, and how coarse (3.2.1)."""
     if not 0 <= threshold < 1:
         raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
     selected, weights = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
@@ -170,7 +184,7 @@ def select_few_trees(
 def _select_trees(
     packed: tuple[tuple[Fraction, Chosen], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
 ) -> tuple[Weighted, str]:
-    """Kept, since collectives that go both ways ask for the same trees, and integer programs take most of the time."""
+    """Cached: collectives that go both ways need the same trees, and integer programs take most of the time."""
     trees = [tree for _, tree in packed]
     uses = np.zeros((len(capacity), len(trees)))
     for i, tree in enumerate(trees):
@@ -183,6 +197,7 @@ def _select_trees(
         max_weight = [1 if grain == 0 else width * scale for width in widest]
         chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, None)
         if chosen is not None and sum(chosen) >= min_total * scale:
+            # first maximize the total; then, at the required total, minimize the number of trees
             if grain:
                 chosen = (
                     _integer_weights(uses, [c * scale for c in capacity], max_weight, ceil(min_total * scale)) or chosen
@@ -205,7 +220,9 @@ def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[Chosen]) 
 def _integer_weights(
     uses: Any, capacity: Sequence[int], max_weight: Sequence[int], enough: int | None
 ) -> list[int] | None:
-    """Whole weights that fit, of the greatest sum; or, of sum `enough`, on the fewest trees. None if none was found."""
+    """Return integral weights that fit, with the greatest sum; or with sum `enough` on the fewest trees. None if not
+    found.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     count = uses.shape[1]
@@ -243,7 +260,7 @@ def _integer_weights(
 
 
 def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Chosen]) -> Weighted:
-    """A vertex of the linear program, so at most as many trees as edges; rounded down, so that it fits."""
+    """Return a vertex of the linear program (at most as many trees as edges), rounded down so that it fits."""
     from scipy.optimize import linprog
 
     program = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
@@ -255,7 +272,9 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Chos
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
-    """A tree of one hop from every member; Unsupported where two are not joined directly or over switches."""
+    """Return a one-hop tree from every member; raises Unsupported where two are joined neither directly nor over
+    switches.
+    """
     reach = Reach(topology)
     trees = []
     for root in members:
@@ -274,7 +293,7 @@ def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class _Exit:
-    """Ranks of a server that leave it by the same card, and how fast that is."""
+    """Ranks of a server that leave it by the same network card, and the card's rate."""
 
     ranks: tuple[int, ...]
     rate: Fraction
@@ -283,7 +302,9 @@ class _Exit:
 def three_phases(
     topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], local: Local
 ) -> tuple[Schedule, int]:
-    """An allreduce, and of how many parts. `local` packs the undirected trees of one server's ranks. O(rows)."""
+    """Return an allreduce and its number of parts. `local` packs the undirected trees of one server's ranks.
+    O(rows).
+    """
     reach = Reach(topology)
     packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
     exits = [_network_exits(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
@@ -312,7 +333,7 @@ def three_phases(
 
 
 def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
-    """Reduce in all servers, each over its tree; exchange between the roots, an equal part each; spread."""
+    """Reduce in all servers, each over its tree; exchange between the roots, an equal fraction each; broadcast."""
     start = max(_tree_height(hops) for _, hops in trees)
     servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
     stages = [replace(Part.alone(up, data), start=start - up.steps) for up, _ in servers]
@@ -334,7 +355,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
 
 
 def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
-    """A reduce to the root of a tree, and a broadcast from there."""
+    """Return a reduce to the root of a tree, and a broadcast from there."""
     high, members = _tree_height(hops), (top, *hops)
     up: list[Row] = [(high - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
     down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
@@ -346,13 +367,14 @@ def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedul
 
 
 def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
-    """Of the ranks at a card that which has been a root least, then that from which the tree is least deep."""
+    """Return, of the ranks at a card, the one least used as a root, then the one with the least deep tree."""
     return min(ranks, key=lambda rank: (load[rank], _tree_height(hung_from(tree.hops, rank)), rank))
 
 
 def _network_exits(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_Exit]:
-    """The ranks of a server by what their ways out have in common with each other's; each card gets as much of the
-    data as it is fast."""
+    """Group a server's ranks by the first link (or shared limit) of their path out; each card gets data in
+    proportion to its rate.
+    """
     topology = reach.topology
     outside = servers[at - 1][0]
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -392,7 +414,7 @@ class Slice:
         return tuple(self.links[link] for link in path)
 
     def map_tree(self, tree: Tree) -> Tree:
-        """The same tree in the links of the whole machine."""
+        """Return the tree in the whole machine's link numbers."""
         hops = tuple(
             (rank, Hop(hop.parent, self.map_path(hop.path), hop.depth, self.map_path(hop.back)))
             for rank, hop in tree.hops
@@ -417,23 +439,23 @@ def with_links(topology: Topology, keep: NDArray[np.bool_]) -> Slice:
 
 
 def of_kinds(topology: Topology, kinds: Iterable[str]) -> Slice:
-    """Only the links of these kinds."""
+    """Return the machine with the links of these kinds only."""
     kept_kinds = set(kinds)
     keep = np.array([kind.kind in kept_kinds for kind in topology.types])[topology.link_type]
     return with_links(topology, keep)
 
 
 def links_within(topology: Topology, place: str) -> Slice:
-    """Only the links between nodes at this place or inside it, such as host0."""
+    """Return the machine with only the links between nodes at or inside this place, such as host0."""
     inside = np.array([name == place or name.startswith(place + "/") for name in topology.places])
     return with_links(topology, inside[topology.link_src] & inside[topology.link_dst])
 
 
 def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
-    """Equation 8: how much of `total` goes over the slow set (PCIe), so that both are through at once.
+    """Return how much of `total` goes over the slow set (PCIe) so that both finish together (Equation 8).
 
-    `fast`, `slow`: the rates of the sets; `waiting`: T_dpa, how long it takes until the slow one may begin. Small data
-    go over the fast set alone: what the paper leaves open, where the equation is negative. O(1).
+    `fast`, `slow`: rates of the sets; `waiting`: T_dpa, the delay before the slow one may start. Where the equation is
+    negative (small data, not treated in the paper) all data use the fast set. O(1).
     """
     share = (total * slow - waiting * slow * fast) / (slow + fast)
     return max(share, Fraction(0))

@@ -3,10 +3,9 @@
 Fewer trees mean larger messages and fewer channels. Why a finite search suffices: the greatest rate of given K trees is
 a vertex of their linear program, so their weights are a_i / D with integral a_i (integral capacities), where D is the
 determinant of a 0/1 matrix with at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ... (Hadamard's problem, OEIS A003432).
-So there are finitely many weight vectors per K, and `Search` settles each completely.
-
-Some K need no search. Denominators: a rate of 24/7 needs D to be a multiple of 7, so at least 6 trees. Cuts: K trees
-cross a cut on at most K of its links, so their rate is at most the sum of the K widest.
+So there are finitely many weight vectors per K, and `Search` settles each completely. Some K need no search.
+Denominators: a rate of 24/7 needs D to be a multiple of 7, so at least 6 trees. Cuts: K trees cross a cut on at most K
+of its links, so their rate is at most the sum of the K widest.
 
 `Search` assigns a set of the trees to every edge (or arc) in turn, as backtracking. It prunes by
 
@@ -15,11 +14,10 @@ cross a cut on at most K of its links, so their rate is at most the sum of the K
     slack           a partition (or cut) that the trees must cross has capacity - required load left over; every unit
                     of capacity left unused there, and every unnecessary crossing, uses it up
 
-Example: a ring of 3 has tau = 3/2. One tree has weight 1 at most, two trees of weight 3/4 overload their common edge;
+Example: a ring of 3 has tau = 3/2. A tree has weight 1 at most, and two of weight 3/4 overload their common edge;
 with D = 2, three trees of weight 1/2 fit. So the minimum is 3.
 
-Effort is counted in search nodes, so results are the same on every machine. On larger machines the trees are those of
-the exact packing, without the lightest as far as the loss allows.
+Effort is counted in search nodes. Larger machines get the exact packing, minus its lightest trees within the loss.
 """
 
 from __future__ import annotations
@@ -35,17 +33,8 @@ from typing import Any, NamedTuple
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
-from antiphon.planners.trees.spanning import (
-    Arborescences,
-    Directed,
-    Undirected,
-    hang_arcs,
-    hang_edges,
-    merge_arcs,
-    pack_edges,
-    radius,
-    weakest_partition_of,
-)
+from antiphon.planners.trees.direct_links import Directed, Undirected, hang_arcs, hang_edges, radius
+from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edges, weakest_partition_of
 from antiphon.planners.trees.to_schedule import Tree
 
 EFFORT = 20_000  # nodes

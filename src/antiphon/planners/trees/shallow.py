@@ -1,8 +1,21 @@
-"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/trees.md#shallow).
+"""The planner `shallow`: packed trees of bounded depth, shallow and fast ones together (docs/planners/trees.md#shallow).
 
-For each depth from the least possible on, `bounded` packs trees no deeper than that. The forests found, each faster
-than the shallower one before, are pipelined together: `chosen` keeps the trees worth starting in steps, `quick_links`
-leaves out links with slow paths only, since a step lasts as long as its slowest path.
+A pipeline over trees of depth d takes about (d - 1 + slices) steps. Deep trees reach the bound on bandwidth but fill
+slowly; shallow trees fill fast but may be slower. The best mix depends on the message size:
+
+    1. for each depth from the least possible on, `pack_bounded` packs trees no deeper than that (bounded.py); forests
+       that are not at least 1 % faster than a shallower one are dropped
+    2. `choose_trees` keeps, of all trees, those that the best program of start times uses
+    3. shared/pipelining slices each forest equally, or starts all trees unevenly within a number of steps, and picks
+       the fastest for the size
+
+Reduce is the broadcast of the reversed machine run backwards; allreduce is a reduce to the most central member, then
+the broadcast from it, in one pipeline.
+
+Example: a ring of 8 with unit links both ways. At depth 4 every tree needs both links of the root: rate 1. At depth 7
+there are two trees, all around in either direction: rate 2.
+
+A step lasts as long as its slowest path, so links with high latency are left out if the rate allows (`quick_links`).
 """
 
 from __future__ import annotations
@@ -29,7 +42,8 @@ from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.shared.uneven import Class, Floats, begins, by_kinds, distinct, entries
 from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
-from antiphon.planners.trees.to_schedule import Mirrored, Rounding, Tree, rounded_trees
+from antiphon.planners.trees.rounding import Rounding, rounded_trees
+from antiphon.planners.trees.to_schedule import Mirrored, Tree
 from antiphon.planners.trees.trees import pack_trees
 
 DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible,
@@ -40,8 +54,8 @@ MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # of the rate by rounding sh
 FINELY = 128  # with up to so many trees
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which forests are also packed without symmetries, where these seem to cost rate;
-LOSSES, PATIENT = 2, SPENT // 10  # not any more after so many depths in a row without gain, at so much effort
-# Up to so many ranks a fraction of the bound counts as slow: only then the forest of the planner `trees` is packed,
+LOSSES, PATIENT = 2, SPENT // 10  # stop after this many depths in a row without gain, once this much effort is spent
+# (ranks, fraction of the bound that counts as slow): only then is the forest of planner `trees` packed as well,
 # which may take a minute on 64 ranks.
 SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))
 START_STEPS = 3  # times the deepest tree: steps of the program that compares trees
@@ -52,7 +66,7 @@ SAME = 1 + 1e-9  # tolerance of floats
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """A schedule of trees of one depth, and the packing that it is made of."""
+    """A schedule of trees of one depth, and its packing."""
 
     schedule: Schedule
     packed: Mirrored
@@ -64,8 +78,10 @@ class _Forest:
 
 @dataclass(frozen=True, eq=False)
 class _Plans:
-    """Forests, the fastest first, and the schedules that may start unevenly: one per kind of tree. The first
-    `min_kinds` of them make one fast forest; the others are useless without it."""
+    """Forests, the fastest first, and the schedules that may start unevenly: one per kind of tree.
+
+    The first `min_kinds` of them form one fast forest; the others are useless without it.
+    """
 
     forests: list[_Forest]
     kinds: list[Schedule]
@@ -75,11 +91,10 @@ class _Plans:
 def shallow(
     request: Request, *, depth: int | None = None, pieces: int | None = None, steps: int | None = None
 ) -> Iterator[Schedule]:
-    """Yields forests of several depths, each near the greatest rate of its depth: in equal `pieces`, or all together
-    begun unevenly in so many `steps`. Where neither is given the best for `nbytes`, or several if that is not given.
+    """Yield forests of several depths, each near the greatest rate of its depth.
 
-    `depth`: no tree deeper than this. Reduce is the broadcast of the machine with all links turned, run backwards;
-    allreduce the reduce to the most central member, then the broadcast from it, in one pipeline.
+    In equal `pieces`, or all together started unevenly in `steps`. With neither, the best for `nbytes`, or several
+    without a size. `depth`: maximum depth.
     """
     topology, collective = request.topology, request.collective
     _check_request(depth, collective)
@@ -126,8 +141,11 @@ def _check_request(depth: object, collective: Collective) -> None:
 
 
 def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Plans:
-    """Of an allreduce: what is reduced along a forest is spread along one as deep; where links lead both ways along the
-    same. Else they are paired from the fastest on."""
+    """Plan an allreduce: reduce along a forest, then broadcast along one as deep; along the same one if links are
+    symmetric.
+
+    Otherwise forests are paired from the fastest on.
+    """
     topology, collective = request.topology, request.collective
     root = centre(Reach(topology), collective.members)
     spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
@@ -190,8 +208,7 @@ def _forests_by_depth(
 
 
 def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
-    """Return a forest as fast and as deep as this one over quick paths alone, or None: a step lasts as long as its
-    slowest path."""
+    """Return a forest as fast and as deep over quick paths only, or None. A step lasts as long as its slowest path."""
     links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= LARGE else None
     if links is None:
         return None
@@ -206,8 +223,10 @@ def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, 
 def _tree_kinds(
     collective: Collective, view: Machine, symmetric_forests: Sequence[Mirrored]
 ) -> tuple[list[Schedule], int]:
-    """Return a schedule for every tree with its images (which load all equivalent links alike), and how many belong to
-    the fastest forest. These come first, then others worth starting, then those of other forests."""
+    """Return a schedule per tree with its images, and the number of trees in the fastest forest.
+
+    These come first, then others worth starting, then those of other forests.
+    """
     firsts = [tree.hops for forest in symmetric_forests for tree in forest.firsts]
     fastest = len(symmetric_forests[0].firsts)
     kept_hops = [*firsts[:fastest], *choose_trees(view, [*firsts, *reversed(view.grown_trees)]), *firsts[fastest:]]
@@ -216,7 +235,7 @@ def _tree_kinds(
 
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
-    """The members; all ranks where some relay must take part."""
+    """Return the members, or all reachable ranks where some must relay."""
     inside = Machine(machine, root, members)
     everyone = range(machine.ranks)
     alone = inside.grow_priced(1 / inside.capacity, len(members)) is not None
@@ -224,7 +243,7 @@ def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list
 
 
 def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
-    """Those that some way leads to, by way of any others."""
+    """Return those ranks that some path leads to, through any nodes."""
     out: dict[int, list[int]] = {}
     for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
         out.setdefault(tail, []).append(head)
@@ -240,8 +259,10 @@ def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list
 def _by_depth(
     view: Machine, ranks: Sequence[int], limit: Fraction, depth: int | None
 ) -> Iterator[tuple[Mirrored, str, Mirrored | None]]:
-    """Yield packings of growing depth (packing, how it was found, the packing of that depth under these symmetries),
-    then one of unbounded depth unless `depth` is set."""
+    """Yield packings of growing depth, as (packing, how it was found, the symmetric packing of that depth).
+
+    Last comes one of unbounded depth, unless `depth` is set.
+    """
     machine, root = view.topology, view.root
     plain = Machine(machine, root, ranks)
     goal = float(limit)
@@ -253,7 +274,7 @@ def _by_depth(
     losses = 0
     fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= LARGE else DEEPER_LARGE
     depths = [least_depth + deeper for deeper in extra_depths]
-    if depth is not None:  # the same as without it, up to there: so it gives a shallower forest of several again
+    if depth is not None:  # the same depths up to there, so that results agree with those without the option
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
     for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
         symmetric = best = pack_bounded(view, depth_limit, goal)
@@ -299,7 +320,7 @@ def _round_shares(
 
 
 def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
-    """Return the trees that the best schedule of starts uses; earlier trees are preferred."""
+    """Return the trees that the best program of start times uses; earlier trees are preferred."""
     link_latency = np.array([kind.latency for kind in machine.topology.types])[machine.topology.link_type]
     candidates = list(trees)
     classes = by_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
@@ -317,7 +338,7 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
 
 
 def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Class:
-    """A tree with all its images, as a class of its own: a row is an orbit of links."""
+    """Return a tree with all its images as a class; a row is an orbit of links."""
     steps = max(hop.depth for _, hop in hops)
     load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
     for step in range(steps):
@@ -328,12 +349,11 @@ def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Clas
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
-    """The links on ways no slower than it takes for each of these ranks to receive at this rate; None where that takes
-    all."""
+    """Return the links on paths fast enough for all ranks to receive at this rate; None if that needs all links."""
     quickest = _least_latency(topology)
-    usable = np.isfinite(quickest)  # the others are on no way at all
+    usable = np.isfinite(quickest)  # the others are on no path between ranks
     latencies = np.unique(quickest[usable])
-    below, enough = -1, len(latencies) - 1  # more links carry no less, so the fewest are found by halves
+    below, enough = -1, len(latencies) - 1  # feasibility is monotone in the links: bisect
     while enough - below > 1:
         middle = (below + enough) // 2
         if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * SAME), rate):
@@ -345,7 +365,7 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
 
 
 def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
-    """Whether so much could flow to each of these ranks alone."""
+    """Return whether each of these ranks alone could receive at this rate."""
     import igraph
 
     ends = zip(topology.link_src[links].tolist(), topology.link_dst[links].tolist(), strict=True)
@@ -355,9 +375,9 @@ def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, 
 
 
 def _least_latency(topology: Topology) -> Floats:
-    """By link the least latency of a way from rank to rank through switches that takes it.
+    """Return by link the least latency of a path between ranks through switches that uses it.
 
-    A rail and a spine above it, which the ways between rails take:
+    A rail, and a spine above it, which paths between rails use:
 
     >>> from antiphon.topologies import topology
     >>> rails = _least_latency(topology("cluster:box=hgx-h100,boxes=2,fabric=rail"))
@@ -373,7 +393,7 @@ def _least_latency(topology: Topology) -> Floats:
 
 
 def _node_latency(topology: Topology, late: Floats, back: bool) -> Floats:
-    """By node the least latency of a way there from a rank; `back`: from there to a rank."""
+    """Return by node the least latency of a path there from a rank; `back`: from there to a rank."""
     tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
     far = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
     while True:

@@ -27,11 +27,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
-from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,152 +37,12 @@ from antiphon.core.bounds.maxflow import EXACT_DOUBLES, Flows
 from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.columns import Longs
-from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.routing import Hop
+from antiphon.errors import Invalid
+from antiphon.planners.trees.direct_links import Undirected, hang_edges
 from antiphon.planners.trees.to_schedule import Tree
 
 Weighted = tuple[int, tuple[int, ...]]  # a tree by its edges (or arcs), and its weight
 Plain = tuple[int, int, int]  # a, b, capacity
-
-
-class Edge(NamedTuple):
-    """Joins vertices a and b (numbers among the members), with integral capacity in units and the links a to b and
-    back.
-    """
-
-    a: int
-    b: int
-    capacity: int
-    forward: int
-    back: int
-
-
-class Arc(NamedTuple):
-    """From a vertex to a vertex, with integral capacity in units, over these links."""
-
-    a: int
-    b: int
-    capacity: int
-    path: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Undirected:
-    """Ranks (vertex i is rank members[i]) and the edges between them; capacity 1 is `unit` bytes/s."""
-
-    members: tuple[int, ...]
-    unit: Fraction
-    edges: tuple[Edge, ...]
-
-    @property
-    def vertices(self) -> int:
-        return len(self.members)
-
-
-@dataclass(frozen=True)
-class Directed:
-    """Ranks and the arcs between them; capacity 1 is `unit` bytes/s."""
-
-    members: tuple[int, ...]
-    unit: Fraction
-    arcs: tuple[Arc, ...]
-
-    @property
-    def vertices(self) -> int:
-        return len(self.members)
-
-
-def undirected_machine(
-    topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
-) -> Undirected:
-    """Return the links between these ranks (default: all), paired with their opposites. O(links log links).
-
-    Raises Unsupported at a switch, a narrow shared limit or a link without an equal opposite; Invalid if a rank is cut
-    off.
-    """
-    machine = directed_machine(topology, members, unit)
-    unpaired: dict[tuple[int, int, int], list[int]] = {}
-    edges = []
-    for arc in machine.arcs:
-        a, b, capacity, (link,) = arc
-        back = unpaired.get((b, a, capacity))
-        if back:
-            edges.append(Edge(b, a, capacity, back.pop(0), link))
-        else:
-            unpaired.setdefault((a, b, capacity), []).append(link)
-    alone = min((link for links in unpaired.values() for link in links), default=None)
-    if alone is not None:
-        ends = f"{topology.link_src[alone]} to {topology.link_dst[alone]}"
-        raise Unsupported(
-            f"link {alone} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used both ways; "
-            f"use reducescatter and allgather instead"
-        )
-    edges.sort()
-    _check_connected(topology, machine.members, [(e.a, e.b) for e in edges])
-    return Undirected(machine.members, machine.unit, tuple(edges))
-
-
-def directed_machine(
-    topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
-) -> Directed:
-    """Return the links between these ranks (default: all) as arcs. O(links). Raises Unsupported as
-    `undirected_machine`.
-
-    The unit is the largest that divides all bandwidths, and `unit` if specified.
-    """
-    ranks = tuple(range(topology.ranks) if members is None else sorted(set(members)))
-    if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
-        raise Invalid(f"members: expected ranks of {topology.name} (0 to {topology.ranks - 1})")
-    number = {rank: i for i, rank in enumerate(ranks)}
-    inner = []
-    for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
-        if a in number and b in number:
-            inner.append((number[a], number[b], link))
-        elif (a in number and b >= topology.ranks) or (b in number and a >= topology.ranks):
-            raise Unsupported(
-                f"{topology.name}: link {link} leads through a switch; trees over undirected links need ranks joined "
-                f"directly, use forests there"
-            )
-    _check_limits(topology, {link for *_, link in inner})
-    speeds = [topology.bandwidth(link) for *_, link in inner]
-    unit = reduce(_common_unit, speeds, unit) or Fraction(1)
-    arcs = [Arc(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(inner, speeds, strict=True)]
-    return Directed(ranks, unit, tuple(arcs))
-
-
-def _common_unit(x: Fraction, y: Fraction) -> Fraction:
-    """Return the greatest number that divides both."""
-    denominator = x.denominator * y.denominator
-    return Fraction(gcd(x.numerator * y.denominator, y.numerator * x.denominator), denominator)
-
-
-def _check_limits(topology: Topology, links: set[int]) -> None:
-    for limit in topology.limits:
-        if sum((topology.bandwidth(link) for link in limit.links if link in links), Fraction(0)) > limit.bandwidth:
-            raise Unsupported(
-                f"shared limit {limit.name} of {topology.name} is narrower than its links; the linear program over "
-                f"pairs of ranks takes it into account"
-            )
-
-
-def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
-    near: list[list[int]] = [[] for _ in members]
-    for a, b in pairs:
-        near[a].append(b)
-        near[b].append(a)
-    reached, queue = {0}, [0]
-    for v in queue:
-        fresh = [w for w in dict.fromkeys(near[v]) if w not in reached]
-        reached.update(fresh)
-        queue.extend(fresh)
-    lost = [str(rank) for v, rank in enumerate(members) if v not in reached]
-    if lost:
-        shown = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
-        raise Invalid(
-            f"{topology.name}: no links join rank {members[0]} to rank{'s' * (len(lost) > 1)} {shown}; add links, or "
-            f"leave them out"
-        )
 
 
 def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -> tuple[Fraction, list[list[int]]]:
@@ -209,74 +66,6 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
     small = sum(capacities) * 4 < 2**62
     tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
     return tail, head, np.array(capacities, np.int64 if small else object)
-
-
-def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return a longest path of a tree, and every vertex's distance from its first end. O(vertices)."""
-    near: list[list[int]] = [[] for _ in range(vertices)]
-    for a, b in pairs:
-        near[a].append(b)
-        near[b].append(a)
-    start = 0
-    # two breadth-first searches: the farthest vertex from anywhere is an end of a longest path
-    for _ in range(2):
-        depth, previous = [-1] * vertices, [-1] * vertices
-        depth[start] = 0
-        queue = [start]
-        for v in queue:
-            for w in near[v]:
-                if depth[w] < 0:
-                    depth[w], previous[w] = depth[v] + 1, v
-                    queue.append(w)
-        start = queue[-1]
-    path = [start]
-    while previous[path[-1]] >= 0:
-        path.append(previous[path[-1]])
-    return path, depth
-
-
-def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """Return the depth of a tree that hangs from its middle."""
-    return len(longest_path(vertices, pairs)[0]) // 2
-
-
-def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction, root: int | None = None) -> Tree:
-    """Make the tree of these edges, hung from a rank, or from its middle: the vertex with the least depth."""
-    edges = [machine.edges[e] for e in chosen]
-    if root is None:
-        path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
-        middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
-        top = min(middle)
-    else:
-        top = machine.members.index(root)
-    near: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
-    for edge in edges:
-        near[edge.a].append((edge.b, edge.forward, edge.back))
-        near[edge.b].append((edge.a, edge.back, edge.forward))
-    depth, queue = {top: 0}, [top]
-    hops = []
-    for v in queue:
-        for w, down, up in sorted(near[v]):
-            if w not in depth:
-                depth[w] = depth[v] + 1
-                queue.append(w)
-                hops.append((machine.members[w], Hop(machine.members[v], (down,), depth[w], (up,))))
-    return Tree(machine.members[top], rate, tuple(sorted(hops)))
-
-
-def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
-    """Return the arborescence of these arcs from the root."""
-    into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
-    depth = {machine.members.index(root): 0}
-    hops = []
-    for v in into:
-        trail = [v]
-        while trail[-1] not in depth:
-            trail.append(into[trail[-1]].a)
-        for w in reversed(trail[:-1]):
-            depth[w] = depth[into[w].a] + 1
-            hops.append((machine.members[w], Hop(machine.members[into[w].a], into[w].path, depth[w])))
-    return Tree(root, rate, tuple(sorted(hops)))
 
 
 def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:

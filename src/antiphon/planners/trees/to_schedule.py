@@ -1,25 +1,22 @@
 """From packed trees to schedules: every tree carries its share of the data.
 
-Exact packings may have shares with denominators of many digits, but a schedule needs chunks of equal units. So
-`rounded_trees` first puts the shares over one small denominator k, then rows are made of the trees:
-
     `spread_trees`                          broadcast or allgather
     `reduce_and_spread`                     allreduce: up to a root and down again
-    `spread_images`, `Mirrored.to_schedule` the same for trees known only up to symmetry, computed in columns
+    `spread_images`, `Mirrored.to_schedule` broadcast or allgather of trees known only up to symmetry: computed in
+                                            columns, without a Python object per hop
 
-Rounding: the shares of each root's trees become integers that sum to k, by largest remainders. Among denominators up to
-the limit, those nearest to the exact shares are compared by the loads of links and shared limits; with few trees, units
-are then moved off the fullest links. The loss of rate is computed exactly and reported.
+A tree becomes one chunk per block of its root; its size is the tree's share of the root's total rate. Step = depth of
+the hop. Exact packings may have shares with denominators of many digits; rounding.py makes them small first.
 
-Example: rates 1/3, 1/3, 1/3 need k = 3, nothing lost. Rates 0.501 and 0.499 become 1/2 and 1/2 with k = 2: the second
-tree's links are loaded by 0.5 / 0.499, so 0.2 % of the rate is lost.
+Example: root 0 with trees 0 > 1 > 2 at rate 2 and 0 > 2 > 1 at rate 1: two chunks, of 2/3 and 1/3 of the block; the
+rows of the first are (step 0, 0 -> 1) and (step 1, 1 -> 2).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -28,27 +25,18 @@ from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, dense, narrow, order_of, own, packed
-from antiphon.core.portable import dot
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.orbits import Table, rows_of
+from antiphon.errors import Unsupported
+from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.routing import Hop, Path, hung_from
 from antiphon.planners.shared.rows import Row, schedule_of
 
 Leg = tuple[int, int, Path, int]
-MOST = 1024
-MOST_LOSS = Fraction(1, 200)  # without the option, double the denominator until no more than this is lost
-HIGHEST = 2**20
-TRIED = 64  # denominators whose loads are computed
-EVENED = 8  # best ones that are improved, with few trees
-MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100
-BETTER = 1e-9  # relative time that a larger denominator must save
 Item = TypeVar("Item", bound="Rated")
 
 
@@ -395,242 +383,3 @@ def _image_routes(topology: Topology, group: Table, paths: Sequence[Path], row_p
     links_of_route = table[representative[order]]
     inside = links_of_route >= 0
     return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), narrow(links_of_route[inside])), place[row_route]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tree's portion of its group's data: the `share` that goes along `links`; `weight`: the group's data relative
-    to others.
-    """
-
-    group: Hashable
-    share: Fraction
-    weight: int
-    links: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Rounded shares: `counts` over `denominator`; `rate`: bytes per second of weight 1 that fit all links; `loss`:
-    lost rate.
-    """
-
-    counts: tuple[int, ...]
-    denominator: int
-    rate: Fraction
-    loss: Fraction
-
-    def describe(self) -> str:
-        lost = f"{float(self.loss):.2g} of the rate lost" if self.loss else "nothing lost"
-        return f"shares rounded to 1/{self.denominator}, {lost}"
-
-
-def denominator_of(option: object) -> int | None:
-    """Check the option `denominator`."""
-    if option is not None and (isinstance(option, bool) or not isinstance(option, int) or not 1 <= option <= HIGHEST):
-        raise Invalid(f"option denominator: expected a whole number from 1 to {HIGHEST}, got {quote(option)}")
-    return option
-
-
-@dataclass(frozen=True, eq=False)
-class Room:
-    """What links and shared limits can carry, in bytes per second: `of[link]` are the places in `capacity` that a link
-    loads.
-
-    Under symmetries a place is an orbit, with the capacity available to a tree while all its images use it.
-    """
-
-    capacity: tuple[Fraction, ...]
-    of: tuple[tuple[int, ...], ...]
-
-    @staticmethod
-    def of_topology(topology: Topology, group: Table | None = None) -> Room:
-        every = [topology.bandwidth(link) for link in range(topology.links)]
-        every += [limit.bandwidth for limit in topology.limits]
-        rows = np.arange(len(every)) if group is None else rows_of(topology, group)
-        size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
-        alike = 1 if group is None else len(group)
-        capacity = [every[at] * n / alike for at, n in zip(first.tolist(), size.tolist(), strict=True)]
-        of = [[row] for row in rows[: topology.links].tolist()]
-        for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
-            for link in limit.links:
-                of[link].append(row)
-        return Room(tuple(capacity), tuple(map(tuple, of)))
-
-
-def round_shares(portions: Sequence[Part], room: Room, option: int | None = None) -> Rounding | None:
-    """Round the shares; None where the exact ones have a denominator within the limit.
-
-    `option`: maximum denominator; default 1024, or more where that loses over MOST_LOSS. O(TRIED * hops), twice that
-    for each doubling.
-    """
-    max_denominator = option or MOST
-    exact = math.lcm(*{portion.share.denominator for portion in portions})
-    if exact <= max_denominator:
-        return None
-    loads = _RoundingLoads(portions, room)
-    best = loads.seconds_per_byte(
-        [portion.share.numerator * (exact // portion.share.denominator) for portion in portions], exact
-    )
-    while True:
-        counts, denominator = loads.find_nearest(max_denominator)
-        time = loads.seconds_per_byte(counts, denominator)
-        loss = 1 - best / time
-        if option is not None or loss <= MOST_LOSS or max_denominator >= HIGHEST:
-            return Rounding(tuple(counts), denominator, 1 / time, loss)
-        max_denominator *= 2
-
-
-class _RoundingLoads:
-    """The loads that portions put on links and shared limits, to compare denominators."""
-
-    def __init__(self, portions: Sequence[Part], room: Room) -> None:
-        from scipy.sparse import csr_array
-
-        self._parts, self._room = portions, room
-        self._capacity = room.capacity
-        row, column, value = [], [], []
-        for number, portion in enumerate(portions):
-            for resource in (resource for link in portion.links for resource in room.of[link]):
-                row.append(resource)
-                column.append(number)
-                value.append(portion.weight / float(self._capacity[resource]))
-        self._matrix = csr_array((value, (row, column)), shape=(len(self._capacity), len(portions)))
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        for number, portion in enumerate(portions):
-            groups[portion.group].append(number)
-        self._exact = np.array([float(portion.share) for portion in portions])
-        self._group = np.zeros(len(portions), np.int64)
-        for number, members in enumerate(groups.values()):
-            self._group[members] = number
-        # groups with equal shares round alike, so each pattern of shares is rounded once
-        alike: dict[tuple[Fraction, ...], list[list[int]]] = defaultdict(list)
-        for members in groups.values():
-            alike[tuple(portions[number].share for number in members)].append(members)
-        self._alike = [
-            (np.array([float(share) for share in shares]), np.array(members)) for shares, members in alike.items()
-        ]
-
-    def seconds_per_byte(self, counts: Sequence[int], denominator: int) -> Fraction:
-        """Return the least seconds per byte of weight 1, exactly."""
-        crossed: dict[int, int] = defaultdict(int)
-        for portion, count in zip(self._parts, counts, strict=True):
-            amount = count * portion.weight
-            for link in portion.links:
-                crossed[link] += amount
-        load: dict[int, int] = defaultdict(int)
-        for link, amount in crossed.items():
-            for resource in self._room.of[link]:
-                load[resource] += amount
-        return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
-
-    def find_nearest(self, max_denominator: int) -> tuple[list[int], int]:
-        """Return counts and denominator up to the maximum with the least loss (in floats); ties go to the smallest
-        denominator.
-        """
-        by_distance = [
-            (self._rounding_distance(denominator), denominator) for denominator in range(1, max_denominator + 1)
-        ]
-        attempts = []
-        for _, denominator in sorted(by_distance)[:TRIED]:
-            counts = self._round_all(denominator)
-            attempts.append((float((self._matrix @ counts).max()) / denominator, denominator, counts))
-        attempts.sort(key=lambda attempt: attempt[:2])
-        if len(self._parts) <= MOST_PARTS and len(self._parts) * len(self._capacity) <= MOST_CELLS:
-            attempts = [(*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:EVENED]]
-        least_time = min(time for time, *_ in attempts)
-        near_best = [attempt for attempt in attempts if attempt[0] <= least_time * (1 + BETTER)]
-        _, denominator, counts = min(near_best, key=lambda attempt: attempt[1])
-        return [int(count) for count in counts], denominator
-
-    def _even_out(self, counts: Longs, denominator: int) -> tuple[float, int]:
-        """Improve `counts` in place: move units off the fullest link while that lowers it, or all excess loads.
-        Return time and denominator.
-        """
-        use = self._matrix.toarray() / denominator
-        load = dot(use, counts)
-        target = (self._matrix @ self._exact).max()
-
-        def worth(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-            return loads.max(axis=0), np.square(np.maximum(loads - target, 0)).sum(axis=0)
-
-        for _ in range(MOST_MOVES):
-            now = worth(load[:, None])
-            best: tuple[float, float, int, int] = (float(now[0][0]), float(now[1][0]) * (1 - BETTER), -1, -1)
-            for giver in np.flatnonzero((use[np.argmax(load)] > 0) & (counts > 0)).tolist():
-                takers = np.flatnonzero(self._group == self._group[giver])
-                full, over = worth((load - use[:, giver])[:, None] + use[:, takers])
-                at = int(np.lexsort((over, full))[0])
-                best = min(best, (float(full[at]), float(over[at]), giver, int(takers[at])))
-            if best[2] < 0:
-                break
-            counts[best[2]] -= 1
-            counts[best[3]] += 1
-            load = dot(use, counts)
-        return float(load.max()), denominator
-
-    def _rounding_distance(self, denominator: int) -> float:
-        """Return the distance of the rounded shares from the exact ones, summed over all portions."""
-        return sum(
-            float(np.abs(_largest_remainders(shares, denominator) / denominator - shares).sum()) * len(members)
-            for shares, members in self._alike
-        )
-
-    def _round_all(self, denominator: int) -> Longs:
-        counts = np.zeros(len(self._parts), np.int64)
-        for shares, members in self._alike:
-            counts[members] = _largest_remainders(shares, denominator)
-        return counts
-
-
-def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
-    """Return integers near shares * denominator that sum to the denominator."""
-    counts = np.floor(shares * denominator).astype(np.int64)
-    order = np.argsort(counts - shares * denominator, kind="stable")
-    counts[order[: denominator - int(counts.sum())]] += 1
-    return counts
-
-
-def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = "") -> list[Part]:
-    """Return the portions of these trees: each root's trees carry its weight, without weights all share 1.
-
-    Hops that lead to none of the `ends` are not used.
-    """
-    receivers = frozenset(ends)
-    total: dict[int, Fraction] = defaultdict(Fraction)
-    for tree in trees:
-        total[tree.root if weight else 0] += tree.rate
-    portions = []
-    for tree in trees:
-        group = tree.root if weight else 0
-        hops = leading_to(dict(tree.hops), tree.root, receivers)
-        links = tuple(link for _, hop in hops for link in (*hop.path, *hop.back))
-        portions.append(Part((side, group), tree.rate / total[group], weight.get(group, 1), links))
-    return portions
-
-
-def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0) -> tuple[Tree, ...]:
-    """Return the trees with their counts (from `first` on) as rates, that is, shares per root; trees with 0 are
-    dropped.
-    """
-    if rounding is None:
-        return tuple(trees)
-    counts = rounding.counts[first : first + len(trees)]
-    return tuple(replace(tree, rate=Fraction(count)) for tree, count in zip(trees, counts, strict=True) if count)
-
-
-def rounded_trees(
-    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
-    max_denominator: int | None, group: Table | None = None,
-) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
-    """Round one set of trees and return it at rates that fit all links, with the rounding.
-
-    `weight`: of each root (empty: all share one). `group`: the trees also represent their images by these symmetries.
-    """
-    portions = parts_of(trees, weight, ends)
-    rounding = round_shares(portions, Room.of_topology(topology, group), max_denominator)
-    if rounding is None:
-        return tuple(trees), None
-    unit = rounding.rate / rounding.denominator
-    rates = [n * portion.weight * unit for n, portion in zip(rounding.counts, portions, strict=True)]
-    return tuple(replace(tree, rate=rate) for tree, rate in zip(trees, rates, strict=True) if rate), rounding

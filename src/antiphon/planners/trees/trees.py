@@ -42,27 +42,30 @@ from antiphon.planners.shared.pipelining import Asked, Ready, Staged, piped, sta
 from antiphon.planners.shared.routing import Reach, instead
 from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
+from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.forest import pack_forests
 from antiphon.planners.trees.portions import at_full_rate, pack_by_cuts
-from antiphon.planners.trees.spanning import Directed, Undirected, directed_machine, pack_spanning, undirected_machine
-from antiphon.planners.trees.to_schedule import (
-    Forest,
-    Pair,
+from antiphon.planners.trees.rounding import (
     Part,
     Room,
     Rounding,
-    Tree,
     denominator_of,
     parts_of,
-    reduce_and_spread,
-    refine_shares,
     round_shares,
     rounded_trees,
+    with_shares,
+)
+from antiphon.planners.trees.spanning import pack_spanning
+from antiphon.planners.trees.to_schedule import (
+    Forest,
+    Pair,
+    Tree,
+    reduce_and_spread,
+    refine_shares,
     spread_images,
     spread_trees,
     trees_by_root,
-    with_shares,
 )
 
 SPREADING = ("broadcast", "allgather")

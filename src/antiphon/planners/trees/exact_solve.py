@@ -1,0 +1,144 @@
+"""Exact rational solution of integral linear systems, and simple ratios of floats.
+
+Column generation (columns.py) ends with a basis: which columns are used and which rows are tight. Its rates are the
+solution of a square integral system. Gaussian elimination in rationals would let numerators explode, so Dixon's p-adic
+lifting (1982) is used: invert the matrix once modulo a prime p, then compute the solution's base-p digits one by one.
+Once there are twice as many digits as numerators and denominators have (Hadamard's bound), or earlier if lucky, the
+fractions follow by a half-way extended Euclid. The result is verified in every row, so shortcuts cannot do harm.
+
+Example: 3 x = 1 with p = 7: the inverse of 3 is 5. Digits 5, 4, 4, ...: 5 + 4 * 7 = 33, and 33 = 1/3 modulo 49.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.planners.trees.pricing import Matrix
+
+PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
+_MOST_DIGITS = 4000
+CLOSE = 1e-7
+
+
+def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
+    """Return the x with rows @ x == right, or None if there is none, it is not unique, or the prime is unlucky.
+
+    `rows` may exceed columns. Dixon's p-adic lifting: one inverse modulo a prime, then one base-p digit of x at a time,
+    then rational reconstruction. The answer is checked in every row. O(columns^2 * rows + digits * columns^2).
+    """
+    count, width = rows.shape
+    if width == 0:
+        return [] if not any(right) else None
+    if count < width or width > 2000:
+        return None
+    picked = _independent_rows(rows % PRIME)
+    if picked is None:
+        return None
+    square = rows[picked]
+    inverse = _invert_modulo(square % PRIME)
+    wide = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
+    exact: NDArray[Any] = square.astype(object) if wide else square
+    residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)
+    # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
+    lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
+    limit = math.prod(lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
+    value, power = np.zeros(width, object), 1
+    next_attempt = 8
+    for digit in range(1, _MOST_DIGITS):
+        step = inverse @ (residual % PRIME).astype(np.int64) % PRIME
+        value = value + step.astype(object) * power
+        power *= PRIME
+        # invariant: square @ value + power * residual == right (for the picked rows)
+        residual = (residual - (exact @ (step.astype(object) if wide else step)).astype(object)) // PRIME
+        enough_digits = power > 2 * limit * limit
+        if digit == next_attempt or enough_digits:
+            next_attempt *= 2
+            solution = _reconstruct_fractions(value.tolist(), power)
+            if solution is not None and _is_solution(rows, right, solution):
+                return solution
+        if enough_digits:
+            return None
+    return None
+
+
+def _independent_rows(matrix: Matrix) -> list[int] | None:
+    """Return rows that form a nonsingular square matrix modulo PRIME; None where the columns are dependent."""
+    remaining = matrix.copy()
+    count, width = remaining.shape
+    free = np.ones(count, bool)
+    picked = []
+    for column in range(width):
+        at = np.flatnonzero(free & (remaining[:, column] != 0))
+        if not at.size:
+            return None
+        row = int(at[0])
+        picked.append(row)
+        free[row] = False
+        remaining[row] = remaining[row] * pow(int(remaining[row, column]), -1, PRIME) % PRIME
+        lower_rows = at[1:]
+        product = np.outer(remaining[lower_rows, column], remaining[row])
+        remaining[lower_rows] = (remaining[lower_rows] - product) % PRIME
+    return picked
+
+
+def _invert_modulo(matrix: Matrix) -> Matrix:
+    """Invert a nonsingular matrix modulo PRIME (Gauss and Jordan)."""
+    width = len(matrix)
+    augmented = np.concatenate([matrix, np.eye(width, dtype=np.int64)], axis=1)
+    for column in range(width):
+        row = column + int(np.flatnonzero(augmented[column:, column])[0])
+        augmented[[column, row]] = augmented[[row, column]]
+        augmented[column] = augmented[column] * pow(int(augmented[column, column]), -1, PRIME) % PRIME
+        other_rows = np.flatnonzero(augmented[:, column])
+        other_rows = other_rows[other_rows != column]
+        augmented[other_rows] = (
+            augmented[other_rows] - np.outer(augmented[other_rows, column], augmented[column])
+        ) % PRIME
+    return augmented[:, width:]
+
+
+def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction] | None:
+    """Return the fractions with small numerator and denominator that these numbers represent modulo `modulus`."""
+    bound = math.isqrt(modulus // 2)
+    common, out = 1, []
+    for value in values:
+        # try the common denominator so far first: most denominators divide it
+        # extended Euclid, stopped halfway (Wang 1981)
+        before, now, low, high = modulus, value * common % modulus, 0, 1
+        while now > bound:
+            q = before // now
+            before, now, low, high = now, before - q * now, high, low - q * high
+        if abs(high) * common > bound or not high:
+            return None
+        sign = -1 if high < 0 else 1
+        common *= abs(high)
+        out.append(Fraction(sign * now, common))
+    return out
+
+
+def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> bool:
+    common = math.lcm(*(v.denominator for v in x))
+    numerators = [int(v * common) for v in x]
+    return all(
+        sum(int(row[i]) * numerators[i] for i in np.flatnonzero(row).tolist()) == want * common
+        for row, want in zip(rows, right, strict=True)
+    )
+
+
+def simple_ratio(values: NDArray[np.float64], max_denominator: int) -> list[int] | None:
+    """Return integers in the ratio of these values to within CLOSE; None where the denominators are larger."""
+    top = float(values.max(initial=0.0))
+    if top <= 0:
+        return None
+    fractions = (values / top).tolist()
+    ratios = [Fraction(x).limit_denominator(max_denominator) if x > CLOSE else Fraction(0) for x in fractions]
+    if any(abs(float(ratio) - x) > CLOSE for ratio, x in zip(ratios, fractions, strict=True)):
+        return None
+    common = math.lcm(*(ratio.denominator for ratio in ratios))
+    return [int(ratio * common) for ratio in ratios]
