@@ -30,8 +30,9 @@ from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.splits import given_split
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
 from antiphon.planners.shared import pipelining
+from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.groups import backwards
-from antiphon.planners.shared.pipelining import Pipeline, least_of
+from antiphon.planners.shared.pipelining import least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
 

@@ -13,7 +13,7 @@ from antiphon.errors import Unsupported
 from antiphon.planners.greedy.greedy import greedy
 from antiphon.planners.greedy.search import Search
 from antiphon.planners.relations.relay import relay
-from antiphon.planners.shared.routing import Reach
+from antiphon.planners.shared.reach import Reach
 from antiphon.registry import find, table
 from antiphon.topologies import topology
 

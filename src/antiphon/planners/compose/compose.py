@@ -30,7 +30,8 @@ from antiphon.planners.compose.rotate import Mark, Plan, shared
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
-from antiphon.planners.shared.pipelining import RANGE, EndSizes, Pipeline, check_number
+from antiphon.planners.shared.end_sizes import EndSizes, Pipeline
+from antiphon.planners.shared.pipelining import RANGE, check_number
 from antiphon.planners.shared.routing import routed
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find

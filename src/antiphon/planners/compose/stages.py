@@ -25,7 +25,7 @@ from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import Inside
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.groups import MOST_WHOLE, Exchange, Groups, after, backwards, exchanges, grain, stretches
-from antiphon.planners.shared.routing import instead
+from antiphon.planners.shared.reach import instead
 
 SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
 

@@ -12,7 +12,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Table, free_group
-from antiphon.planners.shared.routing import instead
+from antiphon.planners.shared.reach import instead
 
 MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
 

@@ -22,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.search import MOST_ROWS, PACES, Made, Search
 from antiphon.planners.greedy.spread import Run, Task
-from antiphon.planners.shared.routing import instead
+from antiphon.planners.shared.reach import instead
 
 MOST_BOUND = 256  # ranks up to which the bound is told, too
 

@@ -19,7 +19,7 @@ from antiphon.planners.greedy.islands import Level, levels_of
 from antiphon.planners.greedy.moves import Moving
 from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, work_of
 from antiphon.planners.greedy.tasks import chunks_of, task_of
-from antiphon.planners.shared.routing import instead
+from antiphon.planners.shared.reach import instead
 
 EFFORT = 1_500_000  # units of work (see Run) in a unit of effort
 MOST_ROWS = 2**24

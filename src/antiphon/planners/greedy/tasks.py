@@ -17,7 +17,7 @@ from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
 from antiphon.planners.greedy.ways import ways_of
-from antiphon.planners.shared.routing import Reach, instead
+from antiphon.planners.shared.reach import Reach, instead
 
 MOST_CELLS = 2**30  # of chunks and ranks
 SWEEPS = 3

@@ -18,7 +18,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.portable import exp
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.routing import Hop, Path, Reach, hung_from
+from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.rows import schedule_in_parts
 
 ROUNDS = 16  # trees that are tried from every source

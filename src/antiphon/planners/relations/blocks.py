@@ -22,7 +22,7 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.relations.sums import Value, sum_of
-from antiphon.planners.shared.routing import Path, Reach
+from antiphon.planners.shared.reach import Path, Reach
 
 MOST_ROWS = 2**24
 MOST_SLOTS = 2**15

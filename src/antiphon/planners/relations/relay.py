@@ -28,7 +28,7 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.routing import Path, Reach, centre, instead, stars
+from antiphon.planners.shared.reach import Path, Reach, centre, instead, stars
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere

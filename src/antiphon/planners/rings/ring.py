@@ -19,7 +19,8 @@ from antiphon.core.transform import split
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
 from antiphon.planners.rings.cycles import widest_cycle
-from antiphon.planners.shared.routing import Paths, instead, narrowest, paths
+from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.routing import Paths, narrowest, paths
 from antiphon.planners.shared.rows import Order, finish, given_order
 
 MOST_PARTS = 8

@@ -16,17 +16,13 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from antiphon.core.loads import pipelined_steps, throughput
-from antiphon.core.portable import convolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import merge
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.hop_timing import Flow, Hops, Waits
-from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, load_by_step, longest_chunk, undominated
+from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, longest_chunk
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest: tried where no size is given
@@ -47,13 +43,6 @@ RANGE = (1, 4, 16, 64, 256, 1024)  # numbers of pieces where no size is given
 MOST_PIECES = 2**20
 LEAST_BYTES = 64  # of a piece
 GRID = 4  # pieces grow fourfold until the time does, too; the best then lies within two of these steps
-MOST_CELLS = 50_000  # of the linear program of `Pipeline`
-DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # of its sizes
-MAX_ROUNDING_LOSS = 1e-3  # of the time, by rounding the sizes
-LOAD_DECIMALS = 9  # by which loads are distinguished
-ENDS = (0, 1, 2)  # parts at each end that are tried
-MIN_GAIN_ENDS = 1.003  # every part repeats all transfers, so it must be this much faster
-MOST_END_ROWS = 2**23
 
 
 @dataclass(frozen=True)
@@ -393,197 +382,3 @@ def least_of(seconds: Callable[[int], float], top: int) -> int:
         low, high = (low, upper) if seconds(lower) <= seconds(upper) else (lower, high)
     tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
     return min(tried, key=lambda number: (seconds(number), number))
-
-
-@dataclass(frozen=True)
-class EndSizes:
-    """Sizes before the `pieces` equal ones (one part a step), in these together, and behind them, in parts of the sum.
-    Seconds per byte of nbytes, and of latency."""
-
-    before: tuple[int, ...]
-    middle: int
-    behind: tuple[int, ...]
-    pieces: int
-    time: float
-    latency: float
-
-    def seconds(self, nbytes: int) -> float:
-        return self.time * nbytes + self.latency
-
-
-class Pipeline:
-    """A schedule in one piece, and what it loads in each of its steps."""
-
-    def __init__(self, schedule: Schedule, topology: Topology) -> None:
-        unpiped = isinstance(schedule.pieces, int) and schedule.pieces == 1
-        self.schedule = schedule if unpiped else replace(schedule, pieces=1)
-        self.topology = topology
-        self.steps = schedule.steps
-        load, self.latency = load_by_step(self.schedule, topology, self.steps)
-        self.load = undominated(load, LOAD_DECIMALS)
-
-    @cached_property
-    def full(self) -> float:
-        """Seconds per byte in ever finer pieces."""
-        return float(self.load.sum(axis=1).max(initial=0.0))
-
-    def sizes(self, pieces: int, ends: int = 0) -> EndSizes:
-        """Return the best sizes with `ends` parts at each end; without where the program is too large or unsolved."""
-        exact = self._solve_sizes(pieces, ends) if ends else None
-        if exact is None:
-            return self._to_sizes(Exact((), 1.0, ()), pieces)
-        goal = self._seconds_per_byte(exact, pieces)
-        for denominator in DENOMINATORS:
-            sizes = self._to_sizes(exact.rounded(denominator), pieces)
-            if sizes.time <= goal * (1 + MAX_ROUNDING_LOSS):
-                break
-        return sizes
-
-    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
-        """Return the fastest sizes for the message, choosing what is None; more parts at the ends only if they pay.
-        None where the given `ends` are impossible."""
-        if ends is not None:
-            return self.given(
-                self.best(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
-            )
-        best: EndSizes | None = None
-        for number in ENDS:
-            if best is not None and self._rows(number) > MOST_END_ROWS:
-                break
-            sizes = self.best(nbytes, number) if pieces is None else self.sizes(pieces, number)
-            if best is not None and sizes.seconds(nbytes) * MIN_GAIN_ENDS > best.seconds(nbytes):
-                break
-            best = sizes
-        return best
-
-    def given(self, pieces: int, ends: int) -> EndSizes | None:
-        """Return the sizes with exactly `ends` parts at each end, or None where that is impossible."""
-        if ends and self._rows(ends) > MOST_END_ROWS:
-            return None
-        sizes = self.sizes(pieces, ends)
-        return sizes if len(sizes.before) == ends else None
-
-    def best(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
-        """With the number of pieces, up to `max_pieces`, that is fastest for the size.
-
-        The time falls as pieces grow in number, then rises with latency.
-        """
-
-        @cache
-        def sizes(pieces: int) -> EndSizes:
-            return self.sizes(pieces, ends)
-
-        top = min(max_pieces, most_pieces(self.schedule, nbytes))
-        return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
-
-    def _rows(self, ends: int) -> int:
-        """Transfers, with every part at the ends."""
-        return (2 * ends + 1) * self.schedule.transfers
-
-    def _max_pieces(self, ends: int) -> int:
-        """Return the most pieces that keep the linear program small enough; 1, where none does."""
-        pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
-        return MOST_PIECES if pieces >= self.steps or not ends else max(pieces, 1)
-
-    def laid(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
-        """Return the schedule with a copy for every part; those in the middle are one copy with pieces."""
-        if not sizes.before and not sizes.behind:
-            return replace(self.schedule, pieces=sizes.pieces), sizes
-        nonempty = [part_row for part_row in _part_rows(sizes) if part_row[1]]
-        first = nonempty[0][0]
-        each = [
-            replace(self.schedule, step=self.schedule.step + np.int32(start - first), pieces=pieces)
-            for start, _, pieces in nonempty
-        ]
-        return merge(each, [size for _, size, _ in nonempty]), sizes
-
-    def _to_sizes(self, exact: Exact, pieces: int) -> EndSizes:
-        before, behind = (tuple(int(size) for size in end) for end in (exact.before, exact.behind))
-        time = self._seconds_per_byte(exact, pieces)
-        return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
-
-    def _solve_sizes(self, pieces: int, ends: int) -> Exact | None:
-        """Variables: the parts before, one piece of the middle, the parts behind; then how long steps last."""
-        import scipy.sparse as sp
-        from scipy.optimize import linprog
-
-        shown_pieces = min(pieces, self.steps)
-        if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
-            return None
-        starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
-        which = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
-        kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
-        top = float(self.load.max(initial=0.0))
-        if not top:
-            return None
-        kind, step = np.nonzero(self.load)
-        rows = np.concatenate([kind * slots + step + start for start in starts])
-        columns = np.repeat(which, len(kind))
-        values = np.tile(self.load[kind, step] / top, len(starts))
-        clock = np.arange(kinds * slots)
-        middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
-        upper = sp.coo_array(
-            (
-                np.concatenate([values, -np.ones(len(clock)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
-                (
-                    np.concatenate([rows, clock, kinds * slots + middle, kinds * slots + middle]),
-                    np.concatenate(
-                        [columns, sizes + clock % slots, np.full(kinds, ends), np.full(kinds, sizes + slots)]
-                    ),
-                ),
-            ),
-            shape=(kinds * (slots + 1), sizes + slots + 1),
-        )
-        cost = np.zeros(sizes + slots + 1)
-        cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces
-        equal = np.zeros((1, len(cost)))
-        equal[0, :sizes], equal[0, ends] = 1, pieces
-        solution = linprog(
-            cost, A_ub=upper.tocsr(), b_ub=np.zeros(upper.shape[0]), A_eq=equal, b_eq=[1.0], method="highs"
-        )
-        if solution.status != 0:
-            return None
-        size = np.maximum(solution.x[:sizes], 0.0).tolist()
-        return Exact(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
-
-    def _seconds_per_byte(self, exact: Exact, pieces: int) -> float:
-        """Add up the lengths of the steps at the ends and, multiplied, of those in the middle."""
-        shown_pieces = min(pieces, self.steps)
-        size = np.array([*exact.before, *[exact.middle / pieces] * shown_pieces, *exact.behind]) / exact.total
-        full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
-        return float(full.max(axis=0).sum() + (pieces - shown_pieces) * self.full * exact.middle / pieces / exact.total)
-
-    def _latency_seconds(self, exact: Exact, pieces: int) -> float:
-        shown_pieces = min(pieces, self.steps)
-        nonempty = np.array([*exact.before, *[exact.middle] * shown_pieces, *exact.behind]) > 0
-        slowest = np.zeros(len(nonempty) + self.steps - 1)
-        for start in np.flatnonzero(nonempty).tolist():
-            slowest[start : start + self.steps] = np.maximum(slowest[start : start + self.steps], self.latency)
-        between = (pieces - shown_pieces) * self.latency.max(initial=0.0) if exact.middle else 0.0
-        return float(slowest.sum() + between)
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Sizes in parts of their sum, all of the middle as one."""
-
-    before: tuple[float, ...]
-    middle: float
-    behind: tuple[float, ...]
-
-    @property
-    def total(self) -> float:
-        return sum(self.before) + self.middle + sum(self.behind)
-
-    def rounded(self, denominator: int) -> Exact:
-        """Round to whole numbers that add up to `denominator`; the middle takes the remainder."""
-        before, behind = (tuple(float(round(size * denominator)) for size in end) for end in (self.before, self.behind))
-        return Exact(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
-
-
-def _part_rows(sizes: EndSizes) -> Iterator[tuple[int, int, int]]:
-    """Of every part the step in which it begins, its size, and its pieces."""
-    yield from ((start, size, 1) for start, size in enumerate(sizes.before))
-    begin = len(sizes.before)
-    yield begin, sizes.middle, sizes.pieces
-    yield from ((start, size, 1) for start, size in enumerate(sizes.behind, begin + sizes.pieces))

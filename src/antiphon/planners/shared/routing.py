@@ -10,14 +10,12 @@ ways on, way (destination / k^level) mod k, the usual routing of fat trees.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.collective import Collective
 from antiphon.core.columns import (
     Bools,
     Ints,
@@ -33,18 +31,17 @@ from antiphon.core.columns import (
     sums,
     taken,
 )
-from antiphon.core.routes import Routes, out_links
+from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
-from antiphon.registry import Entry, PlannerCapabilities, find
+from antiphon.planners.shared.reach import instead
 
 MOST_STRIPES = 8
 MOST_CELLS = 2**20  # distances and links that are looked at together
 HIGHEST = 6  # levels told apart
 FAR = 2**30  # hops: out of reach
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,192 +388,3 @@ def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:
         above = head[np.isin(tail, low) & (head >= ranks)]
         level[above] = np.minimum(level[above], depth)
     return level[ranks:]
-
-
-@dataclass(frozen=True)
-class Hop:
-    """How a rank is reached: from which rank, over which links, after how many hops; and the links back, if known."""
-
-    parent: int
-    path: Path
-    depth: int
-    back: Path = ()
-
-
-def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
-    """Return the undirected tree of these hops, hung from another rank."""
-    near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
-    for rank, hop in hops:
-        near[hop.parent][rank] = (hop.path, hop.back)
-        near[rank][hop.parent] = (hop.back, hop.path)
-    tree, todo = {start: Hop(-1, (), 0)}, [start]
-    for rank in todo:
-        for head, (path, back) in near[rank].items():
-            if head not in tree:
-                tree[head] = Hop(rank, path, tree[rank].depth + 1, back)
-                todo.append(head)
-    return {rank: hop for rank, hop in tree.items() if rank != start}
-
-
-class Reach:
-    """The steps of a machine. Trees of shortest paths prefer links that earlier trees used little."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        self.out = out_links(topology)
-        self.head = topology.link_dst.tolist()
-        self.width = [float(topology.bandwidth(link) / topology.unit) for link in range(topology.links)]
-        self.used = [0.0] * topology.links
-        self.trees: dict[int, dict[int, Hop]] = {}
-        self.near: dict[int, dict[int, tuple[Path, ...]]] = {}
-
-    def neighbours(self, rank: int) -> dict[int, tuple[Path, ...]]:
-        """The ranks one step away, and the ways there: all parallel links, or one path through switches."""
-        if rank not in self.near:
-            paths_to: dict[int, list[Path]] = {}
-            path_to_switch: dict[int, Path] = {rank: ()}
-            queue = deque([rank])
-            while queue:
-                node = queue.popleft()
-                for link in self.out[node]:
-                    head, path = self.head[link], (*path_to_switch[node], link)
-                    if head < self.topology.ranks:
-                        if head != rank and (node == rank or head not in paths_to):
-                            paths_to.setdefault(head, []).append(path)
-                    elif head not in path_to_switch:
-                        path_to_switch[head] = path
-                        queue.append(head)
-            self.near[rank] = {head: tuple(paths) for head, paths in paths_to.items()}
-        return self.near[rank]
-
-    def of(self, source: int) -> dict[int, Hop]:
-        """How every rank within reach is reached from the source by shortest paths."""
-        if source not in self.trees:
-            tree = {source: Hop(-1, (), 0)}
-            level = [source]
-            while level and len(tree) < self.topology.ranks:  # where all are reached nobody looks at his neighbours
-                reach: dict[int, list[tuple[int, Path]]] = {}
-                for rank in level:
-                    near = self.neighbours(rank)
-                    for head in [neighbour for neighbour in near if neighbour not in tree]:
-                        reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
-                level = sorted(reach)
-                for head in level:
-                    options = reach[head]
-                    best = (
-                        min(options, key=lambda option: (self._fullest_use(option[1]), option))
-                        if len(options) > 1
-                        else options[0]
-                    )
-                    parent, path = best
-                    tree[head] = Hop(parent, path, tree[parent].depth + 1)
-                    for link in path:
-                        self.used[link] += 1 / self.width[link]
-            self.trees[source] = tree
-        return self.trees[source]
-
-    def _fullest_use(self, path: Path) -> float:
-        return max(self.used[link] + 1 / self.width[link] for link in path)
-
-
-def centre(trees: Reach, members: Sequence[int]) -> int:
-    """The member whose farthest member is nearest."""
-
-    def farthest(source: int) -> int:
-        tree = trees.of(source)
-        return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
-
-    best: tuple[int, int] | None = None
-    for member in sorted(members):
-        candidate = farthest(member), member
-        best = candidate if best is None else min(best, candidate)
-        if best[0] <= 1:  # nobody is nearer to all
-            break
-    assert best is not None
-    return best[1]
-
-
-def stars(topology: Topology, sources: Longs) -> Routes | None:
-    """The ways from each source to all other ranks, in order of ranks, where every rank is one step away and by one way
-    only; None elsewhere. Those that `Reach` finds. All sources at once: O(sources * links), without a loop over them.
-
-    >>> from antiphon.topologies import topology
-    >>> found = stars(topology("star:ranks=3"), np.array([2, 0]))
-    >>> [found[i] for i in range(4)]
-    [(2, 3), (2, 4), (0, 4), (0, 5)]
-    """
-    order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
-    first = pointers(topology.link_src, topology.nodes)
-    entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # the link by which a node is entered first
-    flat, who, node = entered_by.reshape(-1), np.arange(len(sources)), sources
-    while len(node):
-        link_count = first[node + 1] - first[node]
-        of, link = np.repeat(who, link_count), order[ranges(first[node], link_count)]
-        key = of * topology.nodes + heads[link]
-        new = (flat[key] < 0) & (heads[link] != sources[of])
-        of, link, key = of[new], link[new], key[new]
-        flat[key[::-1]] = link[::-1]  # of several the first
-        is_first, switch = flat[key] == link, heads[link] >= topology.ranks
-        if node is sources and not (is_first | switch).all():  # parallel links to a rank: several ways
-            return None
-        switch &= is_first
-        who, node = of[switch], heads[link[switch]].astype(np.int64)
-    reached = entered_by[:, : topology.ranks] >= 0
-    if int(reached.sum()) < len(sources) * (topology.ranks - 1):
-        return None
-    who, node = np.nonzero(reached)
-    return _ways_back(topology, entered_by, sources, who, node)
-
-
-def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs, node: Longs) -> Routes:
-    """The path to each of these nodes from the source sources[who], by the links that entered them."""
-    places, links, at = [], [], np.arange(len(who))
-    hops = np.zeros(len(who), np.int64)
-    while len(at):
-        link = entered_by[who[at], node]
-        places.append(at)
-        links.append(link)
-        hops[at] += 1
-        node = topology.link_src[link].astype(np.int64)
-        unfinished = node != sources[who[at]]
-        at, node = at[unfinished], node[unfinished]
-    ends = np.cumsum(hops)
-    out = np.empty(int(hops.sum()), np.int32)
-    for back, (place, link) in enumerate(zip(places, links, strict=True), 1):
-        out[ends[place] - back] = link
-    return Routes(np.append(0, ends), out)
-
-
-def instead(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
-    """Suggest those of these planners whose table entries support the collective, the number of ranks and the machine;
-    then `other`.
-
-    On 4096 ranks of a torus no alltoall is planned; the ring goes round whatever all ranks want:
-
-    >>> from antiphon.topologies import topology
-    >>> torus = topology("torus:dims=64x64")
-    >>> instead(torus, Collective("alltoall", 4096), "relay", "direct", "flows")
-    'use fewer ranks'
-    >>> instead(torus, Collective("allgather", 4096), "relay", "direct", "ring")
-    'use planner ring, or fewer ranks'
-    """
-    able = [name for name in names if _can_plan(find("planner", name), topology, collective)]
-    if not able:
-        return f"use {other}"
-    first = f"{', '.join(able[:-1])} or " if able[1:] else ""
-    return f"use planner {first}{able[-1]}, or {other}"
-
-
-def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective: Collective) -> bool:
-    can = entry.can
-    if collective.kind not in can.collectives:
-        return False
-    if len(collective.members) > can.most.get(collective.kind, topology.ranks):
-        return False
-    return not can.joined or _is_joined(topology, collective)
-
-
-def _is_joined(topology: Topology, collective: Collective) -> bool:
-    """Whether links or switches lead from the first that takes part to all others."""
-    first, *other_members = collective.members
-    return Reach(topology).neighbours(first).keys() >= set(other_members)

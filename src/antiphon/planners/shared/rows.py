@@ -20,7 +20,8 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedu
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.routing import Path, instead, routed
+from antiphon.planners.shared.reach import Path, instead
+from antiphon.planners.shared.routing import routed
 
 MOST_TRANSFERS = 2**28
 Order = str | int | Sequence[int] | None

@@ -39,7 +39,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import hosts
 from antiphon.planners.shared.pipelining import piped
-from antiphon.planners.shared.routing import hung_from
+from antiphon.planners.shared.reach import hung_from
 from antiphon.planners.trees.blink_packing import (
     Blink,
     Slice,

@@ -41,7 +41,7 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import SharedLimit, Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.routing import Hop, Path, Reach, hung_from
+from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.rows import Row, schedule_of
 from antiphon.planners.trees.direct_links import Directed, Undirected, hang_arcs, hang_edges
 from antiphon.planners.trees.fewest import tightest_side

@@ -30,7 +30,7 @@ from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
-from antiphon.planners.shared.routing import Hop
+from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import Mirrored, Tree
 
 EFFORT, LEAST_ROUNDS, MOST_ROUNDS = 4000, 24, 120  # EFFORT / ranks trees are grown at prices of loads, then of programs

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.routing import Hop
+from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import Tree
 
 

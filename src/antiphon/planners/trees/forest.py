@@ -33,7 +33,7 @@ from antiphon.core.bounds.candidates import reached
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-from antiphon.planners.shared.routing import Hop
+from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.splitting import (
     Arc,
     Path,

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.planners.shared.routing import Hop
+from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.exact_solve import solve_exactly
 
 TINY = 1e-9  # of the largest rate: below float accuracy

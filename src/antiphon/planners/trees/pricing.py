@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.routing import Hop
+from antiphon.planners.shared.reach import Hop
 
 FAR = 2**60  # price of a missing hop: above any tree's cost
 Costs = NDArray[Any]  # ranks x ranks: price of the cheapest hop

@@ -37,9 +37,10 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pipelining import Asked, Ready, staged
-from antiphon.planners.shared.routing import Reach, centre
+from antiphon.planners.shared.reach import Reach, centre
 from antiphon.planners.shared.rows import machine_for_dual
-from antiphon.planners.shared.uneven import Class, Floats, begins, by_kinds, distinct, entries
+from antiphon.planners.shared.start_program import Class, begins, by_kinds, distinct, entries
+from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees

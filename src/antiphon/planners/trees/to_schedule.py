@@ -33,7 +33,7 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedu
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Table
-from antiphon.planners.shared.routing import Hop, Path, hung_from
+from antiphon.planners.shared.reach import Hop, Path, hung_from
 from antiphon.planners.shared.rows import Row, schedule_of
 
 Leg = tuple[int, int, Path, int]

@@ -39,7 +39,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
 from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.pipelining import Asked, Ready, Staged, piped, staged
-from antiphon.planners.shared.routing import Reach, instead
+from antiphon.planners.shared.reach import Reach, instead
 from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
