@@ -28,8 +28,8 @@ from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.rings.edge_disjoint import capacities, pack
 from antiphon.planners.rings.factors import joined_factors
 from antiphon.planners.rings.most import most_rings
-from antiphon.planners.shared.groups import factorisations, nested_groups
-from antiphon.planners.shared.routing import paths
+from antiphon.planners.shared.groups import list_factorizations, nested_groups
+from antiphon.planners.shared.routing import find_paths
 from antiphon.registry import table
 from antiphon.topologies import topology
 
@@ -205,7 +205,7 @@ def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
 @pytest.mark.parametrize("P", in_turn([2, 7, 12, 24, 32], 3))
 def test_hierarchical_servers_take_two_steps_a_level(P: int) -> None:
     schedules = list(made("hierarchical-ps", star(P), Collective("allreduce", P)))
-    for schedule, fans in zip(schedules, factorisations(P), strict=True):
+    for schedule, fans in zip(schedules, list_factorizations(P), strict=True):
         assert schedule.provenance["options"]["fanins"] == "x".join(map(str, fans))
         assert pipelined_steps(schedule) == 2 * len(fans)
         assert set(sent(schedule)) == {2 * part(P)}
@@ -435,7 +435,7 @@ def tangles(draw: st.DrawFn) -> Topology:
 def test_routes_are_shortest_and_pass_through_switches_only(machine: Topology, turn: int) -> None:
     pairs = [(a, b) for a in range(machine.ranks) for b in range(machine.ranks) if a != b]
     src, dst = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
-    found = paths(machine, src, dst, turn)
+    found = find_paths(machine, src, dst, turn)
     for i, (a, b) in enumerate(pairs):
         path = switch_path(machine, a, b)
         if path is None:
@@ -464,7 +464,7 @@ def test_routes_spread_over_the_spines() -> None:
     machine = leaves_and_spines()
     for shift in range(4, 13):  # leaf to leaf, everyone at once: a fat tree without oversubscription carries it
         src = np.arange(16, dtype=np.int32)
-        found = paths(machine, src, (src + np.int32(shift)) % np.int32(16))
+        found = find_paths(machine, src, (src + np.int32(shift)) % np.int32(16))
         assert np.bincount(found.table.links).max() == 1
 
 

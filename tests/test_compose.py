@@ -29,9 +29,9 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.splits import given_split
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
-from antiphon.planners.shared import pipelining
+from antiphon.planners.shared import end_sizes
 from antiphon.planners.shared.end_sizes import Pipeline
-from antiphon.planners.shared.groups import backwards
+from antiphon.planners.shared.groups import reverse_parts
 from antiphon.planners.shared.pipelining import least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
@@ -169,7 +169,7 @@ def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: 
     ways = list(broadcasts(spread, split, Plans(spread, split, inside, "rate")))
     assert len(ways) == 3
     for one in ways:
-        way = one if kind == "broadcast" else replace(one, parts=tuple(backwards(one.parts)))
+        way = one if kind == "broadcast" else replace(one, parts=tuple(reverse_parts(one.parts)))
         assert not verify(way.schedule(wanted(kind, size, root)), machine).fault
 
 
@@ -204,7 +204,7 @@ def test_ends_are_told_as_they_are_laid(spec: str, kind: str) -> None:
     for pieces in (1, 2, 7, 40):
         times = []
         for ends in (0, 1, 3):
-            made, sizes = line.laid(line.sizes(pieces, ends))
+            made, sizes = line.to_schedule(line.best_sizes(pieces, ends))
             assert not verify(made, machine).fault
             assert int(np.max(made.pieces)) == (pieces if sizes.middle else 1)
             seconds = alpha_beta(made, machine)
@@ -229,11 +229,11 @@ def test_parts_at_the_ends_that_are_given_are_had_or_refused(monkeypatch: pytest
     (plain,) = compose(replace(request, nbytes=10**9), best="rate", inside="direct", ends=0)
     line = Pipeline(plain, machine)
     few = 4
-    monkeypatch.setattr(pipelining, "MOST_CELLS", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
-    sizes = line.chosen(10**9, None, few)
+    monkeypatch.setattr(end_sizes, "MOST_CELLS", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
+    sizes = line.choose_sizes(10**9, None, few)
     assert sizes is not None
     assert (len(sizes.before), sizes.pieces <= 2) == (few, True)
-    assert line.chosen(10**9, 3, few) is None
+    assert line.choose_sizes(10**9, 3, few) is None
 
 
 @pytest.mark.parametrize("dip", [1, 3, 17, 64, 5000, 10**6])

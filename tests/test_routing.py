@@ -16,7 +16,7 @@ from antiphon.core.messages import messages, waits
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
-from antiphon.planners.shared.routing import paths
+from antiphon.planners.shared.routing import find_paths
 from antiphon.registry import table
 from antiphon.topologies import topology
 
@@ -55,7 +55,7 @@ def good_links(machine: Topology, node: int, target: int) -> tuple[int, list[int
 def test_paths_are_the_shortest_by_the_widest_links_and_take_their_turn(machine: Topology, turn: int) -> None:
     src, dst = (side.ravel() for side in np.meshgrid(np.arange(machine.ranks), np.arange(machine.ranks)))
     src, dst = (side[src != dst].astype(np.int32) for side in (src, dst))
-    found = paths(machine, src, dst, turn)
+    found = find_paths(machine, src, dst, turn)
     for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
         hops, good = good_links(machine, a, b)
         path = found.table[i]
@@ -78,8 +78,8 @@ def test_destinations_take_equal_links_in_turn_on_every_hop() -> None:
     ends = [(0, 4), (4, 5), (5, 1), (5, 2), (5, 3)]
     machine = build("bundles", 4, [(*pair, KINDS[0]) for pair in ends for _ in range(3)], switches=2)
     src, dst = np.zeros(3, np.int32), np.array([1, 2, 3], np.int32)
-    assert [paths(machine, src, dst).table[i] for i in range(3)] == [(1, 4, 6), (2, 5, 9), (0, 3, 13)]
-    assert [paths(machine, src, dst, 1).table[i] for i in range(3)] == [(2, 4, 6), (0, 5, 9), (1, 3, 13)]
+    assert [find_paths(machine, src, dst).table[i] for i in range(3)] == [(1, 4, 6), (2, 5, 9), (0, 3, 13)]
+    assert [find_paths(machine, src, dst, 1).table[i] for i in range(3)] == [(2, 4, 6), (0, 5, 9), (1, 3, 13)]
 
 
 def ring(ranks: int, kind: str) -> Schedule:

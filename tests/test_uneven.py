@@ -24,7 +24,7 @@ from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.flows.flows import flows
-from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, staged
+from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, stage_plans
 from antiphon.planners.shared.uneven import Sizes, Uneven
 from antiphon.registry import find
 from antiphon.topologies import topology
@@ -39,12 +39,12 @@ def one(name: str, machine: Topology, wanted: Collective, **options: int) -> Sch
 
 def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
     uneven = Uneven(plans, machine)
-    sizes = uneven.sizes(steps)
+    sizes = uneven.sizes_for(steps)
     assert sizes is not None
-    made = uneven.schedule(sizes)
+    made = uneven.to_schedule(sizes)
     verify(made, machine).or_raise()
     assert made.steps <= steps
-    assert made.transfers == uneven.rows(sizes)
+    assert made.transfers == uneven.count_rows(sizes)
     assert float(timeline(made, machine).total) == pytest.approx(sizes.time, rel=1e-9, abs=0)
     return made
 
@@ -72,7 +72,7 @@ def test_shares_have_a_denominator() -> None:
     for bits in (40, 60):
         assert begun([chain(bits)], machine, 3).chunks.denominator == 2 ** (bits + 1)
     assert begun([chain(61)], machine, 2).chunks.denominator == 2**61
-    assert Uneven([chain(61)], machine).sizes(3) is None
+    assert Uneven([chain(61)], machine).sizes_for(3) is None
 
 
 @pytest.mark.parametrize("spec", in_turn(["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"], 3))
@@ -121,10 +121,10 @@ def test_quiet_steps_take_no_slow_ways() -> None:
     machine = topology("cluster:box=hgx-h100,boxes=2")
     plan = next(flows(Request(machine, Collective("gather", 16)), pieces=1))
     uneven = Uneven([plan], machine)
-    loud, quiet = uneven.sizes(4), uneven.sizes(4, (0, 2))
+    loud, quiet = uneven.sizes_for(4), uneven.sizes_for(4, (0, 2))
     assert loud is not None
     assert quiet is not None
-    made = uneven.schedule(quiet)
+    made = uneven.to_schedule(quiet)
     verify(made, machine).or_raise()
     assert quiet.latency < loud.latency
     assert quiet.time > loud.time
@@ -136,24 +136,24 @@ def test_what_is_asked_for() -> None:
     machine = topology("line:ranks=4")
     wanted = Collective("gather", 4)
     plan = next(flows(Request(machine, wanted), pieces=1))
-    found = list(staged(Ready([plan], machine), Asked("flows")))
+    found = list(stage_plans(Ready([plan], machine), Asked("flows")))
     assert {"pieces": 1} in [one.options for one in found]
     assert {"steps": plan.steps} in [one.options for one in found]
-    (made,) = (one.schedule for one in staged(Ready([plan], machine), Asked("flows", steps=9)))
+    (made,) = (one.schedule for one in stage_plans(Ready([plan], machine), Asked("flows", steps=9)))
     assert made.steps == 9
     with pytest.raises(Invalid, match="not both"):
-        list(staged(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
+        list(stage_plans(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
     with pytest.raises(Invalid, match="whole number"):
-        list(staged(Ready([plan], machine), Asked("flows", steps=0)))
+        list(stage_plans(Ready([plan], machine), Asked("flows", steps=0)))
     with pytest.raises(Unsupported, match="3 steps or more"):
-        list(staged(Ready([plan], machine), Asked("flows", steps=2)))
+        list(stage_plans(Ready([plan], machine), Asked("flows", steps=2)))
 
 
 def test_what_waits_for_nothing_may_begin_sooner() -> None:
     """Two sends one after the other, though neither needs the other: at once they save a latency."""
     machine = topology("full:ranks=3")
     apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
-    (made,) = staged(Ready([apart], machine), Asked("flows", sizes=(1,)))
+    (made,) = stage_plans(Ready([apart], machine), Asked("flows", sizes=(1,)))
     assert made.options == {"steps": 1}
     verify(made.schedule, machine).or_raise()
 
@@ -180,11 +180,11 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     assert timeline(alone, machine).total <= timeline(together, machine).total
     equal = replace(plan, pieces=31 - plan.steps)
     assert timeline(together, machine).total <= timeline(equal, machine).total
-    parts = Uneven([plan], machine).sizes(30)
+    parts = Uneven([plan], machine).sizes_for(30)
     assert parts is not None
     assert 1 < len(np.unique(parts.parts, axis=0)) < len(parts.parts)
     monkeypatch.setattr(module, "MOST_CELLS", 10)
-    assert Uneven([plan], machine).sizes(30) is None
+    assert Uneven([plan], machine).sizes_for(30) is None
 
 
 def test_parts_are_as_fine_as_they_must_be() -> None:
@@ -214,14 +214,14 @@ def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPat
     machine = topology(spec)
     plan = one("trees", machine, Collective("broadcast", machine.ranks), pieces=1)
     asked: list[int] = []
-    found = Uneven.sizes
+    found = Uneven.sizes_for
 
     def noted(self: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         asked.append(steps)
         return found(self, steps, quiet)
 
     monkeypatch.setattr(Uneven, "sizes", noted)
-    (made,) = staged(Ready([plan], machine), Asked("trees", sizes=(GB,)))
+    (made,) = stage_plans(Ready([plan], machine), Asked("trees", sizes=(GB,)))
     assert 1 <= len(set(asked)) <= 6
     uneven = Uneven([plan], machine)
     every = [sizes for steps in STEPS if (sizes := found(uneven, steps)) is not None]

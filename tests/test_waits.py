@@ -26,7 +26,7 @@ from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.planners.shared import pipelining
-from antiphon.planners.shared.hop_timing import Flow, Hops, Waits, alike
+from antiphon.planners.shared.hop_timing import Flow, Hops, Waits, classify_hops
 from antiphon.planners.shared.uneven import Uneven
 from antiphon.registry import find
 from antiphon.topologies import topology
@@ -49,16 +49,16 @@ def one(name: str, machine: Topology, wanted: Collective, **options: object) -> 
 
 
 def every(waits: Waits) -> list[Hops]:
-    return list(waits.levels(waits.plan.transfers))
+    return list(waits.class_levels(waits.plan.transfers))
 
 
 def timed(waits: Waits, level: int, steps: int) -> tuple[Flow, Schedule]:
-    flow = waits.flow(every(waits)[level], steps)
+    flow = waits.flow_for(every(waits)[level], steps)
     assert flow is not None
-    made = waits.schedule(flow)
+    made = waits.to_schedule(flow)
     verify(made, waits.topology).or_raise()
     assert made.steps <= steps
-    assert made.transfers == waits.rows(flow)
+    assert made.transfers == waits.count_rows(flow)
     assert float(timeline(made, waits.topology).total) == pytest.approx(flow.time, rel=1e-9, abs=0)
     return flow, made
 
@@ -82,7 +82,7 @@ def test_random_plans(seed: int, more: int, level: int) -> None:
         _, made = timed(waits, level, steps)
         assert throughput(made, machine) == throughput(plan, machine)
         finest, _ = timed(waits, 0, steps)
-        begun = Uneven([plan], machine).sizes(steps)
+        begun = Uneven([plan], machine).sizes_for(steps)
         if begun is not None:
             assert finest.time <= begun.time * 1.003
 
@@ -113,14 +113,14 @@ def test_what_is_waited_for() -> None:
 def test_what_symmetries_take_to_each_other_is_alike() -> None:
     machine = topology("torus:dims=4x4")
     plan = one("trees", machine, Collective("allgather", 16), pieces=1)
-    known = alike(plan, machine)
+    known = classify_hops(plan, machine)
     assert len(np.unique(known.block)) == 1
     assert len(np.unique(known.hop)) < plan.transfers / 8
     dead = replace(
         machine, link_src=machine.link_src[1:], link_dst=machine.link_dst[1:], link_type=machine.link_type[1:]
     )
     plan = one("trees", dead, Collective("allgather", 16), pieces=1)
-    assert len(np.unique(alike(plan, dead).block)) > 1
+    assert len(np.unique(classify_hops(plan, dead).block)) > 1
 
 
 @pytest.mark.slow
@@ -178,6 +178,6 @@ def test_why_hops_cannot_wait() -> None:
     plan = one("trees", machine, wanted, pieces=1)
     asked = pipelining.Asked("flows", steps=8, waits=True)
     with pytest.raises(Unsupported, match="have no time of their own"):
-        list(pipelining.staged(pipelining.Ready([plan, plan], machine), asked))
+        list(pipelining.stage_plans(pipelining.Ready([plan, plan], machine), asked))
     with pytest.raises(Unsupported, match="3 steps or more"):
         one("trees", machine, wanted, steps=2, waits=True)

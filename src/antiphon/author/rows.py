@@ -17,7 +17,7 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
-from antiphon.planners.shared.routing import paths
+from antiphon.planners.shared.routing import find_paths
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     pairs = sorted({(src, dst) for src, dst in ends if src != dst})
     chosen: dict[tuple[int, int], int] = {}
     if pairs:
-        shortest = paths(topology, *np.array(pairs, np.int32).T)
+        shortest = find_paths(topology, *np.array(pairs, np.int32).T)
         unreachable = set(shortest.lost.tolist())  # verify says what is wrong with these
         for number, pair in enumerate(pairs):
             if number not in unreachable and not shortest.plain[number]:

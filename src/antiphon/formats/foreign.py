@@ -20,7 +20,7 @@ from antiphon.formats.written import Written, Wrong
 from antiphon.formats.xml import opening
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
-from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.routing import with_routes
 
 NOWHERE = "no machine"  # how the name of a machine begins that a file does not tell
 
@@ -65,7 +65,7 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
     if machine.ranks != head.ranks:
         raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
     try:
-        return Plan.of(machine, routed(schedule, machine, head.format), {"planner": head.format})
+        return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:  # it names the two ranks, and then what planners would do
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 

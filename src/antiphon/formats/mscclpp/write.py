@@ -29,7 +29,7 @@ from antiphon.lower.onesided.packets import fit
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
-from antiphon.planners.shared.groups import hosts
+from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import parse_size
 
 _TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by Antiphon; unproven on GPUs.
@@ -196,7 +196,7 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int]
     number = {rank: place for place, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()
-    for at, ranks in enumerate(hosts(plan.topology, members)):
+    for at, ranks in enumerate(ranks_by_host(plan.topology, members)):
         sizes.add(len(ranks))
         for rank in ranks:
             host[number[rank]] = at

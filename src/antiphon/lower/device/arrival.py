@@ -39,7 +39,7 @@ def arrivals(schedule: Schedule) -> Longs:
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
     order = (schedule.provenance.get("options") or {}).get("order")
     seating = [int(rank_text) for rank_text in str(order).split(",")] if order else list(collective.members)
-    member = Seats.of(collective, seating).member
+    member = Seats.in_order(collective, seating).member
     places = np.empty((collective.ranks, collective.ranks), np.int64)
     for seat in range(collective.ranks):
         blocks = member[layout(rule["radices"], seat, rule["ranks"])]

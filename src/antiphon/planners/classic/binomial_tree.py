@@ -13,7 +13,15 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
 from antiphon.planners.classic import seats
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, part, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    per_root,
+    plan_backwards,
+    refuse_more_than_fits,
+)
 
 _HALVES = {
     "allreduce": ("reduce", "broadcast"),
@@ -36,7 +44,7 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> 
         "binomial-tree", topology, collective, roots * ranks * (ranks if wide else ranks.bit_length())
     )
     options = {"order": order, "pieces": pieces}
-    yield finish(_plan(collective, order), topology, collective, "binomial-tree", options, pieces)
+    yield finish_schedule(_plan(collective, order), topology, collective, "binomial-tree", options, pieces)
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:
@@ -46,7 +54,7 @@ def _plan(collective: Collective, order: Order) -> Schedule:
     if kind == "scatter":
         return per_root(collective, lambda single: seats.scatter(single, order))
     if kind in ("reduce", "gather"):
-        return backwards(collective, lambda single: _plan(single, order))
-    root = int(Seats.of(collective, order).rank[0])
-    first, second = (_plan(part(collective, half, root), order) for half in _HALVES[kind])
+        return plan_backwards(collective, lambda single: _plan(single, order))
+    root = int(Seats.in_order(collective, order).rank[0])
+    first, second = (_plan(collective_among(collective, half, root), order) for half in _HALVES[kind])
     return compose(first, second)

@@ -21,7 +21,15 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.transform import compose
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 
 def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
@@ -33,7 +41,7 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     refuse_more_than_fits("bruck", topology, collective, int(ranks * ranks * times))
     copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
     schedule = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
-    yield finish(schedule, topology, collective, "bruck", {"order": order})
+    yield finish_schedule(schedule, topology, collective, "bruck", {"order": order})
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:
@@ -42,23 +50,23 @@ def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "alltoall":
         return _alltoall(collective, order)
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda single: _plan(single, order))
+        return plan_backwards(collective, lambda single: _plan(single, order))
     return compose(
-        _plan(part(collective, "reducescatter"), order),
-        _plan(part(collective, "allgather"), order),
+        _plan(collective_among(collective, "reducescatter"), order),
+        _plan(collective_among(collective, "allgather"), order),
     )
 
 
 def _allgather(collective: Collective, order: Order) -> Schedule:
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     size = len(seats)
     away, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     step = np.frexp(away)[1].astype(np.int64) - 1  # floor(log2): whose part comes from so far arrives then
-    return lay(collective, seats, step, seats.member[(dst + away) % size], (dst + (1 << step)) % size, dst)
+    return rows_to_schedule(collective, seats, step, seats.member[(dst + away) % size], (dst + (1 << step)) % size, dst)
 
 
 def _alltoall(collective: Collective, order: Order) -> Schedule:
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     size = len(seats)
     rows = []
     for bit in range((size - 1).bit_length()):
@@ -70,4 +78,4 @@ def _alltoall(collective: Collective, order: Order) -> Schedule:
         block = seats.member[goal] * size + seats.member[origin]
         rows.append([np.full(block.size, bit), block, src, (src + (1 << bit)) % size])
     step, block, src, dst = (np.concatenate([row[i].ravel() for row in rows]) for i in range(4))
-    return lay(collective, seats, step, block, src, dst)
+    return rows_to_schedule(collective, seats, step, block, src, dst)

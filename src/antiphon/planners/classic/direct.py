@@ -12,7 +12,7 @@ from antiphon.core.collective import ROOTED
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import finish, refuse_more_than_fits
+from antiphon.planners.shared.rows import finish_schedule, refuse_more_than_fits
 
 
 def direct(request: Request) -> Iterator[Schedule]:
@@ -21,4 +21,4 @@ def direct(request: Request) -> Iterator[Schedule]:
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
     refuse_more_than_fits("direct", topology, collective, senders * (ranks - 1))
-    yield finish(one_step(collective), topology, collective, "direct", {})
+    yield finish_schedule(one_step(collective), topology, collective, "direct", {})

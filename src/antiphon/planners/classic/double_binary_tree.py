@@ -16,7 +16,16 @@ from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, part, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    per_root,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 PIECES = 16
 
@@ -27,16 +36,19 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: int = P
     roots = max(len(collective.roots), 1)
     refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
-    yield finish(_plan(collective, order), topology, collective, "double-binary-tree", options, pieces)
+    yield finish_schedule(_plan(collective, order), topology, collective, "double-binary-tree", options, pieces)
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "broadcast":
         return per_root(collective, lambda single: _broadcast(single, order))
     if collective.kind == "reduce":
-        return backwards(collective, lambda single: _plan(single, order))
-    root = int(Seats.of(collective, order).rank[0])
-    return compose(_plan(part(collective, "reduce", root), order), _plan(part(collective, "broadcast", root), order))
+        return plan_backwards(collective, lambda single: _plan(single, order))
+    root = int(Seats.in_order(collective, order).rank[0])
+    return compose(
+        _plan(collective_among(collective, "reduce", root), order),
+        _plan(collective_among(collective, "broadcast", root), order),
+    )
 
 
 def _broadcast(collective: Collective, order: Order) -> Schedule:
@@ -49,7 +61,7 @@ def _broadcast(collective: Collective, order: Order) -> Schedule:
     >>> rows[:3], rows[3:]
     ([(1, 0, 2, 1), (0, 0, 0, 2), (1, 0, 2, 3)], [(1, 1, 3, 2), (0, 1, 0, 3), (1, 1, 3, 1)])
     """
-    seats = Seats.of(collective, order, collective.roots[0])
+    seats = Seats.in_order(collective, order, collective.roots[0])
     below = len(seats) - 1
     seat = np.arange(1, below + 1)
     parent = _parents(below)
@@ -58,7 +70,7 @@ def _broadcast(collective: Collective, order: Order) -> Schedule:
     depth = _depths(parent)
     step = np.concatenate([depth, depth]) - 1
     src, dst = np.concatenate([parent, name[parent]]), np.concatenate([seat, name[seat]])
-    return lay(collective, seats, step, np.repeat([0, 1], below), src, dst, parts=2)
+    return rows_to_schedule(collective, seats, step, np.repeat([0, 1], below), src, dst, parts=2)
 
 
 def _parents(number: int) -> Longs:

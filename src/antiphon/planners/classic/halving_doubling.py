@@ -19,7 +19,16 @@ from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
 from antiphon.planners.classic.seats import scatter
 from antiphon.planners.radix.mixed import allgather, core_of, doubling, reversal
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, folded, part, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    fold_extra_ranks,
+    per_root,
+    plan_backwards,
+    refuse_more_than_fits,
+)
 
 
 def halving_doubling(
@@ -38,7 +47,7 @@ def halving_doubling(
     ranks = len(collective.members)
     refuse_more_than_fits("halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
     options = {"order": order, "large": large, "pieces": pieces}
-    yield finish(_plan(collective, order, large), topology, collective, "halving-doubling", options, pieces)
+    yield finish_schedule(_plan(collective, order, large), topology, collective, "halving-doubling", options, pieces)
 
 
 def _plan(collective: Collective, order: Order, large: str) -> Schedule:
@@ -46,19 +55,19 @@ def _plan(collective: Collective, order: Order, large: str) -> Schedule:
     if kind == "allgather":
         return allgather(collective, order, doubling(len(collective.members)), large == "near")
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda single: _plan(single, order, large))
+        return plan_backwards(collective, lambda single: _plan(single, order, large))
     if kind == "broadcast":
         return per_root(collective, lambda single: _broadcast(single, order, large))
     return _allreduce(collective, order, large)
 
 
 def _broadcast(collective: Collective, order: Order, large: str) -> Schedule:
-    first = scatter(part(collective, "scatter", collective.roots[0]), order)
-    return compose(first, _plan(part(collective, "allgather"), order, large))
+    first = scatter(collective_among(collective, "scatter", collective.roots[0]), order)
+    return compose(first, _plan(collective_among(collective, "allgather"), order, large))
 
 
 def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     radices = doubling(len(seats))
     core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat]
@@ -67,4 +76,4 @@ def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
     place[np.argsort(np.argsort(inner))] = reversal(radices) if large == "near" else np.arange(len(inner))
     runs = replace(exchange, chunk=place[exchange.chunk])
-    return folded(collective, runs, seats.rank[core.extra], seats.rank[core.partner])
+    return fold_extra_ranks(collective, runs, seats.rank[core.extra], seats.rank[core.partner])

@@ -23,21 +23,30 @@ from antiphon.planners.shared.groups import (
     Exchange,
     Groups,
     Path,
-    after,
-    backwards,
-    chains,
-    exchanges,
-    factorisations,
+    delay_after,
+    find_stretches,
     given_fans,
     given_groups,
-    grain,
+    list_exchanges,
+    list_factorizations,
     nested_groups,
+    pieces_per_seat,
     placed_groups,
-    stretches,
+    plan_chains,
+    reverse_parts,
 )
-from antiphon.planners.shared.routing import joined
-from antiphon.planners.shared.rows import Order, Seats, finish, given_order, lay, part, per_root, refuse_more_than_fits
-from antiphon.planners.shared.rows import backwards as dual_backwards
+from antiphon.planners.shared.routing import are_joined
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    given_order,
+    per_root,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
+from antiphon.planners.shared.rows import plan_backwards as dual_backwards
 
 DIRECT, RING, BACK = "direct", "ring", "back"  # everyone at once; around the ring; around it the other way
 MOST_ROWS = 2**24
@@ -54,7 +63,7 @@ def hierarchical_ps(
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ps", topology, collective, 2 * ranks * ranks)
-    candidates = factorisations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
+    candidates = list_factorizations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
         candidates = [
@@ -63,7 +72,7 @@ def hierarchical_ps(
     for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         schedule = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
-        yield finish(schedule, topology, collective, "hierarchical-ps", options, pieces)
+        yield finish_schedule(schedule, topology, collective, "hierarchical-ps", options, pieces)
 
 
 def hierarchical_ring(
@@ -89,30 +98,30 @@ def hierarchical_ring(
     options = {"fanins": fanin_text, "order": named, "directions": directions, "pieces": depth}
     groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
     schedule = merge([_plan(collective, seating, groups, direction) for direction in (RING, BACK)[:directions]])
-    yield finish(schedule, topology, collective, "hierarchical-ring", options, depth)
+    yield finish_schedule(schedule, topology, collective, "hierarchical-ring", options, depth)
 
 
 def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direction: str) -> Schedule:
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda single: chains(single, seating, groups, -1 if direction == BACK else 1))
+        return per_root(collective, lambda single: plan_chains(single, seating, groups, -1 if direction == BACK else 1))
     if kind == "reduce":
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
-    size, fine = len(seating), grain(groups)
-    seats = Seats.of(collective, seating)
+    size, fine = len(seating), pieces_per_seat(groups)
+    seats = Seats.in_order(collective, seating)
     line = Spans.side_by_side(np.full(size, fine)).take(seats.member)  # in the order of seats
     where = Spans.side_by_side(np.full(size, fine))
     if kind == "allreduce":
         where = where.grouped(np.array([0, size]))
-        if not groups.even():  # every outermost group stands for as much of the data
+        if not groups.is_even():  # every outermost group stands for as much of the data
             where = Spans.side_by_side(np.array([len(groups.parts) * fine]))
             line = Spans.side_by_side(np.full(len(groups.parts), fine))
-    if groups.even() or kind != "allreduce":
+    if groups.is_even() or kind != "allreduce":
         line = line.grouped(np.array([0, size]))
-    gather = _chain_exchanges(exchanges(groups, line), seats, direction)
-    scatter = [] if kind == "allgather" else backwards(gather)
-    placements = [*scatter, *(after(gather, scatter) if kind != "reducescatter" else [])]
-    return laid(placements, part(collective, kind), where)
+    gather = _chain_exchanges(list_exchanges(groups, line), seats, direction)
+    scatter = [] if kind == "allgather" else reverse_parts(gather)
+    placements = [*scatter, *(delay_after(gather, scatter) if kind != "reducescatter" else [])]
+    return laid(placements, collective_among(collective, kind), where)
 
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
@@ -137,9 +146,11 @@ def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
     every = Collective("allgather", len(sizes), weights=np.array(sizes))
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
     if direction == DIRECT:
-        return lay(every, Seats.of(every), hop * 0, sender, sender, (sender + hop + 1) % len(sizes))
+        return rows_to_schedule(every, Seats.in_order(every), hop * 0, sender, sender, (sender + hop + 1) % len(sizes))
     turn = -1 if direction == BACK else 1
-    return lay(every, Seats.of(every), hop, (sender - turn * hop) % len(sizes), sender, (sender + turn) % len(sizes))
+    return rows_to_schedule(
+        every, Seats.in_order(every), hop, (sender - turn * hop) % len(sizes), sender, (sender + turn) % len(sizes)
+    )
 
 
 def _choose_levels(
@@ -153,13 +164,13 @@ def _choose_levels(
         return given_fans(fanins, ranks), given_order(order, collective)
     if order is None:
         groups, seating = placed_groups(topology, collective.members)
-        if not groups.even() and _has_links(topology, seating, groups):
+        if not groups.is_even() and _has_links(topology, seating, groups):
             return groups, seating
         fans, seating = nested_groups(topology, collective.members)
         if len(fans) > 1 and _has_links(topology, seating, Groups.of_fans(fans)):
             return fans, seating
     seating = given_order(order, collective)
-    candidates = factorisations(ranks)
+    candidates = list_factorizations(ranks)
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
         if _has_links(topology, seating, Groups.of_fans(fans)):
@@ -175,11 +186,11 @@ def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direc
     """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
     where there would be far too many transfers."""
     size = len(seating)
-    if groups.parts and size * len(groups.parts) * len(stretches(groups.parts)[0]) > MOST_ROWS:
+    if groups.parts and size * len(groups.parts) * len(find_stretches(groups.parts)[0]) > MOST_ROWS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
-    for exchange in exchanges(groups, Spans.side_by_side(np.array([size * grain(groups)]))):
+    for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * pieces_per_seat(groups)]))):
         for away in range(1, exchange.width) if direction == DIRECT else (1, -1):
             src.append(rank[exchange.seats].ravel())
             dst.append(np.roll(rank[exchange.seats], -away, axis=1).ravel())
-    return joined(topology, np.concatenate(src), np.concatenate(dst))
+    return are_joined(topology, np.concatenate(src), np.concatenate(dst))

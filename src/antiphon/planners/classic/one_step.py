@@ -6,7 +6,7 @@ import numpy as np
 
 from antiphon.core.collective import COMBINING, Collective
 from antiphon.core.schedule import COPY, REDUCE, Schedule
-from antiphon.planners.shared.rows import Seats, lay
+from antiphon.planners.shared.rows import Seats, rows_to_schedule
 
 
 def one_step(collective: Collective) -> Schedule:
@@ -25,4 +25,4 @@ def one_step(collective: Collective) -> Schedule:
     apart = np.flatnonzero(src != dst)
     seats = Seats(np.arange(collective.ranks, dtype=np.int32), np.arange(collective.ranks))
     op = REDUCE if collective.kind in COMBINING else COPY
-    return lay(collective, seats, np.zeros(len(apart), np.int32), block[apart], src[apart], dst[apart], op)
+    return rows_to_schedule(collective, seats, np.zeros(len(apart), np.int32), block[apart], src[apart], dst[apart], op)

@@ -14,7 +14,15 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    collective_among,
+    finish_schedule,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 
 def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
@@ -25,21 +33,21 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     refuse_more_than_fits(
         "pairwise", topology, collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1)
     )
-    yield finish(_plan(collective, order), topology, collective, "pairwise", {"order": order})
+    yield finish_schedule(_plan(collective, order), topology, collective, "pairwise", {"order": order})
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda single: _plan(single, order))
+        return plan_backwards(collective, lambda single: _plan(single, order))
     if collective.kind == "allreduce":
         return compose(
-            _plan(part(collective, "reducescatter"), order),
-            _plan(part(collective, "allgather"), order),
+            _plan(collective_among(collective, "reducescatter"), order),
+            _plan(collective_among(collective, "allgather"), order),
         )
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     size = len(seats)
     step, src = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     dst = src ^ step if size & (size - 1) == 0 else (src + step) % size
     is_allgather = collective.kind == "allgather"
     block = seats.member[src] if is_allgather else seats.member[dst] * size + seats.member[src]
-    return lay(collective, seats, step - 1, block, src, dst)
+    return rows_to_schedule(collective, seats, step - 1, block, src, dst)

@@ -15,7 +15,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid, quote
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import finish, part, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import collective_among, finish_schedule, per_root, refuse_more_than_fits
 
 _ONE_SERVER = {
     "allreduce": ("reduce", "broadcast"),
@@ -43,9 +43,11 @@ def parameter_server(request: Request, *, server: int | None = None, pieces: int
     refuse_more_than_fits(
         "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
     )
-    first, second = (one_step(part(collective, half, _root(half, chosen))) for half in _ONE_SERVER[collective.kind])
+    first, second = (
+        one_step(collective_among(collective, half, _root(half, chosen))) for half in _ONE_SERVER[collective.kind]
+    )
     options = {"server": chosen, "pieces": pieces}
-    yield finish(compose(first, second), topology, collective, "parameter-server", options, pieces)
+    yield finish_schedule(compose(first, second), topology, collective, "parameter-server", options, pieces)
 
 
 def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
@@ -57,11 +59,13 @@ def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
 
     def plan(single: Collective) -> Schedule:
         root = single.roots[0] if single.roots else 0
-        first, second = (one_step(part(single, half, _root(half, root))) for half in _ALL_SERVE[single.kind])
+        first, second = (
+            one_step(collective_among(single, half, _root(half, root))) for half in _ALL_SERVE[single.kind]
+        )
         return compose(first, second)
 
     schedule = per_root(collective, plan) if collective.roots else plan(collective)
-    yield finish(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
+    yield finish_schedule(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
 
 
 def _root(kind: str, root: int) -> int | None:

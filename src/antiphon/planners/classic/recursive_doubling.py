@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.radix.mixed import allgather, doubling, whole_vectors
-from antiphon.planners.shared.rows import Order, finish, refuse_more_than_fits
+from antiphon.planners.shared.rows import Order, finish_schedule, refuse_more_than_fits
 
 
 def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
@@ -22,4 +22,4 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     refuse_more_than_fits("recursive-doubling", topology, collective, rows)
     make = allgather if collective.kind == "allgather" else whole_vectors
     schedule = make(collective, order, doubling(ranks), False)
-    yield finish(schedule, topology, collective, "recursive-doubling", {"order": order})
+    yield finish_schedule(schedule, topology, collective, "recursive-doubling", {"order": order})

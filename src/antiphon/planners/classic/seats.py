@@ -8,19 +8,21 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import ranges
 from antiphon.core.schedule import Schedule
 from antiphon.planners.radix.mixed import edges, powers_above
-from antiphon.planners.shared.rows import Order, Seats, lay
+from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
 
 def broadcast(collective: Collective, order: Order) -> Schedule:
     """From a single root, which sits at seat 0. P - 1 rows."""
-    seats = Seats.of(collective, order, collective.roots[0])
+    seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, _ = edges(len(seats), powers_above(len(seats), 2))
-    return lay(collective, seats, step, np.zeros_like(step), parent, child)
+    return rows_to_schedule(collective, seats, step, np.zeros_like(step), parent, child)
 
 
 def scatter(collective: Collective, order: Order) -> Schedule:
     """From a single root: every rank gets the parts of its whole subtree. O(P log P) rows."""
-    seats = Seats.of(collective, order, collective.roots[0])
+    seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, size = edges(len(seats), powers_above(len(seats), 2))
     block = seats.member[ranges(child, size)]
-    return lay(collective, seats, np.repeat(step, size), block, np.repeat(parent, size), np.repeat(child, size))
+    return rows_to_schedule(
+        collective, seats, np.repeat(step, size), block, np.repeat(parent, size), np.repeat(child, size)
+    )

@@ -32,7 +32,7 @@ from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
 from antiphon.planners.shared.end_sizes import EndSizes, Pipeline
 from antiphon.planners.shared.pipelining import RANGE, check_number
-from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find
 
@@ -168,13 +168,13 @@ class _Made:
         """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given; None,
         where so many parts as are given cannot be had."""
         line = self._line(search)
-        sizes = line.chosen(nbytes, pieces, ends)
-        return None if sizes is None else self._told(line.laid(sizes), search)
+        sizes = line.choose_sizes(nbytes, pieces, ends)
+        return None if sizes is None else self._told(line.to_schedule(sizes), search)
 
     def ready(self, pieces: int, ends: int, search: _Wanted) -> Schedule | None:
         line = self._line(search)
-        sizes = line.given(pieces, ends)
-        return None if sizes is None else self._told(line.laid(sizes), search)
+        sizes = line.sizes_with_ends(pieces, ends)
+        return None if sizes is None else self._told(line.to_schedule(sizes), search)
 
     def _line(self, search: _Wanted) -> Pipeline:
         topology, profile = search.request.topology, search.request.profile
@@ -276,7 +276,7 @@ def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
     together, and over all that are equal."""
     if schedule.route is not None and schedule.joint is None and schedule.transfers <= MOST_ROUTED:
         with suppress(AntiphonError):
-            yield routed(replace(schedule, route=None, routes=NO_ROUTES), topology, "compose")
+            yield with_routes(replace(schedule, route=None, routes=NO_ROUTES), topology, "compose")
 
 
 def _distinct(plans: Sequence[_Made]) -> list[_Made]:

@@ -26,7 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.planners.shared.groups import after
+from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields
@@ -153,7 +153,7 @@ class Inside:
         for first, second in {tuple(min(ways, key=by) for ways in each): None for by in (_ALONE, _PIPED)}:
             early = Part.alone(first.schedule, Spans.side_by_side(weights))
             late = Part.alone(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
-            schedule = laid([early, *after([late], [early])], target, line)
+            schedule = laid([early, *delay_after([late], [early])], target, line)
             yield _way(schedule, machine, f"scatter by {first.planner}, allgather by {second.planner}")
 
 

@@ -50,7 +50,7 @@ def turned(split: Split) -> list[Split]:
     >>> [(str(one), one.seating.tolist()) for one in turned(grid)]
     [('2*3', [0, 1, 2, 3, 4, 5]), ('3*2', [0, 3, 1, 4, 2, 5])]
     """
-    if not split.groups.even():
+    if not split.groups.is_even():
         return [split]
     fans = fans_of(split.groups)
     grid = split.seating.reshape(fans[::-1])  # axis 0: the outermost
@@ -119,7 +119,7 @@ def _nested(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
         for rank in ranks:
             inside.setdefault(number[depth][rank], []).append(rank)
         below = [tree(ranks_inside, depth + 1) for ranks_inside in inside.values()]
-        return Groups.of([groups for groups, _ in below]), [rank for _, order in below for rank in order]
+        return Groups.of_parts([groups for groups, _ in below]), [rank for _, order in below for rank in order]
 
     groups, seating = tree(list(members), 0)
     return Split(np.array(seating), groups)

@@ -24,8 +24,17 @@ from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import Inside
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.groups import MOST_WHOLE, Exchange, Groups, after, backwards, exchanges, grain, stretches
-from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.groups import (
+    MOST_WHOLE,
+    Exchange,
+    Groups,
+    delay_after,
+    find_stretches,
+    list_exchanges,
+    pieces_per_seat,
+    reverse_parts,
+)
+from antiphon.planners.shared.reach import suggest_planners
 
 SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
 
@@ -136,7 +145,7 @@ def staged(collective: Collective, split: Split, forth: Inside, back: Inside, ai
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
-        would = instead(forth.request.topology, collective, "ring", "relay", "greedy")
+        would = suggest_planners(forth.request.topology, collective, "ring", "relay", "greedy")
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; {would}")
     return make(collective, split, Plans(collective, split, forth, aim), Plans(collective, split, back, aim))
 
@@ -196,34 +205,34 @@ def _seated(split: Split, fine: int) -> Spans:
 
 
 def _allgather(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
-    fine = grain(split.groups)
+    fine = pieces_per_seat(split.groups)
     line = len(split.seating) * fine
-    stages, parts = _gathered(forth, exchanges(split.groups, Spans.side_by_side(np.array([line]))), line)
+    stages, parts = _gathered(forth, list_exchanges(split.groups, Spans.side_by_side(np.array([line]))), line)
     return Staged(split, tuple(parts), tuple(stages), _seated(split, fine))
 
 
 def _reducescatter(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     allgather = _allgather(collective, split, back, forth)
-    return replace(allgather, parts=tuple(backwards(allgather.parts)), stages=_turned(allgather.stages))
+    return replace(allgather, parts=tuple(reverse_parts(allgather.parts)), stages=_turned(allgather.stages))
 
 
 def _allreduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     """Among the outermost groups an allreduce as one plan, or a reducescatter and an allgather, whichever is better."""
-    line = len(split.seating) * grain(split.groups)
+    line = len(split.seating) * pieces_per_seat(split.groups)
     all_spans = Spans.side_by_side(np.array([line]))
-    outer, *inner = exchanges(split.groups, all_spans)
+    outer, *inner = list_exchanges(split.groups, all_spans)
     joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     among = forth.stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
     first, second = back.exchange(outer, line), forth.exchange(outer, line)
     halves = Sum(first.steps + second.steps, first.alone + second.alone, first.piped + second.piped)
     down, up = _gathered(back, inner, line), _gathered(forth, inner, line)
-    lowest = backwards(down[1])
+    lowest = reverse_parts(down[1])
     if AIMS[forth.aim](among) < AIMS[forth.aim](halves):
-        middle, stages = after(among.at(0), lowest), [among]
+        middle, stages = delay_after(among.at(0), lowest), [among]
     else:
-        parted = backwards(first.at(0))
-        middle, stages = after([*parted, *after(second.at(0), parted)], lowest), [*_turned([first]), second]
-    parts = [*lowest, *middle, *after(up[1], middle if middle else lowest)]
+        parted = reverse_parts(first.at(0))
+        middle, stages = delay_after([*parted, *delay_after(second.at(0), parted)], lowest), [*_turned([first]), second]
+    parts = [*lowest, *middle, *delay_after(up[1], middle if middle else lowest)]
     return Staged(split, tuple(parts), (*_turned(down[0]), *stages, *up[0]), all_spans)
 
 
@@ -236,14 +245,14 @@ def broadcasts(collective: Collective, split: Split, forth: Plans) -> Iterator[S
     broadcasts, or deals out all to the others, who gather it."""
     if len(collective.roots) > 1:
         raise Unsupported("planner compose: several roots are not planned together; use planner trees")
-    flat = Groups.of([Groups.ring(part.size) for part in split.groups.parts])
+    flat = Groups.of_parts([Groups.ring(part.size) for part in split.groups.parts])
     root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
     fine = _finer(flat, root)
-    line = len(split.seating) * grain(flat) * fine
+    line = len(split.seating) * pieces_per_seat(flat) * fine
     all_spans = Spans.side_by_side(np.array([line]))
-    starts, sizes = np.array(flat.starts()), np.array([part.size for part in flat.parts])
+    starts, sizes = np.array(flat.part_starts()), np.array([part.size for part in flat.parts])
     home = int(np.searchsorted(starts, root, side="right")) - 1
-    edges, scale = stretches(flat.parts)
+    edges, scale = find_stretches(flat.parts)
     holders = starts + edges[:-1, None] * sizes // scale
 
     def stretched(edge: Longs) -> Spans:
@@ -276,7 +285,7 @@ def broadcasts(collective: Collective, split: Split, forth: Plans) -> Iterator[S
                 stage_pairs.append(([dealt], [*gathers(every[every != home]), second]))
     for ahead, last in stage_pairs:
         parts = [part for stage in ahead for part in stage.at(0)]
-        parts += after(across.at(0), parts)
+        parts += delay_after(across.at(0), parts)
         ready = max(part.stop for part in parts)
         parts += [part for stage in last for part in stage.at(ready)]
         yield Staged(split, tuple(parts), (*ahead, across, *last), all_spans)
@@ -287,7 +296,7 @@ def _finer(groups: Groups, root: int) -> int:
     are too few of them, or it would be too fine."""
     ends = np.cumsum([part.size for part in groups.parts])
     receivers = groups.parts[int(np.searchsorted(ends, root, side="right"))].size - 1
-    return receivers if receivers > 1 and groups.size * grain(groups) * receivers < MOST_WHOLE else 1
+    return receivers if receivers > 1 and groups.size * pieces_per_seat(groups) * receivers < MOST_WHOLE else 1
 
 
 def _dealt(plans: Plans, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:
@@ -327,18 +336,18 @@ def _as_broadcast(part: Part) -> Part:
 def _reduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     turned = Collective("broadcast", collective.ranks, collective.members, collective.roots)
     broadcast = _broadcast(turned, split, replace(back, collective=turned), forth)
-    return replace(broadcast, parts=tuple(backwards(broadcast.parts)), stages=_turned(broadcast.stages))
+    return replace(broadcast, parts=tuple(reverse_parts(broadcast.parts)), stages=_turned(broadcast.stages))
 
 
 def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     """Level by level, the outermost first: what goes to another group goes to the rank of one's own number there."""
-    if not split.groups.even():
+    if not split.groups.is_even():
         raise Unsupported("planner compose: an alltoall is split into groups of equal size only; use planner flows")
     size = len(split.seating)
     if size * size > MOST_TOKENS:
         raise Unsupported(
             f"planner compose: an alltoall among {size} ranks is too large to be split; "
-            + instead(forth.inside.request.topology, collective, "direct", "pairwise")
+            + suggest_planners(forth.inside.request.topology, collective, "direct", "pairwise")
         )
     stages: list[Stage] = []
     parts: list[Part] = []
@@ -356,7 +365,7 @@ def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -
             level, seats[:, None] + np.arange(fan) * stride, where, Collective("alltoall", fan), size * size
         )
         stages.append(stage)
-        parts += after(stage.at(0), parts)
+        parts += delay_after(stage.at(0), parts)
         holder = base + aim * stride
     return Staged(split, tuple(parts), tuple(stages), Spans.side_by_side(np.ones(size * size, np.int64)))
 

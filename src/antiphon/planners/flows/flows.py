@@ -18,7 +18,7 @@ from antiphon.planners.flows.lay import lay
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.pipelining import Asked, Ready, staged
+from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
 
 MOST_VARIABLES = 100_000  # of a linear program that is tried at all
 
@@ -46,7 +46,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         "loss": 0.0 if rate is None else _loss(rate, rate_bound.bytes_per_second),
     }
     stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
-    for staged_plan in staged(Ready([schedule], topology), stage_request):
+    for staged_plan in stage_plans(Ready([schedule], topology), stage_request):
         made_by = {"planner": "flows", "options": staged_plan.options, "seed": request.seed}
         yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
 

@@ -12,7 +12,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Table, free_group
-from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.reach import suggest_planners
 
 MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
 
@@ -45,7 +45,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
     if collective.blocks > MOST_BLOCKS:
         raise Unsupported(
             f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
-            f"it takes up to {MOST_BLOCKS}; {instead(topology, collective, 'direct', 'pairwise')}"
+            f"it takes up to {MOST_BLOCKS}; {suggest_planners(topology, collective, 'direct', 'pairwise')}"
         )
     needs = needs_of(collective)
     if needs.joined or collective.combining or len(np.unique(needs.block)) < len(needs):

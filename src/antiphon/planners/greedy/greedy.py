@@ -22,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.search import MOST_ROWS, PACES, Made, Search
 from antiphon.planners.greedy.spread import Run, Task
-from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.reach import suggest_planners
 
 MOST_BOUND = 256  # ranks up to which the bound is told, too
 
@@ -75,7 +75,7 @@ def _spread(
     if search.rows(parts or 1) > MOST_ROWS:
         raise Unsupported(
             f"planner greedy: {collective.kind} on {topology.ranks} ranks asks for more than {MOST_ROWS} transfers; "
-            + instead(topology, collective, "ring", "direct", "relay", "compose")
+            + suggest_planners(topology, collective, "ring", "direct", "relay", "compose")
         )
     for run in _runs(search, request, parts, pace):
         yield _laid(collective, search.hops, search.task(run.parts)[1], run), [run]

@@ -19,7 +19,7 @@ from antiphon.planners.greedy.islands import Level, levels_of
 from antiphon.planners.greedy.moves import Moving
 from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, work_of
 from antiphon.planners.greedy.tasks import chunks_of, task_of
-from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.reach import suggest_planners
 
 EFFORT = 1_500_000  # units of work (see Run) in a unit of effort
 MOST_ROWS = 2**24
@@ -109,7 +109,9 @@ class Search:
             raise Unsupported(
                 f"planner greedy: {self.collective.kind} on {self.topology.ranks} ranks in {task.chunks} chunks "
                 "takes too long; "
-                + instead(self.topology, self.collective, "flows", "relay", "ring", "compose", other="fewer parts")
+                + suggest_planners(
+                    self.topology, self.collective, "flows", "relay", "ring", "compose", other="fewer parts"
+                )
             )
 
     def _priced(self, chunks: Chunks, run: Run) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
 from antiphon.planners.greedy.ways import ways_of
-from antiphon.planners.shared.reach import Reach, instead
+from antiphon.planners.shared.reach import Reach, suggest_planners
 
 MOST_CELLS = 2**30  # of chunks and ranks
 SWEEPS = 3
@@ -55,7 +55,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
         fewer = "fewer parts" if len(chunks) > blocks else "fewer ranks"
         raise Unsupported(
             f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; "
-            + instead(topology, collective, "compose", "flows", "direct", "relay", other=fewer)
+            + suggest_planners(topology, collective, "compose", "flows", "direct", "relay", other=fewer)
         )
     relation = collective.relation
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
@@ -191,7 +191,7 @@ def _reached(src: Longs, dst: Longs, ranks: int) -> bool:
 def _lost(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
     reach = Reach(topology)
     for holder in holders:
-        if rank in reach.of(holder):
+        if rank in reach.tree_from(holder):
             return Unsupported(
                 f"planner greedy: what rank {rank} wants comes from rank {holder} by links without bandwidth, or "
                 "farther than it looks; use planner relay"

@@ -33,7 +33,7 @@ from antiphon.planners.inswitch.nvls import depths, nvls
 from antiphon.planners.inswitch.sharp import sharp
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
-from antiphon.planners.shared.groups import hosts
+from antiphon.planners.shared.groups import ranks_by_host
 
 Plan = Callable[[Request], Iterator[Schedule]]
 WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
@@ -83,7 +83,7 @@ def nvls_tree(
 
 
 def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
-    boxes = hosts(topology, collective.members)
+    boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
     if len(boxes) < 2 or sizes[0] < 2 or len(sizes) > 1:
         have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"

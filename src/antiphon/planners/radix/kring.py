@@ -20,11 +20,11 @@ from antiphon.planners.radix.mixed import given_k
 from antiphon.planners.shared.rows import (
     Order,
     Seats,
-    backwards,
-    finish,
+    collective_among,
+    finish_schedule,
     given_order,
-    part,
     per_root,
+    plan_backwards,
     refuse_more_than_fits,
 )
 
@@ -59,7 +59,7 @@ def kring(
         "k": None if k is None else min(k, ranks), "groups": text(sizes) if k is None else None,
         "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
     }  # fmt: skip
-    yield finish(schedule, topology, collective, "kring", options, depth, {"groups": text(sizes)})
+    yield finish_schedule(schedule, topology, collective, "kring", options, depth, {"groups": text(sizes)})
 
 
 def _choose_groups(
@@ -81,10 +81,12 @@ def _choose_groups(
 def _plan(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
-        return lane_rounds(collective, Seats.of(collective, seating), sizes, overlap)
+        return lane_rounds(collective, Seats.in_order(collective, seating), sizes, overlap)
     if kind == "broadcast":
-        return per_root(collective, lambda single: lane_chains(single, Seats.of(single, seating), sizes))
+        return per_root(collective, lambda single: lane_chains(single, Seats.in_order(single, seating), sizes))
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda single: _plan(single, seating, sizes, overlap))
-    first, second = (_plan(part(collective, half), seating, sizes, overlap) for half in ("reducescatter", "allgather"))
+        return plan_backwards(collective, lambda single: _plan(single, seating, sizes, overlap))
+    first, second = (
+        _plan(collective_among(collective, half), seating, sizes, overlap) for half in ("reducescatter", "allgather")
+    )
     return compose(first, second)

@@ -18,8 +18,8 @@ from antiphon.core.columns import Ints, Longs, narrow, ranges
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
-from antiphon.planners.shared.groups import groups_at, hosts, placed_groups
-from antiphon.planners.shared.rows import Order, Seats, given_order, lay
+from antiphon.planners.shared.groups import groups_at, placed_groups, ranks_by_host
+from antiphon.planners.shared.rows import Order, Seats, given_order, rows_to_schedule
 
 Sizes = str | int | Sequence[int]
 
@@ -55,7 +55,7 @@ def by_places(topology: Topology, collective: Collective, order: Order) -> tuple
     ([0, 2, 1, 3, 4], [2, 3])
     """
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
-    groups = hosts(topology, seating)
+    groups = ranks_by_host(topology, seating)
     depth, deepest = 1, max(topology.places[rank].count("/") for rank in seating)
     while len(groups) == 1 and depth <= deepest:
         groups, depth = groups_at(topology, seating, depth), depth + 1
@@ -141,4 +141,4 @@ def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> S
         along = start[group] + (member[place] + np.arange(int(size[group]))) % size[group]
         columns.append((begin + hop, along[:-1], along[1:]))
     step, src, dst = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return lay(collective, seats, step, np.zeros_like(step), src, dst)
+    return rows_to_schedule(collective, seats, step, np.zeros_like(step), src, dst)

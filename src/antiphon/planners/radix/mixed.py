@@ -15,7 +15,7 @@ from antiphon.core.columns import Ints, Longs, narrow, ranges
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
-from antiphon.planners.shared.rows import Order, Seats, folded, lay
+from antiphon.planners.shared.rows import Order, Seats, fold_extra_ranks, rows_to_schedule
 
 DEFAULT_K = 4
 
@@ -235,7 +235,7 @@ def allgather(collective: Collective, order: Order, radices: Radices, far: bool)
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst))))
     [(0, 0, 0, 1), (1, 0, 1, 2), (1, 1, 1, 2), (1, 2, 2, 1), (2, 1, 1, 0), (2, 2, 1, 0)]
     """
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     core = core_of(len(seats), radices.size)
     if not len(core.extra):
         rows = gather_rounds(radices, far, seats.rank, narrow(seats.member))
@@ -251,7 +251,7 @@ def allgather(collective: Collective, order: Order, radices: Radices, far: bool)
     src = [core.extra, core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, len(seats) - 1)]
     dst = [core.partner, core.seat[np.repeat(moves.dst, times)], rest_to]
     block = seats.member[np.concatenate(item)]
-    return lay(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
+    return rows_to_schedule(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
 
 
 def others(core: Core, ranks: int) -> tuple[Longs, Longs]:
@@ -272,7 +272,7 @@ def whole_vectors(collective: Collective, order: Order, radices: Radices, far: b
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.src, schedule.dst))))
     [(0, 0, 1), (0, 1, 0), (0, 2, 3), (0, 3, 2), (1, 0, 2), (1, 1, 3), (1, 2, 0), (1, 3, 1)]
     """
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     core = core_of(len(seats), radices.size)
     cores = np.arange(radices.size)
     src, dst, step = [], [], []
@@ -284,8 +284,8 @@ def whole_vectors(collective: Collective, order: Order, radices: Radices, far: b
         step.append(np.full(to.size, number))
     when = np.concatenate(step)
     ends = core.seat[np.concatenate(src)], core.seat[np.concatenate(dst)]
-    core_rows = lay(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
-    return folded(collective, core_rows, seats.rank[core.extra], seats.rank[core.partner])
+    core_rows = rows_to_schedule(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
+    return fold_extra_ranks(collective, core_rows, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def reversal(radices: Radices) -> Longs:
@@ -314,7 +314,7 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op))))
     [(0, 0, 1, 0, 1), (0, 1, 0, 1, 1), (1, 0, 0, 1, 0), (1, 1, 1, 0, 0)]
     """
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat].tolist()
     among = Collective("allgather", collective.ranks, tuple(inner))
@@ -322,7 +322,7 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     exchange = _deal_parts(
         compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size)
     )
-    return folded(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
+    return fold_extra_ranks(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def _deal_parts(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:

@@ -36,7 +36,15 @@ from antiphon.planners.radix.mixed import (
     rows_needed,
     whole_vectors,
 )
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, given_order, lay, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    finish_schedule,
+    given_order,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 BY = ("permute", "exchange", "exchange-minimal", "separate")
 
@@ -72,7 +80,7 @@ def permrecmult(
         "order": None if natural else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(resolved), "rounds": schedule.steps}
-    done = finish(schedule, topology, collective, "permrecmult", options, pieces, facts)
+    done = finish_schedule(schedule, topology, collective, "permrecmult", options, pieces, facts)
     if by == "permute" and collective.kind != "allreduce":
         share = moved_share(collective, seating, resolved)
         rule = {"rule": "arrival", "radices": list(resolved.rounds), "ranks": resolved.ranks}
@@ -94,7 +102,7 @@ def _check(collective: Collective, by: str) -> None:
 
 def _plan(collective: Collective, order: Sequence[int], radices: Radices, by: str, large: bool) -> Schedule:
     if collective.kind == "reducescatter":
-        return backwards(collective, lambda single: _plan(single, order, radices, by, large))
+        return plan_backwards(collective, lambda single: _plan(single, order, radices, by, large))
     if collective.kind == "allreduce":
         return (in_parts if large else whole_vectors)(collective, list(order), radices, True)
     if by in ("exchange", "exchange-minimal"):
@@ -147,7 +155,7 @@ def _marks(at: Longs, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def moved_share(collective: Collective, order: Sequence[int], radices: Radices) -> Fraction:
     """Return the share of nbytes that the permutation moves at the rank where it moves most. O(P^2)."""
-    seats = Seats.of(collective, list(order))
+    seats = Seats.in_order(collective, list(order))
     weight = collective.weights
     goal = np.cumsum(weight) - weight
     max_moved = 0
@@ -171,7 +179,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     So a block comes back to where it began, unless `minimal`: then whoever contributed it kept it, and neither gets it
     nor, in messages, a run without a hole.
     """
-    seats = Seats.of(collective, list(order))
+    seats = Seats.in_order(collective, list(order))
     ranks = len(seats)
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
@@ -191,7 +199,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     dst = [holder[moving], core.seat[np.repeat(moves.dst, times)], targets]
     when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))
     keep = receivers != home[items] if minimal else np.ones(len(when), np.bool_)
-    return lay(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
+    return rows_to_schedule(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
 
 
 def _separate_runs(schedule: Schedule) -> Schedule:

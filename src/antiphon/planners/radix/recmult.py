@@ -27,7 +27,15 @@ from antiphon.planners.radix.mixed import (
     rows_needed,
     whole_vectors,
 )
-from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    finish_schedule,
+    per_root,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 
 def recmult(
@@ -59,7 +67,7 @@ def recmult(
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(levels), "rounds": schedule.steps}
-    yield finish(schedule, topology, collective, "recmult", options, pieces, facts)
+    yield finish_schedule(schedule, topology, collective, "recmult", options, pieces, facts)
 
 
 def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
@@ -69,7 +77,7 @@ def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -
     if kind == "broadcast":
         return per_root(collective, lambda single: _tree(single, order, radices.rounds))
     if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda single: _plan(single, order, radices, large))
+        return plan_backwards(collective, lambda single: _plan(single, order, radices, large))
     return (in_parts if large else whole_vectors)(collective, order, radices, False)
 
 
@@ -84,6 +92,6 @@ def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
 
 def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
     """The k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
-    seats = Seats.of(collective, order, collective.roots[0])
+    seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, _ = edges(len(seats), levels)
-    return lay(collective, seats, step, np.zeros_like(step), parent, child)
+    return rows_to_schedule(collective, seats, step, np.zeros_like(step), parent, child)

@@ -156,7 +156,9 @@ class _Block:
         by_holder: dict[int, list[int]] = defaultdict(list)
         unreached = []
         for dest in dests:
-            near = [(self.reach.of(rank)[dest].depth, rank) for rank in holders if dest in self.reach.of(rank)]
+            near = [
+                (self.reach.tree_from(rank)[dest].depth, rank) for rank in holders if dest in self.reach.tree_from(rank)
+            ]
             if near:
                 by_holder[min(near)[1]].append(dest)
             else:
@@ -168,10 +170,10 @@ class _Block:
         candidates = []
         for dest in dests[:CENTRES]:
             uses = self._find_addends(want, dest)
-            tree = self.back.of(dest)
+            tree = self.back.tree_from(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
         _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
-        tree = self.back.of(centre)
+        tree = self.back.tree_from(centre)
         gather = _Gather(centre, uses, replaces=bool(self.held.get(centre)) and not uses.get(centre))
         for rank in uses:
             at = rank
@@ -184,7 +186,7 @@ class _Block:
 
     def _find_addends(self, want: Value, dest: int) -> dict[int, int]:
         """Return how often each rank's value is added at `dest`: of ranks with equal values the nearest."""
-        tree, room = self.back.of(dest), Counter(want)
+        tree, room = self.back.tree_from(dest), Counter(want)
         near: dict[Value, tuple[int, int]] = {}
         lost: dict[Value, int] = {}
         for rank, value in sorted(self.held.items()):
@@ -222,12 +224,12 @@ class _Block:
 
     def _steps(self, source: int, dests: Iterable[int]) -> int:
         """Count the steps of a spread; ranks with another initial value replace it in a further step."""
-        tree = self.reach.of(source)
+        tree = self.reach.tree_from(source)
         return max(tree[dest].depth + (dest in self.held) for dest in dests)
 
     def _spread(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
         """Send down the tree. Initial values are read until `end`, so they are replaced in the last step."""
-        tree, wanting = self.reach.of(source), set(dests)
+        tree, wanting = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
         for dest in dests:
             late = end is not None and dest in self.held
@@ -251,7 +253,7 @@ class _Block:
     def _lay_gather(self, gather: _Gather, end: int) -> None:
         """Send up the tree so that everything arrives in the last step, or one earlier where it then replaces
         something."""
-        centre, tree = gather.centre, self.back.of(gather.centre)
+        centre, tree = gather.centre, self.back.tree_from(gather.centre)
         last = end - gather.replaces
         slot = {rank: self._slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
         slot[centre] = self._slot(centre) if gather.replaces else 0

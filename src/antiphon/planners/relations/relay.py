@@ -28,7 +28,7 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.reach import Path, Reach, centre, instead, stars
+from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes, suggest_planners
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
@@ -135,7 +135,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
         if row_count > MOST_ROWS:
             raise Unsupported(
                 f"planner relay: more than {MOST_ROWS} transfers; "
-                + instead(trees.topology, collective, "ring", "direct", "compose")
+                + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
             )
         passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
     return _schedule(grown, collective, source, np.concatenate(row_keys))
@@ -146,7 +146,7 @@ def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -
     if sources * topology.ranks > MOST_GROWN:
         raise Unsupported(
             f"planner relay: trees of {sources} ranks to {topology.ranks} take too long to be grown; "
-            + instead(topology, collective, "ring", "direct", "compose")
+            + suggest_planners(topology, collective, "ring", "direct", "compose")
         )
 
 
@@ -161,7 +161,7 @@ class _Grown:
         self.tree = np.zeros(ranks, np.int64)
         self.tree[roots] = np.arange(len(roots))
         self.parent, self.depth, self.path = (np.full((len(roots), ranks), low, np.int32) for low in (-1, 0, -1))
-        all_near = stars(trees.topology, roots)
+        all_near = star_routes(trees.topology, roots)
         if all_near is not None:
             non_roots = np.arange(ranks) != roots[:, None]
             self.parent[:] = roots[:, None]
@@ -176,7 +176,7 @@ class _Grown:
         """Grow the trees one by one; return the paths that they use."""
         numbers: dict[Path, int] = {}
         for number, source in enumerate(roots):
-            tree = trees.of(source)
+            tree = trees.tree_from(source)
             hops = list(tree.values())
             at = np.fromiter(tree, np.int64, len(tree))
             self.parent[number, at] = [hop.parent for hop in hops]
@@ -219,7 +219,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Sche
         reach, members = Reach(topology), collective.members
         if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
             _refuse_too_long(topology, collective, len(members))
-        middle = centre(reach, members)
+        middle = find_center(reach, members)
         first, second = part("reduce", middle), part("broadcast", middle)
     return compose(_plan_single(topology, first, by), _plan_single(topology, second, by))
 

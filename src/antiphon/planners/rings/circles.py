@@ -12,7 +12,15 @@ from antiphon.core.columns import Longs, narrow, own, ranges
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
-from antiphon.planners.shared.rows import MOST_TRANSFERS, Seats, backwards, lay, part, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import (
+    MOST_TRANSFERS,
+    Seats,
+    collective_among,
+    per_root,
+    plan_backwards,
+    refuse_more_than_fits,
+    rows_to_schedule,
+)
 
 CHAINS = ("broadcast", "reduce")  # worth pipelining: one chain each
 CHAIN_PIECES = 32
@@ -40,14 +48,17 @@ def around(collective: Collective, cycle: Sequence[int]) -> Schedule:
     if kind in ("allgather", "reducescatter"):
         return _hops(collective, cycle)
     if kind == "allreduce":
-        return compose(_hops(part(collective, "reducescatter"), cycle), _hops(part(collective, "allgather"), cycle))
+        return compose(
+            _hops(collective_among(collective, "reducescatter"), cycle),
+            _hops(collective_among(collective, "allgather"), cycle),
+        )
     if kind == "alltoall":
         return _alltoall(collective, cycle)
     if kind == "broadcast":
         return per_root(collective, lambda single_root: _chain(single_root, cycle))
     if kind == "scatter":
         return per_root(collective, lambda single_root: _scatter(single_root, cycle))
-    return backwards(collective, lambda single_root: around(single_root, [cycle[0], *cycle[:0:-1]]))
+    return plan_backwards(collective, lambda single_root: around(single_root, [cycle[0], *cycle[:0:-1]]))
 
 
 def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -55,7 +66,7 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     equally long: P // 2 steps."""
     if collective.kind != "alltoall":
         return merge([around(collective, cycle), around(collective, [cycle[0], *cycle[:0:-1]])])
-    seats = Seats.of(collective, list(cycle))
+    seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     seat_numbers = np.arange(size)
     tied = seat_numbers[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
@@ -86,7 +97,7 @@ def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     >>> schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 0, 0, 1, 1, 1], [0, 2, 1, 1, 0, 2], [0, 2, 1, 0, 2, 1], [2, 1, 0, 2, 1, 0])
     """
-    seats = Seats.of(collective, list(cycle))
+    seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     steps = np.arange(size - 1)
     copies = collective.kind == "allgather"
@@ -103,22 +114,22 @@ def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
 
 def _chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    seats = Seats.of(collective, list(cycle), collective.roots[0])
+    seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     step = np.arange(len(seats) - 1)
-    return lay(collective, seats, step, np.zeros_like(step), step, step + 1)
+    return rows_to_schedule(collective, seats, step, np.zeros_like(step), step, step + 1)
 
 
 def _scatter(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """The farthest part first: all arrive in the last step, and every hop carries one part a step."""
-    seats = Seats.of(collective, list(cycle), collective.roots[0])
+    seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     away = np.arange(1, len(seats))
     goal, hop = np.repeat(away, away), _count(away)
-    return lay(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
+    return rows_to_schedule(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
 
 
 def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    seats = Seats.of(collective, list(cycle))
-    return lay(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
+    seats = Seats.in_order(collective, list(cycle))
+    return rows_to_schedule(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
 
 
 def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:

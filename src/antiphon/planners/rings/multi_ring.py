@@ -27,9 +27,9 @@ from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
 from antiphon.planners.rings.edge_disjoint import capacities, pack
 from antiphon.planners.rings.most import most_rings
-from antiphon.planners.shared.groups import hosts
-from antiphon.planners.shared.routing import paths
-from antiphon.planners.shared.rows import finish
+from antiphon.planners.shared.groups import ranks_by_host
+from antiphon.planners.shared.routing import find_paths
+from antiphon.planners.shared.rows import finish_schedule
 
 MOST_RINGS = 64
 MOST_LOGICAL = 32
@@ -64,7 +64,7 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
     findings: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
-    yield finish(
+    yield finish_schedule(
         _share_rings(collective, chosen.cycles),
         topology,
         collective,
@@ -153,7 +153,7 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     cycle_ranks = np.array(cycles, np.int32)
     src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
     keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
-    routing = paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
+    routing = find_paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
     if len(routing.lost):
         return np.zeros((0, 1))
     hops = np.diff(routing.table.ptr)[place]
@@ -194,7 +194,7 @@ def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> l
     Every other host is passed in the opposite direction, so that a ring leaves one host and enters the next at ranks
     of the same number (the same rail).
     """
-    groups = hosts(topology, members)
+    groups = ranks_by_host(topology, members)
     plain = [[rank for group in groups for rank in group]]
     size = len(groups[0])
     if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):

@@ -19,9 +19,9 @@ from antiphon.core.transform import split
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
 from antiphon.planners.rings.cycles import widest_cycle
-from antiphon.planners.shared.reach import instead
-from antiphon.planners.shared.routing import Paths, narrowest, paths
-from antiphon.planners.shared.rows import Order, finish, given_order
+from antiphon.planners.shared.reach import suggest_planners
+from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
+from antiphon.planners.shared.rows import Order, finish_schedule, given_order
 
 MOST_PARTS = 8
 
@@ -51,7 +51,7 @@ def ring(
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
-    yield finish(schedule, topology, collective, "ring", options, depth)
+    yield finish_schedule(schedule, topology, collective, "ring", options, depth)
 
 
 def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
@@ -60,21 +60,22 @@ def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
         return cycle
     if not topology.switches:
         how = "has no cycle of direct links" if complete else "shows no cycle of direct links within the search limit"
+        alternatives = suggest_planners(topology, collective, "relay", "compose", other="a machine with switches")
         raise Unsupported(
             f"planner ring: topology {topology.name} {how} through all ranks that take part; give one by "
-            f"--option order=..., {instead(topology, collective, 'relay', 'compose', other='a machine with switches')}"
+            f"--option order=..., {alternatives}"
         )
     return list(collective.members)
 
 
 def _hops(topology: Topology, cycle: Sequence[int]) -> Paths:
     ranks = np.array(cycle, np.int32)
-    return paths(topology, ranks, np.roll(ranks, -1))
+    return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
 def _width(topology: Topology, hops: Sequence[Paths]) -> int:
     """How many chunks a hop can carry in one round: the unit links of the narrowest hop, where they are few."""
-    links = [narrowest(topology, routing) for routing in hops if not len(routing.lost)]
+    links = [narrowest_link(topology, routing) for routing in hops if not len(routing.lost)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit

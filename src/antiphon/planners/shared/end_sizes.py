@@ -6,9 +6,8 @@ sizes by a small linear program: variables are the sizes and the lengths of step
 resource needs for all parts that are in it. In the middle all steps are alike, so the program shows only as many pieces
 as the schedule has steps, and its size does not depend on n.
 
-Example: a chain of 2 links, 1 second per unit each. Two equal pieces of 1/2 take 3 steps of 1/2: 1.5 s. With parts of
-1/4 at each end of one piece of 1/2: steps of 1/4, 1/2, 1/2, 1/4: again 1.5 s, and with n pieces and smaller ends less
-than the (n + 1) / n of n equal ones.
+Example: a chain of 2 links, 1 second per unit each. n equal pieces take (n + 1) / n seconds. With a part of 1 / (2n)
+before and one behind, each of the n equal pieces is (n - 1) / n^2, and that is all by which the time exceeds 1.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.planners.shared.pipelining import MOST_PIECES, least_of, most_pieces
-from antiphon.planners.shared.start_program import undominated
+from antiphon.planners.shared.start_program import drop_dominated
 from antiphon.planners.shared.uneven import load_by_step
 
 MOST_CELLS = 50_000  # of the linear program of `Pipeline`
@@ -73,50 +72,50 @@ class Pipeline:
         self.topology = topology
         self.steps = schedule.steps
         load, self.latency = load_by_step(self.schedule, topology, self.steps)
-        self.load = undominated(load, LOAD_DECIMALS)
+        self.load = drop_dominated(load, LOAD_DECIMALS)
 
     @cached_property
     def full(self) -> float:
         """Seconds per byte in ever finer pieces."""
         return float(self.load.sum(axis=1).max(initial=0.0))
 
-    def sizes(self, pieces: int, ends: int = 0) -> EndSizes:
+    def best_sizes(self, pieces: int, ends: int = 0) -> EndSizes:
         """Return the best sizes with `ends` parts at each end; without where the program is too large or unsolved."""
         exact = self._solve_sizes(pieces, ends) if ends else None
         if exact is None:
             return self._to_sizes(Exact((), 1.0, ()), pieces)
         goal = self._seconds_per_byte(exact, pieces)
         for denominator in DENOMINATORS:
-            sizes = self._to_sizes(exact.rounded(denominator), pieces)
+            sizes = self._to_sizes(exact.round_to(denominator), pieces)
             if sizes.time <= goal * (1 + MAX_ROUNDING_LOSS):
                 break
         return sizes
 
-    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
+    def choose_sizes(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
         """Return the fastest sizes for the message, choosing what is None; more parts at the ends only if they pay.
         None where the given `ends` are impossible."""
         if ends is not None:
-            return self.given(
-                self.best(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
+            return self.sizes_with_ends(
+                self.choose_pieces(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
             )
         best: EndSizes | None = None
         for number in ENDS:
-            if best is not None and self._rows(number) > MOST_END_ROWS:
+            if best is not None and self._count_rows(number) > MOST_END_ROWS:
                 break
-            sizes = self.best(nbytes, number) if pieces is None else self.sizes(pieces, number)
+            sizes = self.choose_pieces(nbytes, number) if pieces is None else self.best_sizes(pieces, number)
             if best is not None and sizes.seconds(nbytes) * MIN_GAIN_ENDS > best.seconds(nbytes):
                 break
             best = sizes
         return best
 
-    def given(self, pieces: int, ends: int) -> EndSizes | None:
+    def sizes_with_ends(self, pieces: int, ends: int) -> EndSizes | None:
         """Return the sizes with exactly `ends` parts at each end, or None where that is impossible."""
-        if ends and self._rows(ends) > MOST_END_ROWS:
+        if ends and self._count_rows(ends) > MOST_END_ROWS:
             return None
-        sizes = self.sizes(pieces, ends)
+        sizes = self.best_sizes(pieces, ends)
         return sizes if len(sizes.before) == ends else None
 
-    def best(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
+    def choose_pieces(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
         """With the number of pieces, up to `max_pieces`, that is fastest for the size.
 
         The time falls as pieces grow in number, then rises with latency.
@@ -124,12 +123,12 @@ class Pipeline:
 
         @cache
         def sizes(pieces: int) -> EndSizes:
-            return self.sizes(pieces, ends)
+            return self.best_sizes(pieces, ends)
 
         top = min(max_pieces, most_pieces(self.schedule, nbytes))
         return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
 
-    def _rows(self, ends: int) -> int:
+    def _count_rows(self, ends: int) -> int:
         """Transfers, with every part at the ends."""
         return (2 * ends + 1) * self.schedule.transfers
 
@@ -138,7 +137,7 @@ class Pipeline:
         pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
         return MOST_PIECES if pieces >= self.steps or not ends else max(pieces, 1)
 
-    def laid(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
+    def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
         """Return the schedule with a copy for every part; those in the middle are one copy with pieces."""
         if not sizes.before and not sizes.behind:
             return replace(self.schedule, pieces=sizes.pieces), sizes
@@ -228,7 +227,7 @@ class Exact:
     def total(self) -> float:
         return sum(self.before) + self.middle + sum(self.behind)
 
-    def rounded(self, denominator: int) -> Exact:
+    def round_to(self, denominator: int) -> Exact:
         """Round to whole numbers that add up to `denominator`; the middle takes the remainder."""
         before, behind = (tuple(float(round(size * denominator)) for size in end) for end in (self.before, self.behind))
         return Exact(before, max(denominator - sum(before) - sum(behind), 0.0), behind)

@@ -24,7 +24,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.rows import Order, Seats, lay
+from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
 MOST_DEPTH = 16
 MOST_ROWS = 2**24
@@ -41,7 +41,7 @@ class Groups:
     parts: tuple[Groups, ...] = ()
 
     @staticmethod
-    def of(parts: Sequence[Groups]) -> Groups:
+    def of_parts(parts: Sequence[Groups]) -> Groups:
         return parts[0] if len(parts) == 1 else Groups(sum(part.size for part in parts), tuple(parts))
 
     @staticmethod
@@ -49,19 +49,19 @@ class Groups:
         """Equal groups, the innermost first: [4, 2] is two groups of four ranks."""
         groups = Groups.ring(fans[0])
         for fan in fans[1:]:
-            groups = Groups.of([groups] * fan)
+            groups = Groups.of_parts([groups] * fan)
         return groups
 
     @staticmethod
     def ring(size: int) -> Groups:
-        return Groups.of([ONE] * size)
+        return Groups.of_parts([ONE] * size)
 
-    def starts(self) -> list[int]:
+    def part_starts(self) -> list[int]:
         return [0, *accumulate(part.size for part in self.parts)][: len(self.parts)]
 
-    def even(self) -> bool:
+    def is_even(self) -> bool:
         """Whether each level has one fan-in."""
-        return not self.parts or (len(set(self.parts)) == 1 and self.parts[0].even())
+        return not self.parts or (len(set(self.parts)) == 1 and self.parts[0].is_even())
 
     def __str__(self) -> str:
         if all(part == ONE for part in self.parts):
@@ -79,7 +79,7 @@ def given_groups(text: str, ranks: int) -> Groups:
     """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
-        groups = _parse(words, ranks, 0)
+        groups = _parse_groups(words, ranks, 0)
     except (ValueError, IndexError):
         groups = None
     if words or groups is None:
@@ -89,14 +89,14 @@ def given_groups(text: str, ranks: int) -> Groups:
     return groups
 
 
-def _parse(words: list[str], ranks: int, depth: int) -> Groups:
+def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
     """Takes groups off the front of the words; ValueError or IndexError where none are."""
     parts: list[Groups] = []
     while not parts or (words and words[0] == "+" and words.pop(0)):
         times = int(words.pop(0)) if words[1:2] == ["*"] and words.pop(1) else 1
         if words[0] == "(":
             words.pop(0)
-            part = _parse(words, ranks, depth + 1)
+            part = _parse_groups(words, ranks, depth + 1)
             closed = words.pop(0) == ")"
         else:
             size, closed = int(words.pop(0)), True
@@ -105,7 +105,7 @@ def _parse(words: list[str], ranks: int, depth: int) -> Groups:
         if not closed or depth > MOST_DEPTH or not 1 <= times <= ranks:
             raise ValueError
         parts += [part] * times
-    return Groups.of(parts)
+    return Groups.of_parts(parts)
 
 
 def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
@@ -126,23 +126,23 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
         for rank in ranks:
             by_place.setdefault("/".join(paths[rank][: depth + 1]), []).append(rank)
         below = [tree(group, depth + 1) for group in by_place.values()]
-        return Groups.of([groups for groups, _ in below]), [rank for _, order in below for rank in order]
+        return Groups.of_parts([groups for groups, _ in below]), [rank for _, order in below for rank in order]
 
     return tree(list(members), 0)
 
 
-def chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
+def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
     """From the root around the outermost ring, from each of these within its part. O(P).
 
     >>> found = chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
     >>> list(zip(found.step.tolist(), found.src.tolist(), found.dst.tolist()))
     [(0, 0, 2), (0, 0, 1), (1, 2, 3)]
     """
-    seats = Seats.of(collective, order)
+    seats = Seats.in_order(collective, order)
     rows: list[tuple[int, int, int]] = []
 
     def go(group: Groups, first: int, seat: int, step: int) -> None:
-        parts, starts = group.parts, group.starts()
+        parts, starts = group.parts, group.part_starts()
         if not parts:
             return
         own_part = max(i for i, start in enumerate(starts) if first + start <= seat)
@@ -157,7 +157,7 @@ def chains(collective: Collective, order: Order, groups: Groups, direction: int)
 
     go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
-    return lay(collective, seats, when, np.zeros_like(when), src, dst)
+    return rows_to_schedule(collective, seats, when, np.zeros_like(when), src, dst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ class Exchange:
         return len(self.sizes)
 
 
-def exchanges(groups: Groups, line: Spans) -> list[Exchange]:
+def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     """All of them, each after those that come before it; `line` has, as its only owner, all data: an equal part for
     every seat, one after the other; or as many owners as there are outermost groups: what each of them holds.
     O(seats^2) spans at most, and a loop over groups.
@@ -193,26 +193,26 @@ def exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     by_path: dict[Path, list[Exchange]] = {}
     for exchange in _exchanges_within(groups, 0, (), line) if len(line) == 1 else _exchanges_among(groups, line):
         by_path.setdefault(exchange.path, []).append(exchange)
-    return [_stack(by_path[path]) for path in sorted(by_path, key=len)]
+    return [_stack_exchanges(by_path[path]) for path in sorted(by_path, key=len)]
 
 
-def backwards(parts: Sequence[Part]) -> list[Part]:
+def reverse_parts(parts: Sequence[Part]) -> list[Part]:
     """Turn parts of an allgather on the machine with its links turned into parts of a reducescatter."""
     end = max((part.stop for part in parts), default=0)
     turned = {id(part.schedule): invert(part.schedule) for part in parts}
     return [replace(part, schedule=turned[id(part.schedule)], start=end - part.stop) for part in parts]
 
 
-def after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
+def delay_after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
     """Return the parts, delayed until all of `before` are done."""
     base = max((part.stop for part in before), default=0)
     return [replace(part, start=part.start + base) for part in parts]
 
 
-def grain(groups: Groups) -> int:
+def pieces_per_seat(groups: Groups) -> int:
     """Return into how many pieces every seat's data must be cut so that all borders between stretches are whole
     numbers."""
-    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.parts and not groups.even() else 1
+    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.parts and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
         raise Unsupported(
             "groups of so many different sizes share no common measure below 2^62; give options with fewer sizes"
@@ -230,7 +230,7 @@ def _nesting_depth(groups: Groups) -> int:
     return 1 + max((_nesting_depth(part) for part in groups.parts), default=0)
 
 
-def _stack(alike: Sequence[Exchange]) -> Exchange:
+def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
     """Return exchanges of equal shape as one."""
     if len(alike) == 1:
         return alike[0]
@@ -246,8 +246,8 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
     parts = groups.parts
     if not parts:
         return
-    sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
-    edges, scale = stretches(parts)  # where holders change, in any part: over `whole`
+    sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
+    edges, scale = find_stretches(parts)  # where holders change, in any part: over `whole`
     # of content c, stretch q, part j: from (starts[j] + sizes[j] * edges[q] / whole) / groups.size of it on
     contents_count, q, k = len(contents), len(edges) - 1, len(parts)
     at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, part, content] over size * whole
@@ -262,7 +262,7 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
     """Yield the exchanges at the outermost level, where part j holds share j, whatever its size."""
-    edges, scale = stretches(groups.parts)
+    edges, scale = find_stretches(groups.parts)
     q, k = len(edges) - 1, len(groups.parts)
     unit = shares.lengths // scale
     low = (edges[:-1, None] * unit).ravel()
@@ -275,8 +275,8 @@ def _exchange_stretches(
 ) -> Iterator[Exchange]:
     """Yield an exchange of pieces by stretch, part and content, then the exchanges within the parts."""
     parts = groups.parts
-    sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
-    edges, scale = stretches(parts)
+    sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
+    edges, scale = find_stretches(parts)
     q, k = len(edges) - 1, len(parts)
     yield Exchange(
         path, first + starts + edges[:-1, None] * sizes // scale, pieces.grouped(np.arange(q * k + 1) * contents_count)
@@ -294,7 +294,7 @@ def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
     return tuple((sizes // np.gcd.reduce(sizes)).tolist())
 
 
-def stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
+def find_stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
     """Where what a part holds changes hands, for all of them on one scale, and its length.
 
     >>> from antiphon.planners.shared.groups import given_groups
@@ -330,7 +330,7 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
     return [size // below for size, below in zip(sizes, [1, *sizes[:-1]], strict=True)], seating
 
 
-def hosts(topology: Topology, members: Sequence[int]) -> list[list[int]]:
+def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]:
     """The ranks by host: by the part of their places named host..., box... or server..., else the last but one."""
     path_parts = [topology.places[rank].split("/") for rank in members]
     for depth in range(1, max(map(len, path_parts)) + 1):
@@ -339,7 +339,7 @@ def hosts(topology: Topology, members: Sequence[int]) -> list[list[int]]:
     return groups_at(topology, members, max(max(map(len, path_parts)) - 1, 0))
 
 
-def factorisations(number: int) -> list[list[int]]:
+def list_factorizations(number: int) -> list[list[int]]:
     """Ordered factorisations into factors of 2 or more: fewest factors first, then the greatest first factor.
 
     At most MOST_FACTORISATIONS of them; a prime has only itself. The number itself comes first.

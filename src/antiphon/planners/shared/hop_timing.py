@@ -27,7 +27,7 @@ from antiphon.core.dependencies import versions
 from antiphon.core.routes import latencies, resolve
 from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.uneven import LEVELS, LOSS, joined, still
+from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
 
 Parts = NDArray[np.int64]
 LABELS = 4  # ways to see a plan as classes of hops
@@ -86,21 +86,21 @@ class Waits:
 
     @cached_property
     def classes(self) -> Alike:
-        return alike(self.plan, self.topology)
+        return classify_hops(self.plan, self.topology)
 
-    def levels(self, max_classes: int) -> Iterator[Hops]:
+    def class_levels(self, max_classes: int) -> Iterator[Hops]:
         """Yield classes of hops, at most `max_classes`, from fine (slow) to coarse: equivalent hops; then hops that
         wait alike, of equivalent chunks, of equivalent blocks, of all. Computed on demand."""
         for level in range(LABELS):
-            of, owner = self._labels(level)
+            of, owner = self._label_rows(level)
             if int(of.max(initial=-1)) < max_classes:
                 if level not in self._made:
-                    self._made[level] = self._hops(of, owner)
+                    self._made[level] = self._make_hops(of, owner)
                 hops = self._made[level]
                 if hops is not None:
                     yield hops
 
-    def _labels(self, level: int) -> tuple[Longs, Longs]:
+    def _label_rows(self, level: int) -> tuple[Longs, Longs]:
         """Return the class of every row, and the label of its chunk."""
         if level not in self._labelled:
             classes, chunk = self.classes, self.plan.chunk
@@ -113,20 +113,20 @@ class Waits:
             self._labelled[level] = classes.hop if level == 0 else merge_classes(classes, owner), owner
         return self._labelled[level]
 
-    def _hops(self, of: Longs, owner: Longs) -> Hops | None:
+    def _make_hops(self, of: Longs, owner: Longs) -> Hops | None:
         """Return the classes with their loads; None where there are too many kinds of resources."""
         classes, count = self.classes, int(of.max(initial=-1)) + 1
-        load = self._loads(of, count)
+        load = self._class_loads(of, count)
         if load is None:
             return None
         member = np.zeros(count, np.int64)
         member[of] = np.arange(len(of))
         waits = classes.before
         first, then, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
-        depth, height = chains(first, then, lag, count), chains(then, first, lag, count)
+        depth, height = longest_chains(first, then, lag, count), longest_chains(then, first, lag, count)
         return Hops(of, owner[member], classes.late[member], first, then, lag, load, depth, height)
 
-    def _loads(self, of: Longs, count: int) -> Floats | None:
+    def _class_loads(self, of: Longs, count: int) -> Floats | None:
         """Return the load by class and kind of resource, without kinds that another dominates; None where finding these
         would take long."""
         classes, resources = self.classes, self.topology.resources
@@ -152,7 +152,7 @@ class Waits:
                 heavy_count += 1
         return np.ascontiguousarray(heavy[:heavy_count].T)
 
-    def rows(self, flow: Flow) -> int:
+    def count_rows(self, flow: Flow) -> int:
         """Return the number of transfers of the schedule."""
         hops_of = np.bincount(flow.hops.of, minlength=len(flow.hops))
         return sum(
@@ -160,14 +160,14 @@ class Waits:
             for owned in _classes_by_owner(flow.hops)
         )
 
-    def flow(self, hops: Hops, steps: int) -> Flow | None:
+    def flow_for(self, hops: Hops, steps: int) -> Flow | None:
         """Return the best flow for `steps` steps; None where they are too few, nothing has weight, the program was not
         solved, or even the coarsest parts of chunks have no denominator. Cached: it serves all sizes."""
         if (hops, steps) not in self._flows:
-            self._flows[hops, steps] = self._flow(hops, steps)
+            self._flows[hops, steps] = self._solve_and_round(hops, steps)
         return self._flows[hops, steps]
 
-    def _flow(self, hops: Hops, steps: int) -> Flow | None:
+    def _solve_and_round(self, hops: Hops, steps: int) -> Flow | None:
         if not hops.load.size or steps < hops.steps:
             return None
         exact = _solve_flow(hops, steps)
@@ -178,15 +178,17 @@ class Waits:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
             parts = _round_flow(hops, exact, denominator)
-            flow = Flow(hops, parts, denominator, _seconds_per_byte(hops, parts / denominator), _latency(hops, parts))
+            flow = Flow(
+                hops, parts, denominator, _seconds_per_byte(hops, parts / denominator), _latency_seconds(hops, parts)
+            )
             if flow.time <= goal * (1 + LOSS):
                 break
         return flow
 
-    def schedule(self, flow: Flow) -> Schedule:
+    def to_schedule(self, flow: Flow) -> Schedule:
         """Cut every chunk where some hop of its class pauses, and start every hop when it is due."""
         plan, hops = self.plan, flow.hops
-        table, rows = [still([plan], flow.denominator, plan.chunks.denominator)], []
+        table, rows = [still_chunks([plan], flow.denominator, plan.chunks.denominator)], []
         count = len(table[0][0])
         for owned in _classes_by_owner(hops):
             place = np.full(len(hops), -1, np.int64)
@@ -198,7 +200,7 @@ class Waits:
                 table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
                 rows.append((0, hop_rows, due[place[hops.of[hop_rows]]], number + count))
                 count += len(chunks)
-        return joined([plan], table, rows, plan.chunks.denominator * flow.denominator, np.ones(count, np.int64))
+        return join_plans([plan], table, rows, plan.chunks.denominator * flow.denominator, np.ones(count, np.int64))
 
 
 def _classes_by_owner(hops: Hops) -> Iterator[Longs]:
@@ -226,18 +228,18 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
     high[:places] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
     low[:places] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
     rows = _Rows()
-    rows.add((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
+    rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
     for lag in (0, 1):
         then, first = through[hops.later[hops.lag == lag]], through[hops.earlier[hops.lag == lag]]
-        rows.add((then[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
+        rows.add_rows((then[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
     for kind in range(kinds):
         loading = np.flatnonzero(hops.load[:, kind])
         load = hops.load[loading, kind][:, None] / hops.load.max()
-        rows.sums(through[loading], np.broadcast_to(load, (len(loading), steps)), clock)
+        rows.add_step_sums(through[loading], np.broadcast_to(load, (len(loading), steps)), clock)
     cost = np.zeros(places + steps)
     cost[clock] = 1
     solution = linprog(
-        cost, A_ub=rows.matrix(sp, len(cost)), b_ub=np.zeros(rows.count), bounds=np.stack([low, high], axis=1),
+        cost, A_ub=rows.to_matrix(sp, len(cost)), b_ub=np.zeros(rows.count), bounds=np.stack([low, high], axis=1),
         method="highs-ipm",
     )  # fmt: skip
     return np.asarray(solution.x[:places].reshape(len(hops), steps)) if solution.status == 0 else None
@@ -250,14 +252,14 @@ class _Rows:
         self.count = 0
         self.entries: list[tuple[Longs, Longs, Floats]] = []
 
-    def add(self, *terms: tuple[Longs, float]) -> None:
+    def add_rows(self, *terms: tuple[Longs, float]) -> None:
         """As many rows as each term has columns."""
         count = len(terms[0][0])
         for columns, value in terms:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
         self.count += count
 
-    def sums(self, through: Longs, load: Floats, clock: Longs) -> None:
+    def add_step_sums(self, through: Longs, load: Floats, clock: Longs) -> None:
         """A row for each step: what goes through in it takes no longer than it lasts."""
         row_of = np.broadcast_to(self.count + np.arange(len(clock)), through.shape)
         self.entries += [
@@ -267,7 +269,7 @@ class _Rows:
         ]
         self.count += len(clock)
 
-    def matrix(self, sp: Any, columns: int) -> Any:
+    def to_matrix(self, sp: Any, columns: int) -> Any:
         row, column, value = (np.concatenate(column) for column in zip(*self.entries, strict=True))
         return sp.csr_array((value, (row, column)), shape=(self.count, columns))
 
@@ -296,7 +298,7 @@ def _seconds_per_byte(hops: Hops, through: Floats) -> float:
     return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
 
-def _latency(hops: Hops, parts: Parts) -> float:
+def _latency_seconds(hops: Hops, parts: Parts) -> float:
     moving = np.diff(parts, axis=1, prepend=0) > 0
     return float(np.where(moving, hops.late[:, None], 0.0).max(axis=0).sum())
 
@@ -311,7 +313,7 @@ class Before:
     lag: Longs
 
 
-def before(schedule: Schedule) -> Before:
+def find_constraints(schedule: Schedule) -> Before:
     """Return the order that any timing of the rows must keep. Sums not read in between may arrive in any order.
 
     Rank 0 takes in what 1 and 2 have (rows 0 and 1), then tells both (rows 2 and 3):
@@ -377,7 +379,7 @@ class Alike:
     before: Before
 
 
-def alike(schedule: Schedule, topology: Topology) -> Alike:
+def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
     """Return the coarsest classes that counting distinguishes, by refinement until their number is stable. O(rounds *
     rows * hops)."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
@@ -393,12 +395,12 @@ def alike(schedule: Schedule, topology: Topology) -> Alike:
         on = np.concatenate([on, resources.limit_of[ranges(resources.limit_ptr[on], limits_per_link)]])
     late = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
-    waits = before(schedule)
+    waits = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
-    mark = _hash_rows(_number(weights)[chunk], _number(late), schedule.op.astype(np.uint64))
-    place = _hash_rows(_number(resources.klass))
-    owner = _hash_rows(_number(weights))
-    home = _hash_rows(_number(schedule.collective.weights))
+    mark = _hash_rows(_number_values(weights)[chunk], _number_values(late), schedule.op.astype(np.uint64))
+    place = _hash_rows(_number_values(resources.klass))
+    owner = _hash_rows(_number_values(weights))
+    home = _hash_rows(_number_values(schedule.collective.weights))
     block = schedule.chunks.block.astype(np.int64)
     kinds = 0
     while True:
@@ -432,7 +434,7 @@ def merge_classes(classes: Alike, owner: Longs) -> Longs:
     inside = adds[waits.earlier] == adds[waits.later]
     first, then, lag = waits.earlier[inside], waits.later[inside], waits.lag[inside]
     first, then = np.where(adds[first], then, first), np.where(adds[first], first, then)
-    base = _hash_rows(_number(owner), _number(classes.late), adds.astype(np.uint64))
+    base = _hash_rows(_number_values(owner), _number_values(classes.late), adds.astype(np.uint64))
     mark, kinds = base, 0
     while (now := len(np.unique(mark))) > kinds:
         kinds, predecessor_mark = now, _hash_rows(mark[first], lag.astype(np.uint64))
@@ -444,7 +446,7 @@ def merge_classes(classes: Alike, owner: Longs) -> Longs:
     return np.unique(mark, return_inverse=True)[1].astype(np.int64)
 
 
-def chains(first: Longs, then: Longs, lag: Longs, count: int) -> Longs:
+def longest_chains(first: Longs, then: Longs, lag: Longs, count: int) -> Longs:
     """Return for each item the largest total lag of a chain of items before it."""
     depth = np.zeros(count, np.int64)
     while True:
@@ -455,7 +457,7 @@ def chains(first: Longs, then: Longs, lag: Longs, count: int) -> Longs:
         depth = reached
 
 
-def _number(values: NDArray[Any]) -> Marks:
+def _number_values(values: NDArray[Any]) -> Marks:
     return np.unique(values, return_inverse=True)[1].astype(np.uint64)
 
 

@@ -43,7 +43,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     colour += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     if len(roots) > _MANY:
-        for element in _with_links(machine, turns(machine, colour, roots.tolist())):
+        for element in _with_links(machine, find_turns(machine, colour, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
             best = best if larger is None else larger
         if len(best) == len(roots):
@@ -178,7 +178,7 @@ def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
             continue
         times = math.lcm(*(c // length for c in lengths))
         if all(c // math.gcd(c, times) == length for c in lengths):
-            return _power(element, times)
+            return _permutation_power(element, times)
     return None
 
 
@@ -196,7 +196,7 @@ def _cycle_lengths(element: Table, roots: Table) -> list[int]:
     return np.unique(first_seen, return_counts=True)[1].tolist()
 
 
-def _power(element: Table, times: int) -> Table:
+def _permutation_power(element: Table, times: int) -> Table:
     out = np.arange(len(element))
     while times:
         if times & 1:
@@ -225,7 +225,7 @@ def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
     return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
 
 
-def turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
+def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
     """Permutations of all nodes that keep colours and take roots round, level by level of their places, the outermost
     first. Where a level cannot be turned as a whole (cards of a box in pairs, say), it is seen as levels within it.
 
@@ -235,7 +235,7 @@ def turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Ite
     grid = np.array(seating).reshape(fans[::-1])
     labelled = _LabelledRoots(machine, colour)
     for axis in range(grid.ndim):
-        yield from labelled.turned(grid, axis)
+        yield from labelled.turn_axis(grid, axis)
 
 
 class _LabelledRoots:
@@ -245,24 +245,24 @@ class _LabelledRoots:
         self.machine, self.colour = machine, colour
         self.left = MOST
 
-    def turned(self, grid: Table, axis: int) -> list[Table]:
+    def turn_axis(self, grid: Table, axis: int) -> list[Table]:
         """Those that turn this axis; of the coarsest factors of its length that all can be turned. Empty where none."""
         count = grid.shape[axis]
         if count < 2:
             return []
-        rotation = self.extended(grid, np.roll(grid, -1, axis))
+        rotation = self.extend_to_symmetry(grid, np.roll(grid, -1, axis))
         if rotation is not None:
             return [rotation]
         for high in range(2, count):
             if count % high == 0:
                 finer = grid.reshape(*grid.shape[:axis], high, count // high, *grid.shape[axis + 1 :])
-                outer = self.turned(finer, axis)
-                inner = self.turned(finer, axis + 1) if outer else []
+                outer = self.turn_axis(finer, axis)
+                inner = self.turn_axis(finer, axis + 1) if outer else []
                 if inner:
                     return [*outer, *inner]
         return []
 
-    def extended(self, grid: Table, images: Table) -> Table | None:
+    def extend_to_symmetry(self, grid: Table, images: Table) -> Table | None:
         """Return the symmetry of the machine that takes `grid` to `images`, if there is one."""
         colour = np.array(self.colour)
         if not self.left or not np.array_equal(colour[grid], colour[images]):

@@ -93,7 +93,7 @@ class Ready:
         return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
 
 
-def staged(ready: Ready, options: Asked) -> Iterator[Staged]:
+def stage_plans(ready: Ready, options: Asked) -> Iterator[Staged]:
     """Yield schedules with their options: every plan in equal pieces (with `pieces`: the first), and all together
     unevenly."""
     for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
@@ -111,7 +111,9 @@ def _stage_size(nbytes: int | None, ready: Ready, options: Asked) -> Iterator[St
     equal = [
         Staged(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
-        for piece_schedule in piped(plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile)
+        for piece_schedule in pipe_schedule(
+            plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile
+        )
     ]
     if options.pieces is not None or max(plan.steps for plan in plans) < 2:
         yield from equal
@@ -136,7 +138,7 @@ def _step_variants(uneven: Uneven) -> Iterator[Staged]:
         steps = uneven.least_steps + extra_steps
         best = _best_sizes(uneven, steps, USUAL_BYTES)
         if best is not None:
-            yield Staged(uneven.schedule(best[1]), {"steps": steps})
+            yield Staged(uneven.to_schedule(best[1]), {"steps": steps})
 
 
 def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbytes: int) -> Staged:
@@ -193,7 +195,7 @@ def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
     best = _best_sizes(ready.uneven, steps, USUAL_BYTES if nbytes is None else nbytes)
     if best is None:
         raise Unsupported(f"planner {options.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return ready.uneven.schedule(best[1])
+    return ready.uneven.to_schedule(best[1])
 
 
 def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
@@ -207,13 +209,13 @@ def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
     class_levels = list(_class_levels(waits, steps))
     flow = _hop_flow(waits, steps)
     if flow is not None:
-        return waits.schedule(flow)
+        return waits.to_schedule(flow)
     min_steps = min((hops.steps for hops in class_levels), default=0)
     if steps < min_steps:
         raise Unsupported(f"planner {options.planner}: hops that wait take {min_steps} steps or more; give as many")
     why = (
         "too large for"
-        if all(waits.flow(hops, steps) is not None for hops in class_levels)
+        if all(waits.flow_for(hops, steps) is not None for hops in class_levels)
         else "no solution was found for"
     )
     raise Unsupported(f"planner {options.planner}: {why} hops that wait in {steps} steps; leave waits out")
@@ -222,7 +224,7 @@ def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
 def _class_levels(waits: Waits, steps: int) -> Iterator[Hops]:
     """Yield the classes of hops that make a small enough program, the finest first. For few steps, no finer ones than
     the search for the best number of steps uses: so the steps alone determine the classes."""
-    yield from waits.levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
+    yield from waits.class_levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
 
 
 def _hop_flow(waits: Waits, steps: int) -> Flow | None:
@@ -230,8 +232,8 @@ def _hop_flow(waits: Waits, steps: int) -> Flow | None:
     if waits.plan.transfers > MOST_TIMED_ROWS or waits.plan.joint is not None:
         return None
     for hops in _class_levels(waits, steps):
-        flow = waits.flow(hops, steps)
-        if flow is not None and waits.rows(flow) <= MOST_TIMED_ROWS:
+        flow = waits.flow_for(hops, steps)
+        if flow is not None and waits.count_rows(flow) <= MOST_TIMED_ROWS:
             return flow
     return None
 
@@ -256,15 +258,17 @@ def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | No
         if flow.time * nbytes - full < flow.latency * (next_steps - steps) / steps:
             between = steps > first
             break
-    return (None, False) if best is None else (Staged(waits.schedule(best[2]), _step_options(best[1], True)), between)
+    return (
+        (None, False) if best is None else (Staged(waits.to_schedule(best[2]), _step_options(best[1], True)), between)
+    )
 
 
-def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+def _sizes_for(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
     """Return the sizes for `steps` steps; None where it takes more steps, or would be too large."""
     if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
         return None
-    sizes = uneven.sizes(steps, quiet)
-    return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
+    sizes = uneven.sizes_for(steps, quiet)
+    return sizes if sizes is not None and uneven.count_rows(sizes) <= MOST_ROWS else None
 
 
 def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> Staged | None:
@@ -286,7 +290,7 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
         if few_steps and worse == PATIENCE:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)
-    return None if best is None else Staged(uneven.schedule(results[best][1]), {"steps": best})
+    return None if best is None else Staged(uneven.to_schedule(results[best][1]), {"steps": best})
 
 
 def _next_steps(
@@ -320,7 +324,7 @@ def _next_steps(
 
 def _best_sizes(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
     """Return the fastest sizes. With few steps it may pay to use no slow paths at the start and at the end."""
-    sizes_found = [_sizes(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
+    sizes_found = [_sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
     results = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in sizes_found if sizes is not None]
     return min(results, key=itemgetter(0), default=None)
 
@@ -331,7 +335,7 @@ def check_number(option: str, number: object, minimum: int) -> None:
         raise Invalid(f"option {option}: expected a whole number of {minimum} or more, got {quote(number)}")
 
 
-def piped(
+def pipe_schedule(
     schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
     """Yield the schedule in `pieces`; without these, in the best number for every size, and for None in several

@@ -1,9 +1,9 @@
 """How ranks reach each other: neighbours, trees of shortest paths, and planners to suggest instead.
 
 `Reach.neighbours` are the ranks one step away: by direct links, or by one path through switches (no path passes through
-a rank). `Reach.tree_from` is a breadth-first tree over such steps, which prefers links that earlier trees used little, so that
-trees from many sources spread over parallel paths. `star_routes` computes the same for machines where everyone is one
-step away, without a loop over sources.
+a rank). `Reach.tree_from` is a breadth-first tree over such steps, which prefers links that earlier trees used little,
+so that trees from many sources spread over parallel paths. `star_routes` computes the same for machines where everyone
+is one step away, without a loop over sources.
 
 Example: ranks 0, 1, 2 on a switch (node 3): the neighbours of 0 are {1: ((0>3, 3>1),), 2: ((0>3, 3>2),)}.
 """
@@ -87,7 +87,7 @@ class Reach:
             self.near[rank] = {head: tuple(paths) for head, paths in paths_to.items()}
         return self.near[rank]
 
-    def of(self, source: int) -> dict[int, Hop]:
+    def tree_from(self, source: int) -> dict[int, Hop]:
         """How every rank within reach is reached from the source by shortest paths."""
         if source not in self.trees:
             tree = {source: Hop(-1, (), 0)}
@@ -117,11 +117,11 @@ class Reach:
         return max(self.used[link] + 1 / self.width[link] for link in path)
 
 
-def centre(trees: Reach, members: Sequence[int]) -> int:
+def find_center(trees: Reach, members: Sequence[int]) -> int:
     """The member whose farthest member is nearest."""
 
     def farthest(source: int) -> int:
-        tree = trees.of(source)
+        tree = trees.tree_from(source)
         return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
 
     best: tuple[int, int] | None = None
@@ -134,7 +134,7 @@ def centre(trees: Reach, members: Sequence[int]) -> int:
     return best[1]
 
 
-def stars(topology: Topology, sources: Longs) -> Routes | None:
+def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     """The ways from each source to all other ranks, in order of ranks, where every rank is one step away and by one way
     only; None elsewhere. Those that `Reach` finds. All sources at once: O(sources * links), without a loop over them.
 
@@ -185,7 +185,7 @@ def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs,
     return Routes(np.append(0, ends), out)
 
 
-def instead(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
+def suggest_planners(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
     """Suggest those of these planners whose table entries support the collective, the number of ranks and the machine;
     then `other`.
 

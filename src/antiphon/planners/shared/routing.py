@@ -36,7 +36,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.reach import instead
+from antiphon.planners.shared.reach import suggest_planners
 
 MOST_STRIPES = 8
 MOST_CELLS = 2**20  # distances and links that are looked at together
@@ -57,7 +57,7 @@ class Paths:
     lost: Longs
 
 
-def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
+def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
     """A path for every pair. `turn`: take the next of the equally good links out of the source.
 
     O(links log links), and for pairs not linked directly O(links on their ways) and a search per switch next to a
@@ -91,7 +91,7 @@ def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
     return Paths(Routes(ptr, flat), number == 1, way_count, np.flatnonzero(hops == 0))
 
 
-def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
+def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     """The schedule with its routes named where the machine leaves a choice; Unsupported where nothing joins a pair.
 
     A machine whose ranks have several equal ways out (planes of switches) gets the data striped over them. O(rows), and
@@ -110,12 +110,12 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     nodes = topology.nodes
     keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
-    first = paths(topology, src, dst)
+    first = find_paths(topology, src, dst)
     stay = src == dst  # rows within a rank take no route
     lost = first.lost[~stay[first.lost]]
     if len(lost):
         at = int(lost[0])
-        would = instead(
+        would = suggest_planners(
             topology, schedule.collective, "relay", "ring", "multi-ring", other="a machine with routers or switches"
         )
         raise Unsupported(
@@ -123,7 +123,7 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
             f"{topology.name}; {would}"
         )
     count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
-    stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]
+    stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
     lanes = [_with_routes(schedule, stripe, inverse, stay) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
 
@@ -138,12 +138,12 @@ def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) ->
     return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(named))
 
 
-def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
+def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
     """Whether every pair has a link or a path through switches."""
-    return not len(paths(topology, src, dst).lost)
+    return not len(find_paths(topology, src, dst).lost)
 
 
-def narrowest(topology: Topology, paths_of_pairs: Paths) -> int:
+def narrowest_link(topology: Topology, paths_of_pairs: Paths) -> int:
     """The link of least bandwidth on any of these paths."""
     return int(paths_of_pairs.table.links[np.argmin(_width_rank(topology)[paths_of_pairs.table.links])])
 
@@ -198,14 +198,14 @@ def _switched_paths(
     """
     if not len(far) or not topology.switches:
         return
-    net = Switched.of(topology, width)
+    net = Switched.of_topology(topology, width)
     targets, place = dense(dst[far].astype(np.int64), topology.nodes)
     order = order_of(place, len(targets))
     far, place = far[order], place[order]
     ptr = pointers(place, len(targets))
-    for low, high in net.batches(src[far], place, targets):
+    for low, high in net.split_batches(src[far], place, targets):
         rows, local_place = far[ptr[low] : ptr[high]], place[ptr[low] : ptr[high]] - low
-        near_links = net.find(src[rows], local_place, targets[low:high], turn)
+        near_links = net.find_links(src[rows], local_place, targets[low:high], turn)
         reached = near_links.hops > 0
         yield rows[reached], near_links.hops[reached], near_links.links[reached], near_links.ways[reached]
 
@@ -220,7 +220,7 @@ class Links:
     head: Longs
     width: Longs
 
-    def many(self, owner: Ints | Longs) -> Longs:
+    def count_links(self, owner: Ints | Longs) -> Longs:
         return self.ptr[owner + 1] - self.ptr[owner]
 
 
@@ -250,7 +250,7 @@ class Switched:
     level: Longs
 
     @staticmethod
-    def of(topology: Topology, width: Longs) -> Switched:
+    def of_topology(topology: Topology, width: Longs) -> Switched:
         """O(links log links). Ranks 0 and 1 at a switch:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
@@ -276,16 +276,16 @@ class Switched:
             _switch_levels(topology, tail, head),
         )  # fmt: skip
 
-    def batches(self, src: Ints | Longs, place: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
+    def split_batches(self, src: Ints | Longs, place: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
         """Pairs with their places among the targets, ascending: from which to which target as many as are looked at
         together. O(pairs)."""
         near = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
         beyond = len(self.up.link) - int(self.up.ptr[self.ranks])  # links from switch to switch
-        cells = near + beyond + sums(place, self.up.many(src), len(targets))
+        cells = near + beyond + sums(place, self.up.count_links(src), len(targets))
         edge = np.flatnonzero(starts(np.cumsum(cells) // MOST_CELLS))
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
-    def find(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
+    def find_links(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
         """A path from every src to the target of its place. A search per switch next to a target, O(links that lead on)
         per pair, and per target and switch on its way.
 
@@ -341,7 +341,7 @@ class Switched:
     ) -> tuple[Ints, Longs, Longs, Longs]:
         """From every node the link to a switch that is nearest to the target of its place, the switch, its distance
         (FAR: none leads there), and how many links were as good."""
-        link_count = self.up.many(node)
+        link_count = self.up.count_links(node)
         row, owner = ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
         hops_left = distance[place[owner], self.up.head[row]]
         min_hops = np.full(len(node), FAR, np.int64)
@@ -371,8 +371,8 @@ class Switched:
     def _last_links(self, switch: Longs, target: Longs) -> Ints:
         """From every switch the link to the target beside it: the widest, of equals as everywhere."""
         group = np.searchsorted(self.pair, switch * self.ranks + target)
-        row = ranges(self.down.ptr[group], self.down.many(group))
-        owner = np.repeat(np.arange(len(group)), self.down.many(group))
+        row = ranges(self.down.ptr[group], self.down.count_links(group))
+        owner = np.repeat(np.arange(len(group)), self.down.count_links(group))
         first = self.down.ptr[group]
         count = np.bincount(owner[self.down.width[row] == self.down.width[first][owner]], minlength=len(group))
         return narrow(self.down.link[first + target // count ** self.level[switch] % count])

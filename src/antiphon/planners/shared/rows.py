@@ -20,8 +20,8 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedu
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.reach import Path, instead
-from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.reach import Path, suggest_planners
+from antiphon.planners.shared.routing import with_routes
 
 MOST_TRANSFERS = 2**28
 Order = str | int | Sequence[int] | None
@@ -40,7 +40,7 @@ class Seats:
         return len(self.rank)
 
     @staticmethod
-    def of(collective: Collective, order: Order = None, first: int | None = None) -> Seats:
+    def in_order(collective: Collective, order: Order = None, first: int | None = None) -> Seats:
         """In the given order, by default that of their numbers, turned so that rank `first` comes first. O(P log P).
 
         >>> seats = Seats.of(Collective("allgather", 5, (0, 2, 4)), "4,0,2", first=0)
@@ -76,11 +76,11 @@ def refuse_more_than_fits(
         names = [name for name in (moving if collective.kind == "alltoall" else spreading) if name != planner]
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
-            f"at most {max_rows}; {instead(topology, collective, *names)}"
+            f"at most {max_rows}; {suggest_planners(topology, collective, *names)}"
         )
 
 
-def lay(
+def rows_to_schedule(
     collective: Collective, seats: Seats, step: ArrayLike, chunk: ArrayLike, src: ArrayLike, dst: ArrayLike,
     op: int = COPY, parts: int = 1,
 ) -> Schedule:  # fmt: skip
@@ -99,13 +99,13 @@ def lay(
     )  # fmt: skip
 
 
-def part(collective: Collective, kind: str, root: int | None = None) -> Collective:
+def collective_among(collective: Collective, kind: str, root: int | None = None) -> Collective:
     """Return another collective among the same ranks, to compose with: without weights, as chunks are shares of blocks
     and composing drops blocks of weight 0. `finish` restores the weights."""
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
-def backwards(collective: Collective, make: Make) -> Schedule:
+def plan_backwards(collective: Collective, make: Make) -> Schedule:
     """What `make` plans for the dual collective, run backwards."""
     return invert(make(dual(collective)[0]))
 
@@ -161,7 +161,7 @@ def _blocks_of(collective: Collective, root: int) -> Longs:
     return np.array([root])
 
 
-def folded(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
+def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
     """An allreduce among some ranks, extended to all: the extra ranks add theirs to a partner's before, and copy
     the outcome after (two more steps; Thakur, Rabenseifner and Gropp 2005). O(rows).
 
@@ -187,7 +187,7 @@ def folded(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -
     )  # fmt: skip
 
 
-def finish(
+def finish_schedule(
     schedule: Schedule, topology: Topology, collective: Collective, planner: str, options: Mapping[str, Any],
     pieces: int = 1, found: Mapping[str, Any] | None = None,
 ) -> Schedule:  # fmt: skip
@@ -196,7 +196,7 @@ def finish(
     `options`: those that give this schedule again; None values are omitted. `found`: further facts for the provenance.
     """
     exact = schedule if schedule.collective is collective else replace(schedule, collective=collective)
-    named = routed(exact, topology, planner)
+    named = with_routes(exact, topology, planner)
     stated = {key: value for key, value in options.items() if value is not None}
     extra = {"found": dict(found)} if found else {}
     return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **extra})

@@ -8,8 +8,9 @@
                 sum of p = 1
                 t[s] >= sum over c, level l of load[c, kind, l] * b[c, s - l]     for every kind of resource
 
-In the middle of a long pipeline all steps are alike, so `_Line` represents them by one; only the steps at both ends have
-variables of their own. Resources that all classes load alike are one kind, and kinds that another dominates are dropped.
+In the middle of a long pipeline all steps are alike, so `_Line` represents them by one; only the steps at both ends
+have variables of their own. Resources that all classes load alike are one kind, and kinds that another dominates are
+dropped.
 
 Example: a chain of two links in three steps: half starts in step 0, half in step 1. Each step lasts 1/2.
 """
@@ -38,7 +39,7 @@ QUICKER = 1e-3  # of the time: what the slowest ways must save at least, where o
 TIE = 1e-5  # of the time: by how much what is as fast is told apart, as solvers go round long among answers as good
 
 
-def undominated(load: Floats, decimals: int) -> Floats:
+def drop_dominated(load: Floats, decimals: int) -> Floats:
     """Return the rows that no other row exceeds everywhere; rows equal to `decimals` digits count as one."""
     return load[_undominated_rows(load, decimals)]
 
@@ -90,7 +91,7 @@ class _Line:
         self.shown: Bools = (every <= low) | (every >= high)
         self.kinds = int(self.kind[-1]) + 1
 
-    def begins(self, depth: int) -> Longs:
+    def start_variables(self, depth: int) -> Longs:
         """Of what takes so many steps, by the step in which it begins: the number of the variable for how much."""
         every = np.arange(self.steps - depth + 1)
         last = len(every) - self.edge
@@ -99,7 +100,7 @@ class _Line:
         return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
 
 
-def entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
+def count_entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
     """Entries of the linear program that a class makes, where the deepest takes so many steps.
 
     >>> entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
@@ -108,11 +109,11 @@ def entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) 
     if chunk_class.steps > steps:
         return 0
     return int((chunk_class.load[list(kinds)] > 0).sum()) * (
-        int(_Line(steps, deepest).begins(chunk_class.steps)[-1]) + 1
+        int(_Line(steps, deepest).start_variables(chunk_class.steps)[-1]) + 1
     )
 
 
-def begins(
+def solve_starts(
     classes: Sequence[Class], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
 ) -> list[Floats] | None:
     """Of every class how much begins in each step in which it can; None where the program was not solved.
@@ -132,7 +133,7 @@ def begins(
 
     plans = sorted({chunk_class.plan for chunk_class in classes})
     line = _Line(steps, max(chunk_class.steps for chunk_class in classes))
-    places = [line.begins(chunk_class.steps) for chunk_class in classes]
+    places = [line.start_variables(chunk_class.steps) for chunk_class in classes]
     first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
     clock, choice = int(first[-1]), int(first[-1]) + line.kinds
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
@@ -180,7 +181,7 @@ def begins(
     return [solution.x[begin + place] for begin, place in zip(first.tolist(), places, strict=False)]
 
 
-def by_kinds(classes: Sequence[Class]) -> list[Class]:
+def merge_kinds(classes: Sequence[Class]) -> list[Class]:
     """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out.
 
     >>> load = np.array([[1.0, 0], [1, 0], [2, 0], [0, 1]])
@@ -194,7 +195,7 @@ def by_kinds(classes: Sequence[Class]) -> list[Class]:
     return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
 
 
-def distinct(classes: Sequence[Class]) -> list[int]:
+def distinct_kinds(classes: Sequence[Class]) -> list[int]:
     """Some kinds of resources, none near another.
 
     >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])

@@ -22,7 +22,7 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.start_program import Class, begins, by_kinds, distinct, entries
+from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
 
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
@@ -60,20 +60,20 @@ class Uneven:
             for n, plan in enumerate(self.plans)
             for chunk_class in _chunk_classes(n, plan, topology, together)
         ]
-        self.classes = by_kinds(found_classes) if found_classes else []
-        self.some = distinct(self.classes)
+        self.classes = merge_kinds(found_classes) if found_classes else []
+        self.some = distinct_kinds(self.classes)
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
         self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
 
-    def deepest(self, plan: int) -> int:
+    def deepest_of(self, plan: int) -> int:
         return max((chunk_class.steps for chunk_class in self.classes if chunk_class.plan == plan), default=0)
 
     @property
     def least_steps(self) -> int:
-        return min((self.deepest(plan) for plan in range(len(self.plans))), default=0)
+        return min((self.deepest_of(plan) for plan in range(len(self.plans))), default=0)
 
-    def rows(self, sizes: Sizes) -> int:
+    def count_rows(self, sizes: Sizes) -> int:
         """Return the number of transfers of the schedule."""
         return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.parts), strict=True))
 
@@ -84,7 +84,7 @@ class Uneven:
             int(np.isin(self.plans[chunk_class.plan].chunk, chunk_class.chunks).sum()) for chunk_class in self.classes
         ]
 
-    def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+    def sizes_for(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         """Return the best sizes for `steps` steps; None where no plan finishes in them, the program is too large or
         unsolved, or even the coarsest parts have no denominator.
 
@@ -105,7 +105,7 @@ class Uneven:
         if exact is None:
             return None
         time, sizes = self._seconds_per_byte(exact, steps), None
-        for denominator in [*simple(exact), *LEVELS]:
+        for denominator in [*simple_denominator(exact), *LEVELS]:
             if self._common * denominator >= MAX_DENOMINATOR:
                 continue
             rounded = self._round_starts(exact, denominator)
@@ -115,7 +115,7 @@ class Uneven:
                 self._seconds_per_byte(rounded / denominator, steps),
                 self._latency_seconds(rounded, steps),
             )
-            if sizes is not None and self.rows(finer) > MOST_ROWS:
+            if sizes is not None and self.count_rows(finer) > MOST_ROWS:
                 break  # finer parts are more of them
             sizes = finer
             if sizes.time <= time * (1 + LOSS):
@@ -149,9 +149,11 @@ class Uneven:
         usable: list[int] = []
         cells = 0
         for plan in range(len(self.plans)):
-            if 0 < self.deepest(plan) <= steps:
+            if 0 < self.deepest_of(plan) <= steps:
                 plan_classes = [chunk_class for chunk_class, _ in grouping if chunk_class.plan == plan]
-                cells += sum(entries(chunk_class, self.some, steps, self._deepest) for chunk_class in plan_classes)
+                cells += sum(
+                    count_entries(chunk_class, self.some, steps, self._deepest) for chunk_class in plan_classes
+                )
                 if cells > MOST_CELLS:
                     return usable if plan >= self.min_plans else []
                 usable.append(plan)
@@ -175,7 +177,7 @@ class Uneven:
         self, steps: int, usable: Sequence[int], tied_classes: Sequence[Tied], quiet: tuple[int, int]
     ) -> Floats | None:
         classes = [chunk_class for chunk_class, _ in tied_classes]
-        begun = begins(
+        begun = solve_starts(
             classes, self.some, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]
         )
         if begun is None:
@@ -205,10 +207,10 @@ class Uneven:
                 busy[:, level:] += chunk_class.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
-    def schedule(self, sizes: Sizes) -> Schedule:
+    def to_schedule(self, sizes: Sizes) -> Schedule:
         """Return one schedule with every class started in its steps; equal consecutive parts become pieces."""
         common = self._common
-        table, rows = [still(self.plans, sizes.denominator, common)], []
+        table, rows = [still_chunks(self.plans, sizes.denominator, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
         for class_parts, begun, chunk_class in zip(sizes.parts, _starts_of(sizes.parts), self.classes, strict=True):
@@ -224,7 +226,7 @@ class Uneven:
                 pieces.append(np.full(len(chunk_class.chunks), piece_count))
                 rows.append((chunk_class.plan, class_rows, level + start, number[plan.chunk[class_rows]] + count))
                 count += len(chunk_class.chunks)
-        return joined(self.plans, table, rows, common * sizes.denominator, np.concatenate(pieces))
+        return join_plans(self.plans, table, rows, common * sizes.denominator, np.concatenate(pieces))
 
 
 def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[Class]:
@@ -279,7 +281,7 @@ def _starts_of(parts: NDArray[np.int64]) -> list[dict[int, int]]:
     return out
 
 
-def simple(sizes: Floats) -> list[int]:
+def simple_denominator(sizes: Floats) -> list[int]:
     """Return the smallest number of parts that makes all sizes whole, if there is one (a list of at most one)."""
     parts = sizes[sizes > NOTHING]
     return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
@@ -316,7 +318,7 @@ def longest_run(values: NDArray[Any]) -> tuple[int, int]:
     return int(edges[at]), int(lengths[at])
 
 
-def still(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
+def still_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
     """Chunks that never move: those of the first plan, which are of blocks that move in no plan: their blocks and
     shares, in parts of common * whole.
 
@@ -334,7 +336,7 @@ def still(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple
     return chunks.block[rest], chunks.share[rest] * (common // chunks.denominator * parts_per_share)
 
 
-def joined(
+def join_plans(
     plans: Sequence[Schedule],
     table: Sequence[tuple[NDArray[np.int32], Longs]],
     rows: Sequence[tuple[int, Longs, Longs, Longs]],

@@ -16,7 +16,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Profile, as_profile
 from antiphon.errors import Invalid, quote
-from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import refuse_more_than_fits
 from antiphon.planners.switchtrees._lay import owners, rows, ways
 from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose
@@ -146,6 +146,6 @@ def _schedule(
         rank[src], rank[dst], op,
     )  # fmt: skip
     if not graph.plain:
-        return routed(schedule, topology, "gentree")
+        return with_routes(schedule, topology, "gentree")
     table, route = ways(tree, src, dst)
     return replace(schedule, route=narrow(route), routes=table)

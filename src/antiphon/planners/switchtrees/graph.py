@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.core.columns import Ints
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.groups import hosts
+from antiphon.planners.shared.groups import ranks_by_host
 
 WOULD = "use trees, relay, ring or hierarchical-ring"
 
@@ -111,7 +111,7 @@ def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]
     neighbour_counts = np.bincount(pairs // topology.nodes, minlength=topology.nodes)[: topology.ranks]
     if not topology.switches or not len(neighbour_counts) or neighbour_counts.max() < 2:
         return none, []
-    groups = hosts(topology, range(topology.ranks))
+    groups = ranks_by_host(topology, range(topology.ranks))
     named = _host_names(topology, groups)
     if named is None:
         return none, []

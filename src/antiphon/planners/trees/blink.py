@@ -37,8 +37,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
-from antiphon.planners.shared.groups import hosts
-from antiphon.planners.shared.pipelining import piped
+from antiphon.planners.shared.groups import ranks_by_host
+from antiphon.planners.shared.pipelining import pipe_schedule
 from antiphon.planners.shared.reach import hung_from
 from antiphon.planners.trees.blink_packing import (
     Blink,
@@ -133,7 +133,7 @@ def blink(
     stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     changed = {key: value for key, value in stated_options.items() if value != usual[key]}
-    for schedule in piped(unpiped, topology, pieces, request.sizes, request.profile):
+    for schedule in pipe_schedule(unpiped, topology, pieces, request.sizes, request.profile):
         stated = {**changed, "pieces": int(schedule.pieces)}
         proof = {"bound": (bounds if rate == bounds.bytes_per_second else limit).stated()}
         yield replace(schedule, provenance={"planner": "blink", "options": stated, "found": statement, **proof})
@@ -167,7 +167,7 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
     if collective.kind in TURNED:
         schedule, count, how = _plan_unpiped(reverse(topology), dual(collective)[0], options)
         return replace(invert(schedule), collective=collective), count, how
-    servers = hosts(topology, collective.members)
+    servers = ranks_by_host(topology, collective.members)
     if collective.kind == "allreduce":
         try:
             if len(servers) > 1 and topology.switches:
@@ -213,7 +213,7 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
 
     Servers are joined by another kind of link than their GPUs: there all links form one set.
     """
-    if len(hosts(topology, collective.members)) > 1 and not options.hybrid:
+    if len(ranks_by_host(topology, collective.members)) > 1 and not options.hybrid:
         return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
     main, rest = _subsets_by_kind(topology, collective.members)
     first = pack_subset(main, collective, options)

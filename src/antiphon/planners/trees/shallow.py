@@ -1,4 +1,5 @@
-"""The planner `shallow`: packed trees of bounded depth, shallow and fast ones together (docs/planners/trees.md#shallow).
+"""The planner `shallow`: packed trees of bounded depth, shallow and fast ones together
+(docs/planners/trees.md#shallow).
 
 A pipeline over trees of depth d takes about (d - 1 + slices) steps. Deep trees reach the bound on bandwidth but fill
 slowly; shallow trees fill fast but may be slower. The best mix depends on the message size:
@@ -36,10 +37,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.pipelining import Asked, Ready, staged
-from antiphon.planners.shared.reach import Reach, centre
+from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
+from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import machine_for_dual
-from antiphon.planners.shared.start_program import Class, begins, by_kinds, distinct, entries
+from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
@@ -122,7 +123,7 @@ def shallow(
         ],
     }
     pipelining = Asked("shallow", pieces, steps, request.sizes, request.profile)
-    for candidate in staged(
+    for candidate in stage_plans(
         Ready([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
     ):
         schedule = (
@@ -148,7 +149,7 @@ def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Plans:
     Otherwise forests are paired from the fastest on.
     """
     topology, collective = request.topology, request.collective
-    root = centre(Reach(topology), collective.members)
+    root = find_center(Reach(topology), collective.members)
     spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
     turned, links = machine_for_dual(topology)
     plans: list[_Plans] = []
@@ -324,14 +325,14 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
     """Return the trees that the best program of start times uses; earlier trees are preferred."""
     link_latency = np.array([kind.latency for kind in machine.topology.types])[machine.topology.link_type]
     candidates = list(trees)
-    classes = by_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
+    classes = merge_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
     if not classes:
         return []
     deepest = max(tree_class.steps for tree_class in classes)
-    steps, kinds = START_STEPS * deepest, distinct(classes)
-    fits_program = np.cumsum([entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
+    steps, kinds = START_STEPS * deepest, distinct_kinds(classes)
+    fits_program = np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
     fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
-    started = begins(fitting, kinds, steps) if fitting else None
+    started = solve_starts(fitting, kinds, steps) if fitting else None
     if started is None:
         return []
     share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, started, strict=True)}

@@ -38,8 +38,8 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
 from antiphon.planners.shared.orbits import Table
-from antiphon.planners.shared.pipelining import Asked, Ready, Staged, piped, staged
-from antiphon.planners.shared.reach import Reach, instead
+from antiphon.planners.shared.pipelining import Asked, Ready, Staged, pipe_schedule, stage_plans
+from antiphon.planners.shared.reach import Reach, suggest_planners
 from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
@@ -113,7 +113,7 @@ def trees(
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
-            + instead(topology, collective, "compose", "ring", "greedy")
+            + suggest_planners(topology, collective, "compose", "ring", "greedy")
         )
     bounds = bound(topology, collective)
     limit = bounds.without_help
@@ -199,12 +199,12 @@ def _pipeline_plan(
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
         if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
-            schedules = piped(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
+            schedules = pipe_schedule(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
             candidates = [(packing, Staged(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules]
         else:
             if unset and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
-            candidates = [(packing, candidate) for candidate in staged(ready, for_size)]
+            candidates = [(packing, candidate) for candidate in stage_plans(ready, for_size)]
         if nbytes is not None and collective.kind == "allreduce" and unset:
             for_size = replace(for_size, waits=pipelining.waits)
             candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, limit)]
@@ -235,11 +235,11 @@ def _one_after_the_other(
 
     Both at once are no slower in ever finer pieces; but each alone is half as deep, so its pipeline fills sooner.
     """
-    for second in staged(gather, pipelining):
+    for second in stage_plans(gather, pipelining):
         pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
         same = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
         try:
-            first = invert(next(iter(staged(reversed_gather, same))).schedule)
+            first = invert(next(iter(stage_plans(reversed_gather, same))).schedule)
         except Unsupported:  # takes more steps
             continue
         schedule = replace(compose(first, second.schedule), collective=collective)
@@ -332,7 +332,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     else:
         reach = Reach(topology)
         idle_trees = [
-            Tree(root, Fraction(1), tuple(hop for hop in reach.of(root).items() if hop[0] != root))
+            Tree(root, Fraction(1), tuple(hop for hop in reach.tree_from(root).items() if hop[0] != root))
             for root in weightless
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
