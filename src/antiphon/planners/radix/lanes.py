@@ -85,7 +85,7 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
 
     >>> collective = Collective("allgather", 3)
-    >>> rounds = lane_rounds(collective, Seats.of(collective), [2, 1], False)
+    >>> rounds = lane_rounds(collective, Seats.in_order(collective), [2, 1], False)
     >>> list(zip(*(c.tolist() for c in (rounds.step, rounds.chunk, rounds.src, rounds.dst))))
     [(0, 0, 0, 2), (0, 1, 1, 2), (0, 2, 2, 0), (1, 0, 0, 1), (1, 1, 1, 0), (2, 2, 0, 1)]
     """
@@ -122,7 +122,7 @@ def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> S
     """Broadcast from a single root: a chain over the groups along the root's lane, then one within each group. O(P).
 
     >>> collective = Collective("broadcast", 4, roots=(1,))
-    >>> chains = lane_chains(collective, Seats.of(collective), [2, 2])
+    >>> chains = lane_chains(collective, Seats.in_order(collective), [2, 2])
     >>> list(zip(*(c.tolist() for c in (chains.step, chains.src, chains.dst))))
     [(0, 1, 3), (1, 1, 0), (1, 3, 2)]
     """

@@ -43,7 +43,7 @@ def ring(
     cycle = given_order(order, collective) if order is not None else _found_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_hops(topology, oriented) for oriented in orientations]
-    # where neither way round goes, `finish` names the hop that is lost
+    # where neither way round goes, `finish_schedule` names the hop that is lost
     goes = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
     width = _width(topology, [hops[i] for i in goes])
     schedule = split(

@@ -49,8 +49,11 @@ MOST_END_ROWS = 2**23
 
 @dataclass(frozen=True)
 class EndSizes:
-    """Sizes before the `pieces` equal ones (one part a step), in these together, and behind them, in parts of the sum.
-    Seconds per byte of nbytes, and of latency."""
+    """Sizes, as fractions of their sum: before the `pieces` equal ones (one part per step), of these together, and
+    behind them.
+
+    `time`: seconds per byte; `latency`: seconds.
+    """
 
     before: tuple[int, ...]
     middle: int
@@ -64,7 +67,7 @@ class EndSizes:
 
 
 class Pipeline:
-    """A schedule in one piece, and what it loads in each of its steps."""
+    """A schedule in one piece, and its loads in each step."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
         unpiped = isinstance(schedule.pieces, int) and schedule.pieces == 1
@@ -76,11 +79,11 @@ class Pipeline:
 
     @cached_property
     def full(self) -> float:
-        """Seconds per byte in ever finer pieces."""
+        """Seconds per byte in the limit of many pieces."""
         return float(self.load.sum(axis=1).max(initial=0.0))
 
     def best_sizes(self, pieces: int, ends: int = 0) -> EndSizes:
-        """Return the best sizes with `ends` parts at each end; without where the program is too large or unsolved."""
+        """Return the best sizes with `ends` parts at each end; without them if the program is too large or unsolved."""
         exact = self._solve_sizes(pieces, ends) if ends else None
         if exact is None:
             return self._to_sizes(Exact((), 1.0, ()), pieces)
@@ -93,7 +96,9 @@ class Pipeline:
 
     def choose_sizes(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
         """Return the fastest sizes for the message, choosing what is None; more parts at the ends only if they pay.
-        None where the given `ends` are impossible."""
+
+        None if the requested `ends` are impossible.
+        """
         if ends is not None:
             return self.sizes_with_ends(
                 self.choose_pieces(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
@@ -109,14 +114,14 @@ class Pipeline:
         return best
 
     def sizes_with_ends(self, pieces: int, ends: int) -> EndSizes | None:
-        """Return the sizes with exactly `ends` parts at each end, or None where that is impossible."""
+        """Return the sizes with exactly `ends` parts at each end, or None if that is impossible."""
         if ends and self._count_rows(ends) > MOST_END_ROWS:
             return None
         sizes = self.best_sizes(pieces, ends)
         return sizes if len(sizes.before) == ends else None
 
     def choose_pieces(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
-        """With the number of pieces, up to `max_pieces`, that is fastest for the size.
+        """Return sizes with the fastest number of pieces for the message, up to `max_pieces`.
 
         The time falls as pieces grow in number, then rises with latency.
         """
@@ -129,11 +134,11 @@ class Pipeline:
         return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
 
     def _count_rows(self, ends: int) -> int:
-        """Transfers, with every part at the ends."""
+        """Return the number of transfers with every part at the ends."""
         return (2 * ends + 1) * self.schedule.transfers
 
     def _max_pieces(self, ends: int) -> int:
-        """Return the most pieces that keep the linear program small enough; 1, where none does."""
+        """Return the most pieces that keep the linear program small enough; 1 if none does."""
         pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
         return MOST_PIECES if pieces >= self.steps or not ends else max(pieces, 1)
 
@@ -155,10 +160,11 @@ class Pipeline:
         return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
 
     def _solve_sizes(self, pieces: int, ends: int) -> Exact | None:
-        """Variables: the parts before, one piece of the middle, the parts behind; then how long steps last."""
+        """Solve for the parts before, one piece of the middle, the parts behind, and the lengths of steps."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
+        # more pieces than steps only repeat the full middle step, whose length is one variable with a multiplicity
         shown_pieces = min(pieces, self.steps)
         if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
             return None
@@ -217,7 +223,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Exact:
-    """Sizes in parts of their sum, all of the middle as one."""
+    """Sizes as fractions of their sum, the whole middle as one."""
 
     before: tuple[float, ...]
     middle: float
@@ -228,13 +234,13 @@ class Exact:
         return sum(self.before) + self.middle + sum(self.behind)
 
     def round_to(self, denominator: int) -> Exact:
-        """Round to whole numbers that add up to `denominator`; the middle takes the remainder."""
+        """Round to integers that sum to `denominator`; the middle takes the remainder."""
         before, behind = (tuple(float(round(size * denominator)) for size in end) for end in (self.before, self.behind))
         return Exact(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
 
 
 def _part_rows(sizes: EndSizes) -> Iterator[tuple[int, int, int]]:
-    """Of every part the step in which it begins, its size, and its pieces."""
+    """Yield for every part its first step, its size, and its pieces."""
     yield from ((start, size, 1) for start, size in enumerate(sizes.before))
     begin = len(sizes.before)
     yield begin, sizes.middle, sizes.pieces

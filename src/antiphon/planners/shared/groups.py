@@ -1,10 +1,15 @@
 """Groups of ranks, nested and of any sizes: from options, from places, and the exchanges within them.
 
-Exchanges: a group of s ranks holds a content [0, 1) with rank number floor(x * s) at x, so each rank has 1/s. At every
-level, the outermost first, the parts of a group exchange their data stretch by stretch: each stretch among its holders.
-So groups of 3 and 4 ranks exchange in 6 stretches, and both are loaded evenly; where all groups are equally large,
-ranks of the same number exchange. In the end every rank has everything (an allgather). Run backwards this is a
-reducescatter, both one after the other an allreduce.
+Allgather by nested exchanges: a group of s ranks holds its content, drawn as the interval [0, 1), such that rank number
+floor(x * s) has the data at x; each rank has 1/s. At every level, the outermost first, the subgroups of a group
+exchange their data. Where all subgroups have the same size, rank i of one exchanges with rank i of the others. Where
+sizes differ, the interval is cut wherever the holder changes in any subgroup (`find_stretches`), and each stretch is
+exchanged among its holders. In the end every rank has everything. Run backwards this is a reducescatter, both together
+an allreduce.
+
+Example: groups of 2 and 3 ranks change holders at 1/3, 1/2 and 2/3, so there are 4 stretches, of 2, 1, 1 and 2 sixths.
+The first is exchanged between rank 0 of the pair and rank 0 of the triple, the second between rank 0 and rank 1, and
+so on. All ranks of a group carry equal loads.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ MOST_FACTORISATIONS = 64
 
 @dataclass(frozen=True)
 class Groups:
-    """A run of seats: a ring of parts that are groups in turn, or, without parts, one rank."""
+    """A run of seats: a ring of subgroups (`parts`), or, without parts, one rank."""
 
     size: int
     parts: tuple[Groups, ...] = ()
@@ -46,7 +51,7 @@ class Groups:
 
     @staticmethod
     def of_fans(fans: Sequence[int]) -> Groups:
-        """Equal groups, the innermost first: [4, 2] is two groups of four ranks."""
+        """Return equal groups, the innermost first: [4, 2] is two groups of four ranks."""
         groups = Groups.ring(fans[0])
         for fan in fans[1:]:
             groups = Groups.of_parts([groups] * fan)
@@ -60,7 +65,7 @@ class Groups:
         return [0, *accumulate(part.size for part in self.parts)][: len(self.parts)]
 
     def is_even(self) -> bool:
-        """Whether each level has one fan-in."""
+        """Return whether each level has one fan-in."""
         return not self.parts or (len(set(self.parts)) == 1 and self.parts[0].is_even())
 
     def __str__(self) -> str:
@@ -90,9 +95,10 @@ def given_groups(text: str, ranks: int) -> Groups:
 
 
 def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
-    """Takes groups off the front of the words; ValueError or IndexError where none are."""
+    """Parse groups off the front of the words; raises ValueError or IndexError for bad syntax."""
     parts: list[Groups] = []
     while not parts or (words and words[0] == "+" and words.pop(0)):
+        # an optional repetition "n*"
         times = int(words.pop(0)) if words[1:2] == ["*"] and words.pop(1) else 1
         if words[0] == "(":
             words.pop(0)
@@ -109,7 +115,8 @@ def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
 
 
 def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
-    """The groups that the places of the ranks show, and the ranks in an order in which groups are runs. O(P * depth).
+    """Return the groups that the ranks' places show, and the ranks in an order where groups are contiguous. O(P *
+    depth).
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
@@ -132,10 +139,10 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
 
 
 def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
-    """From the root around the outermost ring, from each of these within its part. O(P).
+    """Plan a broadcast: from the root around the outermost ring, from each reached rank within its subgroup. O(P).
 
-    >>> found = chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
-    >>> list(zip(found.step.tolist(), found.src.tolist(), found.dst.tolist()))
+    >>> schedule = plan_chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
+    >>> list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()))
     [(0, 0, 2), (0, 0, 1), (1, 2, 3)]
     """
     seats = Seats.in_order(collective, order)
@@ -146,13 +153,14 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
         if not parts:
             return
         own_part = max(i for i, start in enumerate(starts) if first + start <= seat)
+        # in each subgroup the rank at the same relative position as the current one
         middle = Fraction(2 * (seat - first - starts[own_part]) + 1, 2 * parts[own_part].size)
         places = [first + start + math.floor(middle * p.size) for start, p in zip(starts, parts, strict=True)]
         part_order = [(own_part + direction * i) % len(parts) for i in range(len(parts))]
         for hop, (a, b) in enumerate(pairwise(part_order)):
             rows.append((step + hop, places[a], places[b]))
         for hop, part in enumerate(part_order):
-            # the last of the chain has nobody to pass on to: it goes on in the very next step
+            # a rank first sends along this ring, then within its subgroup; the last has nothing to send here
             go(parts[part], first + starts[part], places[part], step + hop)
 
     go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
@@ -162,8 +170,10 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The seats of every row are a group; the data of its i-th is that of owner row * width + i of `where`, and as much
-    of it, in proportion, as `sizes` says. `path`: the sizes of all exchanges that come before, and of this one."""
+    """Exchanges of equal shape: each row of `seats` is a group whose i-th seat owns row * width + i of `where`.
+
+    The amounts are in proportion to `sizes`. `path`: sizes of all exchanges before it, and of this one.
+    """
 
     path: Path
     seats: Longs
@@ -179,14 +189,15 @@ class Exchange:
 
 
 def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
-    """All of them, each after those that come before it; `line` has, as its only owner, all data: an equal part for
-    every seat, one after the other; or as many owners as there are outermost groups: what each of them holds.
-    O(seats^2) spans at most, and a loop over groups.
+    """Return all exchanges, each after those that come before it. O(seats^2) spans at most, and a loop over groups.
+
+    `line` has as its only owner all data (an equal part per seat, in order), or as many owners as outermost groups:
+    what each of them holds.
 
     >>> from antiphon.planners.shared.groups import given_groups
     >>> line = Spans.side_by_side(np.array([4]))
-    >>> for found in exchanges(given_groups("2+2", 4), line):
-    ...     print(found.path, found.seats.tolist(), found.where.begin.tolist(), found.where.end.tolist())
+    >>> for exchange in list_exchanges(given_groups("2+2", 4), line):
+    ...     print(exchange.path, exchange.seats.tolist(), exchange.where.begin.tolist(), exchange.where.end.tolist())
     ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
@@ -197,7 +208,7 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
 
 
 def reverse_parts(parts: Sequence[Part]) -> list[Part]:
-    """Turn parts of an allgather on the machine with its links turned into parts of a reducescatter."""
+    """Turn parts of an allgather on the reversed machine into parts of a reducescatter."""
     end = max((part.stop for part in parts), default=0)
     turned = {id(part.schedule): invert(part.schedule) for part in parts}
     return [replace(part, schedule=turned[id(part.schedule)], start=end - part.stop) for part in parts]
@@ -210,8 +221,7 @@ def delay_after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
 
 
 def pieces_per_seat(groups: Groups) -> int:
-    """Return into how many pieces every seat's data must be cut so that all borders between stretches are whole
-    numbers."""
+    """Return the number of pieces per seat at which all borders between stretches are integral."""
     fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.parts and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
         raise Unsupported(
@@ -242,15 +252,15 @@ def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
 
 
 def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -> Iterator[Exchange]:
-    """What happens in a group from seat `first` on, whose ranks hold these contents together. O(spans)."""
+    """Yield the exchanges of a group from seat `first` on, whose ranks together hold these contents. O(spans)."""
     parts = groups.parts
     if not parts:
         return
     sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
-    edges, scale = find_stretches(parts)  # where holders change, in any part: over `whole`
-    # of content c, stretch q, part j: from (starts[j] + sizes[j] * edges[q] / whole) / groups.size of it on
+    edges, scale = find_stretches(parts)  # where holders change in any subgroup, over `scale`
+    # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
     contents_count, q, k = len(contents), len(edges) - 1, len(parts)
-    at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, part, content] over size * whole
+    at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, subgroup, content] over size * scale
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
     common = math.gcd(groups.size * scale, int(np.gcd.reduce(at.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * scale // common)
@@ -261,7 +271,7 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges at the outermost level, where part j holds share j, whatever its size."""
+    """Yield the exchanges at the outermost level, where subgroup j holds share j, whatever its size."""
     edges, scale = find_stretches(groups.parts)
     q, k = len(edges) - 1, len(groups.parts)
     unit = shares.lengths // scale
@@ -273,7 +283,7 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
 def _exchange_stretches(
     groups: Groups, first: int, path: Path, pieces: Spans, contents_count: int
 ) -> Iterator[Exchange]:
-    """Yield an exchange of pieces by stretch, part and content, then the exchanges within the parts."""
+    """Yield an exchange of pieces by stretch, subgroup and content, then the exchanges within the subgroups."""
     parts = groups.parts
     sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
     edges, scale = find_stretches(parts)
@@ -283,7 +293,7 @@ def _exchange_stretches(
     )
     if all(not part.parts for part in parts):
         return
-    # every part now holds all that any of them held: content c of part j, its stretches one after the other
+    # every subgroup now holds the contents of all of them: content c of subgroup j, its stretches in order
     order = np.arange(q * k * contents_count).reshape(q, k, contents_count).transpose(1, 2, 0).ravel()
     inner = pieces.take(order).grouped(np.arange(k * contents_count + 1) * q)
     for part, start in zip(parts, starts.tolist(), strict=True):
@@ -295,10 +305,10 @@ def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
 
 
 def find_stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
-    """Where what a part holds changes hands, for all of them on one scale, and its length.
+    """Return where the holder of a content changes in any of these groups, on a common scale, and the scale's length.
 
     >>> from antiphon.planners.shared.groups import given_groups
-    >>> stretches(given_groups("2+3", 5).parts)
+    >>> find_stretches(given_groups("2+3", 5).parts)
     (array([0, 2, 3, 4, 6]), 6)
     """
     scale = math.lcm(*(part.size for part in parts))
@@ -307,7 +317,7 @@ def find_stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
 
 
 def groups_at(topology: Topology, members: Sequence[int], depth: int) -> list[list[int]]:
-    """The ranks by the first `depth` parts of their places, groups and ranks in order of first appearance."""
+    """Return the ranks by the first `depth` parts of their places, in order of first appearance."""
     by_place: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
         by_place.setdefault(tuple(topology.places[rank].split("/")[:depth]), []).append(rank)
@@ -315,8 +325,11 @@ def groups_at(topology: Topology, members: Sequence[int], depth: int) -> list[li
 
 
 def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Fan-ins, innermost first, of the levels at which all groups are equally large; and the ranks sorted so that all
-    groups are runs. Without such levels: the number of ranks alone."""
+    """Return the fan-ins (innermost first) of levels with equal groups, and the ranks sorted so that groups are
+    contiguous.
+
+    Without such levels: the number of ranks alone.
+    """
     deepest = max(topology.places[rank].count("/") for rank in members)
     seating = list(members)
     sizes: list[int] = []  # of groups, from the innermost
@@ -331,7 +344,9 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
 
 
 def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]:
-    """The ranks by host: by the part of their places named host..., box... or server..., else the last but one."""
+    """Return the ranks by host: the component of their places named host..., box... or server..., else the last but
+    one.
+    """
     path_parts = [topology.places[rank].split("/") for rank in members]
     for depth in range(1, max(map(len, path_parts)) + 1):
         if all(len(p) >= depth and p[depth - 1].startswith(("host", "box", "server", "node")) for p in path_parts):
@@ -340,11 +355,11 @@ def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]
 
 
 def list_factorizations(number: int) -> list[list[int]]:
-    """Ordered factorisations into factors of 2 or more: fewest factors first, then the greatest first factor.
+    """Return ordered factorizations into factors of 2 or more: fewest factors first, then the largest first factor.
 
     At most MOST_FACTORISATIONS of them; a prime has only itself. The number itself comes first.
 
-    >>> factorisations(12)
+    >>> list_factorizations(12)
     [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]
     """
     lists: list[list[int]] = []
@@ -361,7 +376,7 @@ def list_factorizations(number: int) -> list[list[int]]:
 
 
 def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
-    """An option such as "4x2": whole numbers of 2 or more whose product is the number of ranks that take part."""
+    """Parse an option such as "4x2": integers of 2 or more whose product is the number of members."""
     try:
         fans = [int(f) for f in (str(fanins).split("x") if isinstance(fanins, str | int) else fanins)]
     except ValueError:

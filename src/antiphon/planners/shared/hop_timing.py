@@ -1,14 +1,23 @@
 """A start time for every hop of a plan, so that links stay busy while other data are still on their way.
 
-Input: a plan whose chunks go through it once. Its data flow: by the end of each step so much of every class of hops is
-through, no more than of its predecessors a step before; earlier data go first. How much is the solution of a linear
-program for the least time of N steps, each as long as its fullest link or shared limit takes. Chunks are then cut where
-some hop pauses.
+In a pipeline of equal pieces every hop of a piece is scheduled a fixed number of steps after its first. Here each hop
+may pause: by the end of step s a fraction f[h, s] of the data of hop h has passed, and
 
-Classes: `before` says which rows (hops) must wait for which; `alike` computes the coarsest classes of hops, chunks and
-resources such that all members of a class meet equally many of every other class. A timing that treats a class alike
-loads a class of resources alike, and the mean over classes of any timing is no slower. So a program over classes loses
-nothing to one over hops, and no symmetries need be known.
+    f[h, s] <= f[p, s - 1]     for every predecessor p (its data must have arrived one step before)
+    t[s] >= load of each resource by f[., s] - f[., s - 1]
+    minimize sum of t[s]
+
+Chunks are then cut wherever some hop of their class pauses. Overwritten data add constraints without lag: a rank must
+have sent a value before another replaces it (`find_constraints`).
+
+Example: data go 0 > 1 > 2 and 0 > 2 alternately. Hop 1 > 2 may start with a small first part, and 0 > 1 may run ahead
+while 1 > 2 is shared.
+
+A program over all hops would be too large, so hops are classified. `classify_hops` computes the coarsest classes of
+hops, chunks, blocks and resources such that all members of a class meet equally many of every other class (color
+refinement, by hashing). A timing that treats a class alike loads a class of resources alike, and the mean over a class
+of any timing is no slower. So a program over classes loses nothing, and no symmetry group need be computed. Where even
+that is too large, classes are merged (`class_levels`).
 """
 
 from __future__ import annotations
@@ -30,19 +39,22 @@ from antiphon.core.topology import Topology
 from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
 
 Parts = NDArray[np.int64]
-LABELS = 4  # ways to see a plan as classes of hops
-MOST_COMPARED = 2**31  # loads compared to find out which kinds of resources others outdo: some CPU seconds
-NEAR = 1e-6  # of a part: what is so near to a half is one, whichever way the solver's last digits fall
-SAME = 1e-9  # of a load, by which one may be above another and yet be no more
+LABELS = 4  # levels of classes, from fine to coarse
+MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
+NEAR = 1e-6  # of a part: values this near to a half count as one, whatever the solver's last digits
+SAME = 1e-9  # relative tolerance when loads are compared
 Marks = NDArray[np.uint64]
 Span = tuple[Longs, Longs]
 
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Classes of hops. `of`: the class of every row. By class: `owner`, a label of its chunks; `late`, its latency;
-    `load[class, kind]`, seconds per byte of nbytes that all of it puts on each kind of resource; `depth` and `height`,
-    the steps needed before and after it. `earlier`, `later`, `lag`: which class must wait for which."""
+    """Classes of hops. `of`: the class of every row.
+
+    By class: `owner`, a label of its chunks; `late`, its latency; `load[class, kind]`, seconds per byte of nbytes that
+    all of it puts on each kind of resource; `depth` and `height`, the steps needed before and after it. Constraints:
+    class `later[i]` at least `lag[i]` steps after class `earlier[i]`.
+    """
 
     of: Longs
     owner: Longs
@@ -59,14 +71,16 @@ class Hops:
 
     @property
     def steps(self) -> int:
-        """The fewest in which all is done."""
+        """The minimum number of steps."""
         return int((self.depth + self.height).max(initial=-1)) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """`parts[class, step]`: how many of `denominator` parts of every hop are through at the end of each step; seconds
-    per byte of nbytes, and of latency."""
+    """`parts[class, step]`: units of 1 / `denominator` of every hop that have passed by the end of each step.
+
+    `time`: seconds per byte of nbytes; `latency`: seconds.
+    """
 
     hops: Hops
     parts: Parts
@@ -76,7 +90,7 @@ class Flow:
 
 
 class Waits:
-    """A plan seen as classes of hops."""
+    """A plan as classes of hops, with solved flows cached."""
 
     def __init__(self, plan: Schedule, topology: Topology) -> None:
         self.plan, self.topology = replace(plan, pieces=1), topology
@@ -89,8 +103,11 @@ class Waits:
         return classify_hops(self.plan, self.topology)
 
     def class_levels(self, max_classes: int) -> Iterator[Hops]:
-        """Yield classes of hops, at most `max_classes`, from fine (slow) to coarse: equivalent hops; then hops that
-        wait alike, of equivalent chunks, of equivalent blocks, of all. Computed on demand."""
+        """Yield classes of hops, at most `max_classes`, from fine (slow) to coarse.
+
+        The levels: equivalent hops; then hops with the same predecessors of equivalent chunks, of equivalent blocks, of
+        any chunks. Computed on demand.
+        """
         for level in range(LABELS):
             of, owner = self._label_rows(level)
             if int(of.max(initial=-1)) < max_classes:
@@ -114,7 +131,7 @@ class Waits:
         return self._labelled[level]
 
     def _make_hops(self, of: Longs, owner: Longs) -> Hops | None:
-        """Return the classes with their loads; None where there are too many kinds of resources."""
+        """Return the classes with their loads; None if there are too many kinds of resources."""
         classes, count = self.classes, int(of.max(initial=-1)) + 1
         load = self._class_loads(of, count)
         if load is None:
@@ -127,13 +144,12 @@ class Waits:
         return Hops(of, owner[member], classes.late[member], first, then, lag, load, depth, height)
 
     def _class_loads(self, of: Longs, count: int) -> Floats | None:
-        """Return the load by class and kind of resource, without kinds that another dominates; None where finding these
-        would take long."""
+        """Return the load by class and kind of resource, without dominated kinds; None if that would take long."""
         classes, resources = self.classes, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         row, on = classes.crossed
         representatives = np.unique(classes.resource, return_index=True)[1]
-        representatives = representatives[np.isin(representatives, on)]  # what nothing crosses has a class, too
+        representatives = representatives[np.isin(representatives, on)]  # unused resources have a class, too
         if len(representatives) ** 2 * count > MOST_COMPARED:
             return None
         place = np.full(len(capacity), -1)
@@ -142,6 +158,7 @@ class Waits:
         row, at = row[crosses_one], place[on[crosses_one]]
         load = np.bincount(at * count + of[row], weights=classes.weight[row], minlength=len(representatives) * count)
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
+        # heaviest first: a resource can only be dominated by a heavier one
         order = np.argsort(-load.sum(axis=1), kind="stable")
         load = load[order[load[order].any(axis=1)]]
         heavy = np.empty_like(load)
@@ -161,8 +178,10 @@ class Waits:
         )
 
     def flow_for(self, hops: Hops, steps: int) -> Flow | None:
-        """Return the best flow for `steps` steps; None where they are too few, nothing has weight, the program was not
-        solved, or even the coarsest parts of chunks have no denominator. Cached: it serves all sizes."""
+        """Return the best flow for `steps` steps, cached for all sizes; None if impossible.
+
+        Impossible: too few steps, no data, program unsolved, or no common denominator even for the coarsest parts.
+        """
         if (hops, steps) not in self._flows:
             self._flows[hops, steps] = self._solve_and_round(hops, steps)
         return self._flows[hops, steps]
@@ -204,7 +223,7 @@ class Waits:
 
 
 def _classes_by_owner(hops: Hops) -> Iterator[Longs]:
-    """Classes of hops whose chunks are cut alike."""
+    """Yield classes of hops whose chunks are cut alike."""
     for owner in np.unique(hops.owner).tolist():
         yield np.flatnonzero(hops.owner == owner)
 
@@ -216,8 +235,10 @@ def _cut_points(parts: Parts) -> list[int]:
 
 
 def _solve_flow(hops: Hops, steps: int) -> Floats | None:
-    """Solve for the share of every class of hops that is through at the end of every step. Variables: these, and the
-    lengths of steps."""
+    """Return the fraction of every class that has passed by the end of every step.
+
+    Variables: these fractions, and the lengths of steps.
+    """
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
@@ -225,6 +246,7 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
     through, clock = np.arange(places).reshape(len(hops), steps), np.arange(places, places + steps)
     low, high = np.zeros(places + steps), np.full(places + steps, np.inf)
     step = np.arange(steps)
+    # nothing can pass before `depth` steps, everything must have passed `height` steps before the end
     high[:places] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
     low[:places] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
     rows = _Rows()
@@ -246,21 +268,21 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
 
 
 class _Rows:
-    """Rows of a linear program, as they come."""
+    """Rows of a linear program under construction."""
 
     def __init__(self) -> None:
         self.count = 0
         self.entries: list[tuple[Longs, Longs, Floats]] = []
 
     def add_rows(self, *terms: tuple[Longs, float]) -> None:
-        """As many rows as each term has columns."""
+        """Append as many rows as each term has columns."""
         count = len(terms[0][0])
         for columns, value in terms:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
         self.count += count
 
     def add_step_sums(self, through: Longs, load: Floats, clock: Longs) -> None:
-        """A row for each step: what goes through in it takes no longer than it lasts."""
+        """Append a row per step: the load of what passes in it is at most its length."""
         row_of = np.broadcast_to(self.count + np.arange(len(clock)), through.shape)
         self.entries += [
             (row_of.ravel(), through.ravel(), load.ravel()),
@@ -275,8 +297,11 @@ class _Rows:
 
 
 def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Parts:
-    """Round to whole parts; halves go down, whatever the solver's last digits. Rounding is monotone, so orders are
-    kept; where the solver falls short, predecessors are raised to their successors."""
+    """Round to multiples of 1 / denominator; halves go down, whatever the solver's last digits.
+
+    Rounding is monotone, so orders are preserved; where the solver falls short, predecessors are raised to their
+    successors.
+    """
     parts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
     parts[:, -1] = denominator
     parts = np.maximum.accumulate(parts, axis=1)
@@ -293,7 +318,7 @@ def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Parts:
 
 
 def _seconds_per_byte(hops: Hops, through: Floats) -> float:
-    """Seconds per byte of nbytes: how long all steps take together."""
+    """Return seconds per byte of nbytes: the lengths of all steps together."""
     moved = np.diff(through, axis=1, prepend=0.0)
     return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
@@ -305,8 +330,10 @@ def _latency_seconds(hops: Hops, parts: Parts) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Before:
-    """Hop `later[i]` starts at least `lag[i]` steps after hop `earlier[i]`: 1 for data it needs, 0 for data sent before
-    it is overwritten."""
+    """Hop `later[i]` starts at least `lag[i]` steps after hop `earlier[i]`.
+
+    Lag 1 for data it needs, 0 for data sent before it is overwritten.
+    """
 
     earlier: Longs
     later: Longs
@@ -314,13 +341,14 @@ class Before:
 
 
 def find_constraints(schedule: Schedule) -> Before:
-    """Return the order that any timing of the rows must keep. Sums not read in between may arrive in any order.
+    """Return the order that any timing of the rows must keep. Contributions to a sum that is not read may arrive in any
+    order.
 
-    Rank 0 takes in what 1 and 2 have (rows 0 and 1), then tells both (rows 2 and 3):
+    Rank 0 receives from 1 and 2 (rows 0 and 1), then sends to both (rows 2 and 3):
 
     >>> from antiphon.core.example import star
-    >>> found = before(star())
-    >>> list(zip(found.earlier.tolist(), found.later.tolist(), found.lag.tolist()))
+    >>> constraints = find_constraints(star())
+    >>> list(zip(constraints.earlier.tolist(), constraints.later.tolist(), constraints.lag.tolist()))
     [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1), (0, 2, 0), (1, 3, 0)]
     """
     history = versions(schedule)
@@ -329,14 +357,18 @@ def find_constraints(schedule: Schedule) -> Before:
     copied = np.zeros(len(history), bool)
     copied[history.write[schedule.op != REDUCE]] = True
     first, idle = history.initial, np.diff(read_at) == 0
-    joins = np.zeros(len(history), bool)  # what only adds to sums that nobody read is one group of writes with these
+    joins = np.zeros(len(history), bool)  # consecutive additions to an unread sum form one group of writes
     joins[1:] = ~first[1:] & ~first[:-1] & idle[:-1] & ~copied[1:] & ~copied[:-1]
     begin = np.flatnonzero(~joins)
     end = np.append(begin[1:], len(history))
     wrote, read = (write_at[begin], write_at[end]), (read_at[begin], read_at[end])
-    every, later = np.arange(len(begin)), np.flatnonzero(~first[begin])  # later: not the first of its cell
+    every, later = (
+        np.arange(len(begin)),
+        np.flatnonzero(~first[begin]),
+    )  # versions that replace an earlier one of their cell
     unread = later[read[0][later - 1] == read[1][later - 1]]
     pairs = [
+        # read after write; write after read; write after write of a version that nothing reads
         (_all_pairs(writers, wrote, every, readers, read, every), 1),
         (_all_pairs(readers, read, later - 1, writers, wrote, later), 0),
         (_all_pairs(writers, wrote, unread - 1, writers, wrote, unread), 1),
@@ -364,9 +396,11 @@ def _all_pairs(
 
 @dataclass(frozen=True, eq=False)
 class Alike:
-    """Classes of one schedule by number: of every row, chunk, block and resource. `crossed`: row and resource of every
-    crossing, `late`, `weight` and `adds` of every row: the latency of its way, its part of nbytes, and
-    whether it is a sum's."""
+    """Classes of one schedule by number: of every row, chunk, block and resource.
+
+    `crossed`: row and resource of every crossing. By row: `late`, the latency of its path; `weight`, its fraction of
+    nbytes; `adds`, whether it contributes to a sum.
+    """
 
     hop: Longs
     chunk: Longs
@@ -380,8 +414,10 @@ class Alike:
 
 
 def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
-    """Return the coarsest classes that counting distinguishes, by refinement until their number is stable. O(rounds *
-    rows * hops)."""
+    """Return the coarsest classes that counting distinguishes: color refinement until the number of classes is stable.
+
+    O(rounds * rows * hops).
+    """
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows, resources = schedule.transfers, topology.resources
     hops = np.diff(resolved.table.ptr)[resolved.route]
@@ -404,6 +440,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
     block = schedule.chunks.block.astype(np.int64)
     kinds = 0
     while True:
+        # one round: hash each item's color with the multiset of its neighbours' colors
         place = _hash_rows(place, _sum_hashes(_hash_rows(mark[row]), on, len(place)))
         owner = _hash_rows(owner, _sum_hashes(_hash_rows(mark), chunk, len(owner)), home[block])
         home = _hash_rows(home, _sum_hashes(_hash_rows(owner), block, len(home)))
@@ -426,8 +463,11 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
 
 
 def merge_classes(classes: Alike, owner: Longs) -> Longs:
-    """Merge classes of hops of chunks with the same label: those with one latency that wait for the same classes, or,
-    for sums before they are added up, those that the same classes wait for. `owner`: by row the label of its chunk."""
+    """Merge classes of hops of equally labelled chunks that have one latency and wait for the same classes.
+
+    For sums before they are complete, the direction is reversed: those that the same classes wait for. `owner`: by row
+    the label of its chunk.
+    """
     waits, rows = classes.before, len(classes.hop)
     mixed = ~classes.adds[waits.earlier] & classes.adds[waits.later]  # a sum waits for a copy
     adds = np.zeros(rows, bool) if mixed.any() else classes.adds
@@ -441,7 +481,7 @@ def merge_classes(classes: Alike, owner: Longs) -> Longs:
         order = np.lexsort((predecessor_mark, then))
         fresh = np.ones(len(order), bool)
         fresh[1:] = (np.diff(then[order]) != 0) | (predecessor_mark[order][1:] != predecessor_mark[order][:-1])
-        distinct = order[fresh]  # each class once, however many of it there are
+        distinct = order[fresh]  # count each class once, not its members
         mark = _hash_rows(base, _sum_hashes(predecessor_mark[distinct], then[distinct], rows))
     return np.unique(mark, return_inverse=True)[1].astype(np.int64)
 

@@ -1,9 +1,18 @@
 """Planning on symmetric machines: plan one source per orbit; all others are its images.
 
-A subgroup of the machine's symmetries that moves every root (but for the identity) takes a packing (of trees, of
-paths) to packings; their mean is a packing as good in which that of a root is the image of that of its orbit's first.
-So a linear program needs the trees or paths of one root per orbit and one row per orbit of links and shared limits, and
-its basic optima have as few of them per root as it has rows.
+Take a subgroup of the machine's symmetries whose non-identity elements move every root (it acts freely on them). Each
+element maps a packing (of trees, of paths) to another, and the mean of all images is as good, and symmetric: a root's
+trees are images of those of its orbit's first root. So a linear program needs trees of one root per orbit, and one row
+per orbit of links and shared limits; its basic optima then have few trees per root, too.
+
+Example: allgather on a 16 x 16 torus has 256 roots. The translations act freely, so one root is planned, and the 1,024
+directed links are 4 rows.
+
+Finding a large free subgroup (`free_group`): start from a symmetry that moves all roots in cycles of equal length, then
+extend by symmetries that commute with all chosen ones; the product is again a free group or is rejected. Commuting
+symmetries are the automorphisms of the machine plus a link from each node to its image. Random elements come from
+product replacement. With many roots random elements rarely work, so `find_turns` first tries rotations of boxes, or of
+rows of a grid, as places suggest.
 """
 
 from __future__ import annotations
@@ -22,18 +31,18 @@ from antiphon.core.topology import LinkType, Topology
 from antiphon.planners.shared.groups import nested_groups
 
 Table = NDArray[np.int64]
-_TRIES = 1500  # random symmetries looked at for one that alone goes round all roots
-_MORE = 200  # and for each further one
-_MANY = 256  # roots beyond which those that places suggest are tried first: a walk at random hardly finds any
-MOST = 32  # tries, a labelling each
+_TRIES = 1500  # random symmetries examined for the first element
+_MORE = 200  # and for each further element
+_MANY = 256  # roots beyond which symmetries suggested by places are tried first: random ones rarely succeed
+MOST = 32  # canonical labellings per search for turns
 
 
 def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
-    """Return symmetries that keep demands and sinks, no two of which take a root to the same rank; the identity first.
+    """Return symmetries that keep demands and sinks and act freely on the roots; the identity first. The more the
+    better.
 
-    Each takes nodes, then links, then limits to such: columns node, nodes + link, nodes + links + limit. The more the
-    better; found by a walk at random among all symmetries, then among those that commute with what is found; of many
-    roots first those that take boxes, or rows of a grid, round. O(tries * size) and a few runs of BLISS.
+    Each element maps nodes, then links, then limits: columns node, nodes + link, nodes + links + limit. O(tries * size)
+    and a few runs of BLISS.
     """
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
@@ -50,7 +59,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
             return best
     all_of_them = _commuting_symmetries(machine, colour, [])
     max_order = _max_group_order(all_of_them, roots)
-    for longest in (True, False):  # short first steps leave more to commute with
+    for longest in (True, False):  # short cycles first leave more symmetries to commute with
         if len(best) < max_order:
             larger_group = _grow_group(machine, colour, all_of_them, roots, max_order, longest, seed)
             best = larger_group if len(larger_group) > len(best) else best
@@ -90,8 +99,9 @@ def _grow_group(
 
 
 def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Table]) -> list[Table]:
-    """Return symmetries that commute with all of `chosen`: those of the machine with a link from every node to its
-    image."""
+    """Return symmetries that commute with all of `chosen`: automorphisms of the machine plus a link from each node
+    to its image.
+    """
     nodes = machine.nodes
     marked = machine
     for number, element in enumerate(chosen):
@@ -119,7 +129,7 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
         for (bandwidth, those), numbers in limits.items():
             images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
             if images is None or len(images) != len(numbers):
-                break  # parallel links went another way than their limits
+                break  # the mapping of parallel links does not fit their limits
             over[numbers] = images
         else:
             out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + over]))
@@ -127,18 +137,19 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
 
 
 def _max_group_order(generators: Sequence[Table], roots: Table) -> int:
-    """Return an upper bound on the order of a group that moves all roots freely: a common divisor of all orbits of
-    roots."""
+    """Return an upper bound on the order of a free group: the greatest common divisor of the sizes of the roots'
+    orbits.
+    """
     if not generators:
         return 1
     return math.gcd(*np.unique(_orbit_labels(generators)[roots], return_counts=True)[1].tolist())
 
 
 def _orbit_labels(generators: Sequence[Table]) -> Table:
-    """Of each number the least that it can be taken to. [1, 2, 0, 3] and [0, 1, 2, 3] give [0, 0, 0, 3].
+    """Return for each number the smallest in its orbit. [1, 2, 0, 3] and [0, 1, 2, 3] give [0, 0, 0, 3].
 
-    Each takes over the least of its images, and theirs: a few rounds of O(size) for each generator. (SciPy's components
-    do the same, but a job that waits for its plans waits longer for SciPy.)
+    Labels are propagated and doubled: a few rounds of O(size) per generator. (SciPy's connected components do the same,
+    but importing SciPy delays jobs that wait for their plans.)
     """
     label = np.arange(len(generators[0]))
     while True:
@@ -152,7 +163,7 @@ def _orbit_labels(generators: Sequence[Table]) -> Table:
 
 
 def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
-    """The generators, then random symmetries by product replacement."""
+    """Yield the generators, then random symmetries by product replacement."""
     if not generators:
         return
     yield from generators
@@ -183,8 +194,7 @@ def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
 
 
 def _cycle_lengths(element: Table, roots: Table) -> list[int]:
-    """Of the cycles of the roots, which it takes to roots. Each takes over the least that it comes by in twice as many
-    steps as before.
+    """Return the lengths of the cycles of the roots. Pointer doubling: each takes the minimum over twice as many steps.
 
     >>> sorted(_cycle_lengths(np.array([1, 2, 0, 4, 3, 5]), np.array([0, 1, 2, 3, 4])))
     [2, 3]
@@ -206,8 +216,7 @@ def _permutation_power(element: Table, times: int) -> Table:
 
 
 def _extend_group(group: Table, element: Table, roots: Table, max_order: int) -> Table | None:
-    """Return the group together with a symmetry that commutes with it; None where that fixes some root, or adds
-    nothing."""
+    """Return the group extended by a symmetry that commutes with it; None if that fixes a root or adds nothing."""
     members = {row.tobytes() for row in group}
     cosets, at = [group], element
     while at.tobytes() not in members:
@@ -220,16 +229,17 @@ def _extend_group(group: Table, element: Table, roots: Table, max_order: int) ->
 
 
 def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
-    """The orbit of every link and limit."""
+    """Return the orbit of every link and limit."""
     first_image = group[:, topology.nodes :].min(axis=0)
     return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
 
 
 def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
-    """Permutations of all nodes that keep colours and take roots round, level by level of their places, the outermost
-    first. Where a level cannot be turned as a whole (cards of a box in pairs, say), it is seen as levels within it.
+    """Yield node permutations that keep colors and rotate the roots, level by level of their places, the outermost
+    first.
 
-    O(levels * links log links): with all roots told apart a canonical labelling is a refinement.
+    Where a level cannot be rotated as a whole (cards of a box in pairs, say), it is divided into levels. O(levels *
+    links log links): with all roots distinguished a canonical labelling is a refinement.
     """
     fans, seating = nested_groups(machine, roots)
     grid = np.array(seating).reshape(fans[::-1])
@@ -239,14 +249,16 @@ def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -
 
 
 class _LabelledRoots:
-    """A machine whose roots are labelled one by one."""
+    """A machine whose roots are distinguished one by one."""
 
     def __init__(self, machine: Topology, colour: Sequence[int]) -> None:
         self.machine, self.colour = machine, colour
         self.left = MOST
 
     def turn_axis(self, grid: Table, axis: int) -> list[Table]:
-        """Those that turn this axis; of the coarsest factors of its length that all can be turned. Empty where none."""
+        """Return the symmetries that rotate this axis, or the coarsest factors of its length that can all be
+        rotated; [] if none.
+        """
         count = grid.shape[axis]
         if count < 2:
             return []
@@ -263,7 +275,7 @@ class _LabelledRoots:
         return []
 
     def extend_to_symmetry(self, grid: Table, images: Table) -> Table | None:
-        """Return the symmetry of the machine that takes `grid` to `images`, if there is one."""
+        """Return the symmetry of the machine that maps `grid` to `images`, if there is one."""
         colour = np.array(self.colour)
         if not self.left or not np.array_equal(colour[grid], colour[images]):
             return None
@@ -277,7 +289,7 @@ class _LabelledRoots:
         return symmetry
 
     def _canonical_label(self, ranks: Table) -> tuple[NDArray[np.int32], str]:
-        """With these ranks numbered in this order."""
+        """Return the canonical labelling with these ranks numbered in this order."""
         colours = list(self.colour)
         top = max(colours) + 1
         for number, rank in enumerate(ranks.ravel().tolist()):

@@ -1,9 +1,20 @@
 """Pipeline a plan for a message size: equal pieces, uneven parts, or a start time for every hop.
 
-`staged` tries all three and yields the fastest. `piped` only chooses the number of equal pieces. `Pipeline` adds a few
-smaller parts before and behind equal pieces, which fill and drain the pipeline sooner: while the first piece is on its
-way most links are idle, and again while the last one is. Their sizes come from a small linear program over the steps at
-both ends; the steps in between are alike, so it does not grow with the number of pieces.
+A plan of S steps in n equal pieces takes S + n - 1 steps, each 1/n as long plus the latency of a step:
+
+    time(n) = (S + n - 1) * (latency + bytes / (n * rate))
+
+Few pieces leave links idle while the pipeline fills and drains, many pay latency. `pipe_schedule` finds the best n (the
+time has one minimum, so a golden-section search suffices). Two refinements avoid the idle ends:
+
+    uneven parts   (uneven.py)      several plans, or chunks of one, start in any step with any amount of data
+    hop timing     (hop_timing.py)  every hop gets its own start times
+
+`stage_plans` tries all three and yields the fastest. Both refinements multiply the number of chunks, so they must be
+faster by a margin (`MIN_GAIN_UNEVEN`, `MIN_GAIN_TIMED`), and are skipped where equal pieces are at a lower bound.
+
+Example: a chain of 3 hops with 1 us per step, 1 MB at 1 GB/s. One piece: 3 * 1001 us. 45 pieces: 47 * (1 + 22.2) =
+1091 us, near the 1000 us that the link needs.
 """
 
 from __future__ import annotations
@@ -26,29 +37,30 @@ from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, longest_ch
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest: tried where no size is given
-USUAL_BYTES = 2**20  # the size that steps are chosen for where none is given
+USUAL_BYTES = 2**20  # the size for which steps are chosen without a size
 MIN_GAIN_UNEVEN = 1.005  # uneven parts multiply the chunks, so they must be this much faster than equal pieces
 MIN_GAIN_TIMED = 1.001  # and hop timing than uneven parts
-MOST_FEWER_STEPS = 5  # uneven parts take fewer steps than equal pieces, but at least one in so many of them
+MOST_FEWER_STEPS = 5  # uneven parts need fewer steps than equal pieces, but at least 1 / MOST_FEWER_STEPS of them
 QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # quiet steps (first, last) that are tried,
-MOST_QUIET = 12  # with up to so many steps
+MOST_QUIET = 12  # with at most this many steps
 PATIENCE = 2  # numbers of steps tried beyond the best
-FEW_STEPS = 24  # up to which all numbers are tried in turn; above, only those that the trend of the time suggests
+FEW_STEPS = 24  # up to this many, all numbers are tried; above, only those that the trend of the time suggests
 MIN_GAIN_STEPS = 5e-4  # of the time: what another number of steps must be likely to save
 TIMED_FROM, TIMED_TO = 1.005, 2.0  # hop timing is tried between these multiples of the time at the full rate
 MOST_PLACES = 7000  # classes of hops times steps of its program: four CPU seconds
 MOST_TIMED_ROWS = 300_000  # transfers with hop timing
-DEEP = 5  # classes are chosen for so many times the fewest steps or more; the search begins with half as many
+DEEP = 5  # classes are chosen for at least DEEP times the fewest steps; the search begins with half of that
 RANGE = (1, 4, 16, 64, 256, 1024)  # numbers of pieces where no size is given
 MOST_PIECES = 2**20
 LEAST_BYTES = 64  # of a piece
-GRID = 4  # pieces grow fourfold until the time does, too; the best then lies within two of these steps
+GRID = 4  # pieces grow by this factor until the time grows, too; the best lies within two such factors
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Options `pieces`, `steps` and `waits` (None: if that is faster), the sizes, and the measured profile of the
-    machine."""
+    """Options `pieces`, `steps` and `waits` (None: if that is faster), the message sizes, and the machine's measured
+    profile.
+    """
 
     planner: str
     pieces: int | None = None
@@ -75,8 +87,11 @@ class Staged:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """Plans to pipeline for several sizes; intermediate results are cached. `kinds`: started unevenly instead of the
-    plans, each as a whole; the first `min_kinds` of them are used together or not at all."""
+    """Plans to pipeline for several sizes; intermediate results are cached.
+
+    `kinds`: schedules that start unevenly instead of the plans, each as a whole; the first `min_kinds` of them are used
+    together or not at all.
+    """
 
     plans: Sequence[Schedule]
     topology: Topology
@@ -89,13 +104,14 @@ class Ready:
 
     @cached_property
     def waits(self) -> Waits | None:
-        """None where there are several plans."""
+        """Hop timing of the plan; None with several plans."""
         return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
 
 
 def stage_plans(ready: Ready, options: Asked) -> Iterator[Staged]:
     """Yield schedules with their options: every plan in equal pieces (with `pieces`: the first), and all together
-    unevenly."""
+    unevenly.
+    """
     for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
         yield from _stage_size(nbytes, ready, options)
 
@@ -129,7 +145,9 @@ def _step_options(steps: int, waits: bool) -> dict[str, int]:
 
 
 def _piece_option(options: Asked, number: int, nbytes: int | None) -> int | None:
-    """Without a size, all plans but the first stay in one piece: the shallow ones serve small messages."""
+    """Return the option; without a size, all plans but the first stay in one piece: the shallow ones serve small
+    messages.
+    """
     return 1 if number and nbytes is None else options.pieces
 
 
@@ -142,8 +160,10 @@ def _step_variants(uneven: Uneven) -> Iterator[Staged]:
 
 
 def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbytes: int) -> Staged:
-    """Return the fastest of equal pieces, uneven parts and hop timing. Where equal pieces reach the lower bound, the
-    others are not tried."""
+    """Return the fastest of equal pieces, uneven parts and hop timing.
+
+    If equal pieces reach the lower bound, the others are not tried.
+    """
     topology = ready.topology
 
     def seconds(candidate: Staged) -> float:
@@ -156,6 +176,7 @@ def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbyt
         and seconds(best) <= MIN_GAIN_UNEVEN * _time_floor(ready.plans[0], topology, nbytes)
     ):
         return best
+    # hop timing only pays between near-optimal and latency-dominated times
     rate = throughput(ready.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
     timed, sure = None, False
@@ -163,6 +184,7 @@ def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbyt
         timed, sure = best_hop_timing(ready.waits, nbytes, full)
     uneven_plan = None
     if not sure:
+        # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
         min_steps = max(equal_steps // MOST_FEWER_STEPS, ready.uneven.least_steps)
         uneven_plan = _fastest_uneven(
@@ -185,6 +207,7 @@ def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
 
 
 def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
+    """Return the schedule for the requested number of steps; raises Unsupported if there is none."""
     steps = options.steps
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
@@ -222,8 +245,11 @@ def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
 
 
 def _class_levels(waits: Waits, steps: int) -> Iterator[Hops]:
-    """Yield the classes of hops that make a small enough program, the finest first. For few steps, no finer ones than
-    the search for the best number of steps uses: so the steps alone determine the classes."""
+    """Yield the classes of hops whose program is small enough, the finest first.
+
+    For few steps, no finer ones than the search for the best number of steps uses, so the steps alone determine the
+    classes.
+    """
     yield from waits.class_levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
 
 
@@ -239,9 +265,11 @@ def _hop_flow(waits: Waits, steps: int) -> Flow | None:
 
 
 def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | None, bool]:
-    """Find the best number of steps for the size, from few on, until more cannot gain what they cost. Also return
-    whether the best lies between numbers tried: then uneven parts need not be tried, as hop timing covers them. `full`:
-    seconds of links that are never idle."""
+    """Return the best number of steps for the size, from few on until more cannot gain what they cost.
+
+    Also return whether the best lies between numbers tried: then uneven parts need not be tried, as hop timing covers
+    them. `full`: seconds if links were never idle.
+    """
     best: tuple[float, int, Flow] | None = None
     first, between = 0, False
     for steps, next_steps in pairwise(STEPS):
@@ -272,8 +300,10 @@ def _sizes_for(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> S
 
 
 def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> Staged | None:
-    """Return the best of these numbers of steps for the size: the time falls, then grows with their latency. `full`:
-    seconds of links that are never idle."""
+    """Return the best of these numbers of steps for the size: the time falls with steps, then grows with their latency.
+
+    `full`: seconds if links were never idle.
+    """
     results: dict[int, tuple[float, Sizes]] = {}
     worse, untried = 0, list(step_numbers)
     few_steps = bool(step_numbers) and step_numbers[-1] <= FEW_STEPS
@@ -296,9 +326,11 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
 def _next_steps(
     results: Mapping[int, tuple[float, Sizes]], untried: Sequence[int], nbytes: int, full: float
 ) -> int | None:
-    """Return the untried number of steps that is probably best, or a neighbour of the best tried; None where none could
-    be better. The time without latency falls as 1 / steps towards `full`, as the two nearest numbers show, and latency
-    grows as steps do."""
+    """Return the most promising untried number of steps, or a neighbour of the best; None where none can be better.
+
+    Model: the time without latency falls as 1 / steps towards `full` (fitted to the two nearest numbers); latency grows
+    in proportion to steps.
+    """
     if not results:
         return untried[len(untried) // 2]
 
@@ -310,6 +342,7 @@ def _next_steps(
         return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
 
     at = min(results, key=lambda steps: results[steps][0])
+    # the model may be wrong near the best: try its neighbours if they could be better at all
     enough, sizes = (1 - MIN_GAIN_STEPS) * results[at][0], results[at][1]
     steps = min(untried, key=seconds)
     if seconds(steps) < enough:
@@ -338,8 +371,9 @@ def check_number(option: str, number: object, minimum: int) -> None:
 def pipe_schedule(
     schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
-    """Yield the schedule in `pieces`; without these, in the best number for every size, and for None in several
-    numbers."""
+    """Yield the schedule in `pieces`; without them, in the best number for every size, or in several numbers without
+    a size.
+    """
     check_number("pieces", pieces, 1)
     if pieces is not None:
         yield replace(schedule, pieces=pieces)
@@ -370,9 +404,9 @@ def most_pieces(schedule: Schedule, nbytes: int) -> int:
 
 
 def least_of(seconds: Callable[[int], float], top: int) -> int:
-    """The number from 1 to `top` that takes least, to within some thousandths of the time.
+    """Return the number from 1 to `top` that takes least, to within some thousandths of the time.
 
-    Latency grows with pieces and the wait for the first piece falls: the time has one dip. Some 20 are tried.
+    The time has one minimum: latency grows with pieces, and the wait for the first piece falls. Some 20 are evaluated.
     """
     seconds = cache(seconds)
     low = at = 1

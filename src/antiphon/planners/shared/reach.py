@@ -57,7 +57,7 @@ def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
 
 
 class Reach:
-    """The steps of a machine. Trees of shortest paths prefer links that earlier trees used little."""
+    """The one-step neighbourhoods of a machine, and trees of shortest paths that prefer little-used links."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -69,7 +69,7 @@ class Reach:
         self.near: dict[int, dict[int, tuple[Path, ...]]] = {}
 
     def neighbours(self, rank: int) -> dict[int, tuple[Path, ...]]:
-        """The ranks one step away, and the ways there: all parallel links, or one path through switches."""
+        """Return the ranks one step away with their paths: all parallel direct links, or one path through switches."""
         if rank not in self.near:
             paths_to: dict[int, list[Path]] = {}
             path_to_switch: dict[int, Path] = {rank: ()}
@@ -88,11 +88,11 @@ class Reach:
         return self.near[rank]
 
     def tree_from(self, source: int) -> dict[int, Hop]:
-        """How every rank within reach is reached from the source by shortest paths."""
+        """Return how every reachable rank is reached from the source by shortest paths."""
         if source not in self.trees:
             tree = {source: Hop(-1, (), 0)}
             level = [source]
-            while level and len(tree) < self.topology.ranks:  # where all are reached nobody looks at his neighbours
+            while level and len(tree) < self.topology.ranks:  # stop once all ranks are reached
                 reach: dict[int, list[tuple[int, Path]]] = {}
                 for rank in level:
                     near = self.neighbours(rank)
@@ -118,7 +118,7 @@ class Reach:
 
 
 def find_center(trees: Reach, members: Sequence[int]) -> int:
-    """The member whose farthest member is nearest."""
+    """Return the member with the least distance to its farthest member."""
 
     def farthest(source: int) -> int:
         tree = trees.tree_from(source)
@@ -128,24 +128,26 @@ def find_center(trees: Reach, members: Sequence[int]) -> int:
     for member in sorted(members):
         candidate = farthest(member), member
         best = candidate if best is None else min(best, candidate)
-        if best[0] <= 1:  # nobody is nearer to all
+        if best[0] <= 1:  # cannot be improved
             break
     assert best is not None
     return best[1]
 
 
 def star_routes(topology: Topology, sources: Longs) -> Routes | None:
-    """The ways from each source to all other ranks, in order of ranks, where every rank is one step away and by one way
-    only; None elsewhere. Those that `Reach` finds. All sources at once: O(sources * links), without a loop over them.
+    """Return the paths from each source to all other ranks, in order of ranks; None unless each pair has exactly one.
+
+    Only for machines where every rank is one step away. Equal to the paths of `Reach`, but for all sources at once:
+    O(sources * links), without a loop over sources.
 
     >>> from antiphon.topologies import topology
-    >>> found = stars(topology("star:ranks=3"), np.array([2, 0]))
-    >>> [found[i] for i in range(4)]
+    >>> routes = star_routes(topology("star:ranks=3"), np.array([2, 0]))
+    >>> [routes[i] for i in range(4)]
     [(2, 3), (2, 4), (0, 4), (0, 5)]
     """
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
-    entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # the link by which a node is entered first
+    entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # first link that enters each node
     flat, who, node = entered_by.reshape(-1), np.arange(len(sources)), sources
     while len(node):
         link_count = first[node + 1] - first[node]
@@ -153,9 +155,9 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
         key = of * topology.nodes + heads[link]
         new = (flat[key] < 0) & (heads[link] != sources[of])
         of, link, key = of[new], link[new], key[new]
-        flat[key[::-1]] = link[::-1]  # of several the first
+        flat[key[::-1]] = link[::-1]  # reversed, so that the first of several wins
         is_first, switch = flat[key] == link, heads[link] >= topology.ranks
-        if node is sources and not (is_first | switch).all():  # parallel links to a rank: several ways
+        if node is sources and not (is_first | switch).all():  # parallel links to a rank: more than one path
             return None
         switch &= is_first
         who, node = of[switch], heads[link[switch]].astype(np.int64)
@@ -167,7 +169,7 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
 
 
 def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs, node: Longs) -> Routes:
-    """The path to each of these nodes from the source sources[who], by the links that entered them."""
+    """Return the path to each of these nodes from the source sources[who], by the links that entered them."""
     places, links, at = [], [], np.arange(len(who))
     hops = np.zeros(len(who), np.int64)
     while len(at):
@@ -186,16 +188,15 @@ def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs,
 
 
 def suggest_planners(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
-    """Suggest those of these planners whose table entries support the collective, the number of ranks and the machine;
-    then `other`.
+    """Suggest those of these planners whose table entries support the collective, the number of ranks and the machine.
 
-    On 4096 ranks of a torus no alltoall is planned; the ring goes round whatever all ranks want:
+    On 4096 ranks of a torus no alltoall is planned; the ring works for any relation:
 
     >>> from antiphon.topologies import topology
     >>> torus = topology("torus:dims=64x64")
-    >>> instead(torus, Collective("alltoall", 4096), "relay", "direct", "flows")
+    >>> suggest_planners(torus, Collective("alltoall", 4096), "relay", "direct", "flows")
     'use fewer ranks'
-    >>> instead(torus, Collective("allgather", 4096), "relay", "direct", "ring")
+    >>> suggest_planners(torus, Collective("allgather", 4096), "relay", "direct", "ring")
     'use planner ring, or fewer ranks'
     """
     able = [name for name in names if _can_plan(find("planner", name), topology, collective)]
@@ -215,6 +216,6 @@ def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective:
 
 
 def _is_joined(topology: Topology, collective: Collective) -> bool:
-    """Whether links or switches lead from the first that takes part to all others."""
+    """Return whether links or switches lead from the first member to all others."""
     first, *other_members = collective.members
     return Reach(topology).neighbours(first).keys() >= set(other_members)

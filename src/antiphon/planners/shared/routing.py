@@ -1,11 +1,17 @@
-"""Paths between ranks: one per transfer (`paths`, `routed`), or trees of shortest paths (`Reach`).
+"""Paths between ranks, one per transfer: `find_paths` for pairs of ranks, `with_routes` for a schedule.
 
-A transfer takes its direct link, else a shortest path through switches; no path passes through a rank. Of several
-direct links the widest is taken. Of several shortest paths the widest links are taken, and of equally wide ones another
-for every destination, so that many transfers use all of them: at a switch `level` hops above the ranks with k equal
-ways on, way (destination / k^level) mod k, the usual routing of fat trees.
+A transfer takes its direct link (the widest of several), else a shortest path through switches; no path passes through
+a rank. Among equally short paths the widest links are taken, and among equally wide ones a different one for every
+destination, so that many transfers use all of them. At a switch `level` hops above the ranks with k equal links up,
+the choice is
 
-`instead` suggests planners for a machine and collective that a planner refuses.
+    (destination / k^level) mod k        (destination-modulo routing of fat trees, D-mod-k)
+
+Example: a leaf switch with 2 uplinks sends to even destinations over the first, to odd ones over the second. A spine
+one level up with 2 equal links chooses by the next bit of the destination.
+
+All pairs are routed together in NumPy: `Switched` holds the links at switches, `find_links` advances all pairs hop by
+hop.
 """
 
 from __future__ import annotations
@@ -39,16 +45,16 @@ from antiphon.errors import Unsupported
 from antiphon.planners.shared.reach import suggest_planners
 
 MOST_STRIPES = 8
-MOST_CELLS = 2**20  # distances and links that are looked at together
-HIGHEST = 6  # levels told apart
+MOST_CELLS = 2**20  # distances and links in one batch
+HIGHEST = 6  # levels that are distinguished
 FAR = 2**30  # hops: out of reach
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """One path per pair of ranks: pair i takes `table[i]`; where `plain[i]` it is the only direct link.
+    """One path per pair of ranks: pair i takes `table[i]`; `plain[i]`: it is the only direct link.
 
-    `ways[i]`: how many equally good links lead out of the source. `lost`: pairs that nothing joins (empty paths).
+    `ways[i]`: number of equally good links out of the source. `lost`: pairs without a path (empty paths).
     """
 
     table: Routes
@@ -58,16 +64,16 @@ class Paths:
 
 
 def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
-    """A path for every pair. `turn`: take the next of the equally good links out of the source.
+    """Return a path for every pair. `turn`: take the next of the equally good links out of the source.
 
-    O(links log links), and for pairs not linked directly O(links on their ways) and a search per switch next to a
+    O(links log links), and for pairs without a direct link O(links on their paths) and a search per switch next to a
     destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
     >>> mixed = build("mixed", 3, both_ways([(0, 1), (0, 3), (1, 3), (2, 3)], wire), switches=1)
-    >>> found = paths(mixed, np.array([0, 0]), np.array([1, 2]))
-    >>> [found.table[i] for i in range(2)], found.plain.tolist()
+    >>> paths = find_paths(mixed, np.array([0, 0]), np.array([1, 2]))
+    >>> [paths.table[i] for i in range(2)], paths.plain.tolist()
     ([(0,), (2, 7)], [True, False])
     """
     width = _width_rank(topology)
@@ -80,6 +86,7 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths
     for rows, lengths, links, equal_links in _switched_paths(topology, src, dst, far, width, turn):
         hops[rows], way_count[rows] = lengths, equal_links
         routed_rows.append((rows, links))
+    # assemble both kinds of paths in one ragged table
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
     flat = np.empty(int(ptr[-1]), np.int32)
     near = np.flatnonzero(number > 0)
@@ -92,18 +99,18 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths
 
 
 def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
-    """The schedule with its routes named where the machine leaves a choice; Unsupported where nothing joins a pair.
+    """Return the schedule with routes where the machine leaves a choice; Unsupported where a pair has no path.
 
-    A machine whose ranks have several equal ways out (planes of switches) gets the data striped over them. O(rows), and
-    `paths` for each pair of ranks.
+    On a machine whose ranks have several equal uplinks (planes of switches), data are striped over them. O(rows), and
+    `find_paths` for each pair of ranks.
 
-    Over two switches (nodes 2 and 3) half the data each:
+    Over two switches (nodes 2 and 3), half of the data each:
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
     >>> planes = build("planes", 2, both_ways([(0, 2), (1, 2), (0, 3), (1, 3)], wire), switches=2)
-    >>> striped = routed(of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,)), planes, "example")
+    >>> striped = with_routes(of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,)), planes, "example")
     >>> striped.chunk.tolist(), [striped.routes[i] for i in striped.route.tolist()]
     ([0, 1], [(4, 7), (0, 3)])
     """
@@ -129,7 +136,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
 
 
 def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) -> Schedule:
-    """Rows with the route of their pair, where it is not the only direct link, and there is any. O(rows)."""
+    """Give rows the route of their pair, unless it is the only direct link or there is none. O(rows)."""
     named = np.flatnonzero(~(by_pair.plain | stay))
     if not len(named):
         return schedule
@@ -139,17 +146,17 @@ def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) ->
 
 
 def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
-    """Whether every pair has a link or a path through switches."""
+    """Return whether every pair has a link or a path through switches."""
     return not len(find_paths(topology, src, dst).lost)
 
 
 def narrowest_link(topology: Topology, paths_of_pairs: Paths) -> int:
-    """The link of least bandwidth on any of these paths."""
+    """Return the link of least bandwidth on any of these paths."""
     return int(paths_of_pairs.table.links[np.argmin(_width_rank(topology)[paths_of_pairs.table.links])])
 
 
 def _width_rank(topology: Topology) -> Longs:
-    """Per link a small number that grows with its bandwidth. O(links).
+    """Return per link a small number that grows with its bandwidth. O(links).
 
     >>> from antiphon.core.topology import LinkType, build
     >>> slow, fast = LinkType("pcie", "10GB/s"), LinkType("nvlink", "25GB/s")
@@ -162,7 +169,7 @@ def _width_rank(topology: Topology) -> Longs:
 
 
 def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Longs, Longs]:
-    """The widest direct link of every pair (of equals the first), and how many there are. One sort.
+    """Return the widest direct link of every pair (the first of equals), and how many there are. One sort.
 
     >>> from antiphon.core.example import machine
     >>> _direct_links(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]), np.zeros(4, np.int64))
@@ -185,8 +192,10 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
 def _switched_paths(
     topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
-    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time. O(hops), and
-    a search per switch next to one.
+    """Yield (pairs, hops, their links padded with -1, equal links out of the source), for a batch of destinations at a
+    time.
+
+    O(hops), and a search per switch next to a destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -212,8 +221,7 @@ def _switched_paths(
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links of owners numbered from 0: owner i has rows ptr[i] to ptr[i + 1], the widest first. `head`: the switch
-    where each ends."""
+    """Links by owner: owner i has rows ptr[i] to ptr[i + 1], the widest first. `head`: the switch where each ends."""
 
     ptr: Longs
     link: Longs
@@ -226,8 +234,9 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class NearLinks:
-    """By pair of a rank and a place among the targets: hops (0: out of reach), the links padded with -1, and how many
-    links out of the rank were equally good."""
+    """Paths to targets: hops (0: unreachable), the links padded with -1, and the number of equally good links at the
+    source.
+    """
 
     hops: Longs
     links: Ints
@@ -236,9 +245,12 @@ class NearLinks:
 
 @dataclass(frozen=True, eq=False)
 class Switched:
-    """The links at switches, which count from 0 here: `up`, of every node, lead to a switch; `down`, of every pair
-    (switch, rank), to that rank. `pair`: these pairs ascending, switch * ranks + rank. `near`: of every rank the
-    switches that have a link to it, from near_ptr[rank] on. `level`: of every switch its hops above ranks."""
+    """The links at switches, which are numbered from 0 here.
+
+    `up`: links to a switch, by node. `down`: links to a rank, by pair (switch, rank). `pair`: these pairs ascending, as
+    switch * ranks + rank. `near`: per rank the switches with a link to it, from near_ptr[rank] on. `level`: hops of
+    each switch above the ranks.
+    """
 
     ranks: int
     switches: int
@@ -251,11 +263,11 @@ class Switched:
 
     @staticmethod
     def of_topology(topology: Topology, width: Longs) -> Switched:
-        """O(links log links). Ranks 0 and 1 at a switch:
+        """Build the tables. O(links log links). Ranks 0 and 1 at a switch:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 2), (1, 2)], LinkType("wire", "1GB/s"))
-        >>> net = Switched.of(build("one", 2, wires, switches=1), np.zeros(4, np.int64))
+        >>> net = Switched.of_topology(build("one", 2, wires, switches=1), np.zeros(4, np.int64))
         >>> net.up.link.tolist(), net.up.ptr.tolist(), net.down.link.tolist(), net.pair.tolist(), net.level.tolist()
         ([0, 2], [0, 1, 2, 2], [1, 3], [0, 1], [0])
         """
@@ -277,8 +289,7 @@ class Switched:
         )  # fmt: skip
 
     def split_batches(self, src: Ints | Longs, place: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
-        """Pairs with their places among the targets, ascending: from which to which target as many as are looked at
-        together. O(pairs)."""
+        """Yield ranges of targets that fit one batch. `place`: each pair's target number, ascending. O(pairs)."""
         near = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
         beyond = len(self.up.link) - int(self.up.ptr[self.ranks])  # links from switch to switch
         cells = near + beyond + sums(place, self.up.count_links(src), len(targets))
@@ -286,16 +297,17 @@ class Switched:
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
     def find_links(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
-        """A path from every src to the target of its place. A search per switch next to a target, O(links that lead on)
-        per pair, and per target and switch on its way.
+        """Return a path from every src to the target of its place.
+
+        A search per switch next to a target, O(outgoing links) per pair, and per target and switch on the path.
 
         Rank 0 at switch 3, ranks 1 and 2 at switch 4; from 0 and 1 to 2:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 3), (3, 4), (1, 4), (2, 4)], LinkType("wire", "1GB/s"))
-        >>> net = Switched.of(build("two", 3, wires, switches=2), np.zeros(8, np.int64))
-        >>> found = net.find(np.array([0, 1]), np.array([0, 0]), np.array([2]), 0)
-        >>> found.hops.tolist(), found.links.tolist()
+        >>> net = Switched.of_topology(build("two", 3, wires, switches=2), np.zeros(8, np.int64))
+        >>> near_links = net.find_links(np.array([0, 1]), np.array([0, 0]), np.array([2]), 0)
+        >>> near_links.hops.tolist(), near_links.links.tolist()
         ([3, 2], [[0, 2, 7], [4, 7, -1]])
         """
         distance = self._target_distances(targets)
@@ -303,7 +315,9 @@ class Switched:
         hops = np.where(hops_left < FAR, hops_left + 1, 0)
         links = np.full((len(src), int(hops.max(initial=0))), -1, np.int32)
         links[:, :1] = first[:, None]
-        for left_now in range(links.shape[1] - 1, 0, -1):  # whoever has so many hops to go; each switch is asked once
+        for left_now in range(
+            links.shape[1] - 1, 0, -1
+        ):  # pairs with this many hops to go; distinct (target, switch) once
             going = np.flatnonzero(hops > left_now)
             questions, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
             at, switch = questions // self.switches, questions % self.switches
@@ -316,7 +330,7 @@ class Switched:
         return NearLinks(hops, links, equal_links)
 
     def _target_distances(self, targets: Longs) -> Ints:
-        """Per target and switch the hops to there, FAR where none lead."""
+        """Return per target and switch the number of hops, FAR if unreachable."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
@@ -339,8 +353,9 @@ class Switched:
     def _next_links(
         self, distance: Ints, place: Longs, node: Ints | Longs, targets: Longs, turn: int
     ) -> tuple[Ints, Longs, Longs, Longs]:
-        """From every node the link to a switch that is nearest to the target of its place, the switch, its distance
-        (FAR: none leads there), and how many links were as good."""
+        """Return for every node the best link towards its target: link, switch, distance (FAR: none), number of
+        equal links.
+        """
         link_count = self.up.count_links(node)
         row, owner = ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
         hops_left = distance[place[owner], self.up.head[row]]
@@ -348,6 +363,7 @@ class Switched:
         with_links = np.flatnonzero(link_count)
         if len(with_links):
             min_hops[with_links] = np.minimum.reduceat(hops_left, (np.cumsum(link_count) - link_count)[with_links])
+        # filter twice: nearest to the target, then widest; D-mod-k decides among the rest
         good = (hops_left == min_hops[owner]) & (hops_left < FAR)
         row, owner = row[good], owner[good]
         widest = np.zeros(len(node), np.int64)
@@ -369,7 +385,7 @@ class Switched:
         return link, head, min_hops, equal_links
 
     def _last_links(self, switch: Longs, target: Longs) -> Ints:
-        """From every switch the link to the target beside it: the widest, of equals as everywhere."""
+        """Return from every switch the link to the adjacent target: the widest, ties by D-mod-k."""
         group = np.searchsorted(self.pair, switch * self.ranks + target)
         row = ranges(self.down.ptr[group], self.down.count_links(group))
         owner = np.repeat(np.arange(len(group)), self.down.count_links(group))
@@ -379,7 +395,7 @@ class Switched:
 
 
 def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:
-    """Return the hops of every switch above ranks, at most HIGHEST: 0 next to ranks, 1 next to these, ..."""
+    """Return the hops of every switch above the ranks, at most HIGHEST: 0 next to ranks, 1 next to these, ..."""
     ranks = topology.ranks
     level = np.zeros(topology.nodes, np.int64)
     level[ranks:] = HIGHEST

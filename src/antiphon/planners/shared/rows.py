@@ -1,4 +1,15 @@
-"""Schedules from rows: ranks in a chosen order, rows by position, several roots, routes at the end."""
+"""Build schedules from rows: ranks in a chosen order, rows by seat, several roots, routes at the end.
+
+A row is one transfer: step, chunk, source, destination, operation. Regular algorithms are written on seats 0..P-1 as
+NumPy columns, and `rows_to_schedule` replaces seats by ranks. Combinators extend them:
+
+    plan_backwards     reduce from broadcast, reducescatter from allgather (run the dual backwards)
+    per_root           several roots: one schedule per root, side by side
+    fold_extra_ranks   allreduce among a power of two, extended to the remaining ranks
+    finish_schedule    add routes, pieces and provenance
+
+Example: a chain 2 -> 0 -> 1 is rows (0, 0, 0, 1) and (1, 0, 1, 2) on seats with order [2, 0, 1].
+"""
 
 from __future__ import annotations
 
@@ -31,7 +42,7 @@ Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """The ranks that take part, by position: seat i is `rank[i]`, the collective's member number `member[i]`."""
+    """The members by position: seat i is `rank[i]`, the collective's member number `member[i]`."""
 
     rank: Ints
     member: Longs
@@ -41,9 +52,9 @@ class Seats:
 
     @staticmethod
     def in_order(collective: Collective, order: Order = None, first: int | None = None) -> Seats:
-        """In the given order, by default that of their numbers, turned so that rank `first` comes first. O(P log P).
+        """Seat the members in this order (default: by number), rotated so that rank `first` comes first. O(P log P).
 
-        >>> seats = Seats.of(Collective("allgather", 5, (0, 2, 4)), "4,0,2", first=0)
+        >>> seats = Seats.in_order(Collective("allgather", 5, (0, 2, 4)), "4,0,2", first=0)
         >>> seats.rank.tolist(), seats.member.tolist()
         ([0, 2, 4], [0, 1, 2])
         """
@@ -54,7 +65,7 @@ class Seats:
 
 
 def given_order(order: Order, collective: Collective) -> list[int]:
-    """The option `order`: "0,3,2,1" or a list, every rank that takes part exactly once."""
+    """Parse the option `order`: "0,3,2,1" or a list, every member exactly once."""
     if order is None:
         return list(collective.members)
     try:
@@ -69,7 +80,7 @@ def given_order(order: Order, collective: Collective) -> list[int]:
 def refuse_more_than_fits(
     planner: str, topology: Topology, collective: Collective, rows: int, max_rows: int = MOST_TRANSFERS
 ) -> None:
-    """Before anything is built: Unsupported if there would be too many transfers."""
+    """Raise Unsupported, before anything is built, if there would be too many transfers."""
     if rows > max_rows:
         moving = ("pairwise", "direct", "flows", "relay")
         spreading = ("relay", "binomial-tree", "double-binary-tree", "compose")
@@ -84,10 +95,10 @@ def rows_to_schedule(
     collective: Collective, seats: Seats, step: ArrayLike, chunk: ArrayLike, src: ArrayLike, dst: ArrayLike,
     op: int = COPY, parts: int = 1,
 ) -> Schedule:  # fmt: skip
-    """Rows whose ends are seats, as a schedule without routes: every block in `parts` chunks. O(rows).
+    """Make a schedule without routes from rows whose ends are seats, with every block in `parts` chunks. O(rows).
 
     >>> chain = Collective("broadcast", 3, roots=(2,))
-    >>> schedule = lay(chain, Seats.of(chain, first=2), [0, 1], [0, 0], [0, 1], [1, 2])
+    >>> schedule = rows_to_schedule(chain, Seats.in_order(chain, first=2), [0, 1], [0, 0], [0, 1], [1, 2])
     >>> schedule.src.tolist(), schedule.dst.tolist()
     ([2, 0], [0, 1])
     """
@@ -100,22 +111,25 @@ def rows_to_schedule(
 
 
 def collective_among(collective: Collective, kind: str, root: int | None = None) -> Collective:
-    """Return another collective among the same ranks, to compose with: without weights, as chunks are shares of blocks
-    and composing drops blocks of weight 0. `finish` restores the weights."""
+    """Return another collective among the same ranks, to compose with.
+
+    It has no weights: chunks are shares of blocks, and composing drops blocks of weight 0. `finish_schedule` restores
+    them.
+    """
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
 def plan_backwards(collective: Collective, make: Make) -> Schedule:
-    """What `make` plans for the dual collective, run backwards."""
+    """Plan the dual collective with `make`, and run the plan backwards."""
     return invert(make(dual(collective)[0]))
 
 
 def per_root(collective: Collective, make: Make) -> Schedule:
-    """A rooted collective as one schedule per root, side by side. O(rows).
+    """Plan a rooted collective as one schedule per root, side by side. O(rows).
 
-    >>> def direct(one):
-    ...     others = [rank for rank in range(3) if rank != one.roots[0]]
-    ...     return lay(one, Seats.of(one), [0, 0], [0, 0], [one.roots[0]] * 2, others)
+    >>> def direct(single):
+    ...     receivers = [rank for rank in range(3) if rank != single.roots[0]]
+    ...     return rows_to_schedule(single, Seats.in_order(single), [0, 0], [0, 0], [single.roots[0]] * 2, receivers)
     >>> both = per_root(Collective("broadcast", 3, roots=(0, 2)), direct)
     >>> both.chunk.tolist(), both.src.tolist(), both.dst.tolist()
     ([0, 0, 1, 1], [0, 0, 2, 2], [1, 2, 0, 1])
@@ -128,6 +142,7 @@ def per_root(collective: Collective, make: Make) -> Schedule:
         for root, root_blocks in zip(collective.roots, blocks, strict=True)
     ]
     schedules = [make(single) for single in alone]
+    # bring all chunk tables to one denominator, and renumber the chunks
     common = math.lcm(*(s.chunks.denominator for s in schedules))
     scale = [common // s.chunks.denominator for s in schedules]
     base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
@@ -148,7 +163,7 @@ def per_root(collective: Collective, make: Make) -> Schedule:
 
 
 def _blocks_of(collective: Collective, root: int) -> Longs:
-    """The blocks of the root of this number, in the order in which it would have them alone.
+    """Return the blocks of the root with this number, in the order they would have with this root alone.
 
     >>> _blocks_of(Collective("scatter", 3, roots=(0, 2)), 1)
     array([1, 3, 5])
@@ -162,15 +177,16 @@ def _blocks_of(collective: Collective, root: int) -> Longs:
 
 
 def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
-    """An allreduce among some ranks, extended to all: the extra ranks add theirs to a partner's before, and copy
-    the outcome after (two more steps; Thakur, Rabenseifner and Gropp 2005). O(rows).
+    """Extend an allreduce among some ranks to all (two more steps; Thakur, Rabenseifner and Gropp 2005). O(rows).
 
-    Ranks 0 and 1 exchange; rank 2 goes by way of rank 0:
+    Each extra rank adds its data to a partner's before, and copies the result from it afterwards.
+
+    Ranks 0 and 1 exchange; rank 2 goes through rank 0:
 
     >>> from antiphon.core.example import of_rows
     >>> core = of_rows("allreduce", 3, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
-    >>> whole = folded(core.collective, core, np.array([2], np.int32), np.array([0], np.int32))
-    >>> [column.tolist() for column in (whole.step, whole.src, whole.dst, whole.op)]
+    >>> extended = fold_extra_ranks(core.collective, core, np.array([2], np.int32), np.array([0], np.int32))
+    >>> [column.tolist() for column in (extended.step, extended.src, extended.dst, extended.op)]
     [[0, 1, 1, 2], [2, 0, 1, 0], [0, 1, 0, 2], [1, 1, 1, 0]]
     """
     if not len(extra):
@@ -193,7 +209,7 @@ def finish_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
-    `options`: those that give this schedule again; None values are omitted. `found`: further facts for the provenance.
+    `options`: those that reproduce this schedule; None values are omitted. `found`: further facts for the provenance.
     """
     exact = schedule if schedule.collective is collective else replace(schedule, collective=collective)
     named = with_routes(exact, topology, planner)
@@ -203,8 +219,7 @@ def finish_schedule(
 
 
 def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
-    """Make a schedule of rows. `shares`: per chunk its block and share; the chunks of a block stand one behind the
-    other."""
+    """Make a schedule of rows. `shares`: per chunk its block and fraction of it; chunks of a block are contiguous."""
     denominator = math.lcm(*{share.denominator for _, share in shares})
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported(
@@ -236,11 +251,11 @@ def schedule_in_parts(
 
 
 def machine_for_dual(topology: Topology) -> tuple[Topology, Ints | None]:
-    """A machine to plan on, and what to give `invert` with the plan.
+    """Return a machine to plan the dual collective on, and what to pass to `invert` with the plan.
 
-    Where every link has one like it that leads back, and shared limits have, the machine itself, so that what is
-    gathered is as fast as what is spread: with all links turned it is the same machine, but for their numbers, and a
-    search may end elsewhere. Else the machine with all links turned. O(links log links).
+    If every link and shared limit has an equal opposite, the machine itself, so that gathering is exactly as fast as
+    spreading (the reversed machine would be the same up to numbering, but a search might end elsewhere). Otherwise the
+    reversed machine. O(links log links).
     """
     try:
         links = opposite_links(topology)

@@ -24,19 +24,19 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
 
-ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
+ALIKE = 0.01  # of the largest load of a plan: kinds of resources that differ by less are merged
 
 
-EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
+EDGE = 12  # steps beyond the deepest with starts of their own: with 4, up to 0.7 % of the time is lost
 
 
-MANY = 10_000  # entries from which the interior point method (then a basis, as ever) takes a quarter of the time
+MANY = 10_000  # entries above which the interior point method (with crossover) takes a quarter of the time
 
 
-QUICKER = 1e-3  # of the time: what the slowest ways must save at least, where others are quick
+QUICKER = 1e-3  # of the time: minimum gain from using the slowest paths where others are quick
 
 
-TIE = 1e-5  # of the time: by how much what is as fast is told apart, as solvers go round long among answers as good
+TIE = 1e-5  # of the time: random tie-break, since solvers are slow among many equally good solutions
 
 
 def drop_dominated(load: Floats, decimals: int) -> Floats:
@@ -59,8 +59,10 @@ def _undominated_rows(load: Floats, decimals: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Chunks of a plan that start together; `load[kind, step]`: seconds per byte of nbytes, by kind of resource;
-    `latency`: that of the slowest path in each step."""
+    """Chunks of a plan that start together.
+
+    `load[kind, step]`: seconds per byte of nbytes by kind of resource; `latency`: of the slowest path in each step.
+    """
 
     plan: int
     chunks: Longs
@@ -73,14 +75,14 @@ class Class:
 
 
 class _Line:
-    """Steps as the linear program sees them: in the middle of many every step is like the others, one to the program.
+    """Steps as the linear program sees them: in the middle of many, every step is represented by one.
 
-    While pipelines fill and empty, every step is its own. `kind`: of every step; `shown`: whether its loads stand for
-    those of its kind.
+    While pipelines fill and drain, every step is its own. `kind`: of every step; `shown`: whether the step's loads
+    appear in the program.
     """
 
     def __init__(self, steps: int, deepest: int) -> None:
-        """`deepest`: the most steps that anything takes."""
+        """`deepest`: the maximum number of steps of any class."""
         self.steps, self.edge = steps, deepest + EDGE
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
         every = np.arange(steps)
@@ -92,7 +94,7 @@ class _Line:
         self.kinds = int(self.kind[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
-        """Of what takes so many steps, by the step in which it begins: the number of the variable for how much."""
+        """Return, for a class with this depth, the number of the variable for each starting step."""
         every = np.arange(self.steps - depth + 1)
         last = len(every) - self.edge
         if last <= self.edge:
@@ -101,9 +103,9 @@ class _Line:
 
 
 def count_entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
-    """Entries of the linear program that a class makes, where the deepest takes so many steps.
+    """Return the number of entries of the linear program for a class, if the deepest class takes `deepest` steps.
 
-    >>> entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
+    >>> count_entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
     8
     """
     if chunk_class.steps > steps:
@@ -116,16 +118,16 @@ def count_entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest:
 def solve_starts(
     classes: Sequence[Class], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
 ) -> list[Floats] | None:
-    """Of every class how much begins in each step in which it can; None where the program was not solved.
+    """Return for every class how much starts in each possible step; None if the program was not solved.
 
-    Classes of a plan carry the same data, so that as much begins of each. `kinds`: of resources, those that count;
-    `shut`: by class and step where nothing may begin. Of what is nearly as fast that with quick ways is taken:
-    a step lasts as long as its slowest.
+    Classes of a plan carry the same data. `kinds`: the resources that count; `shut`: by class and step where nothing
+    may start. Among nearly equal solutions those with quick paths are preferred: a step lasts as long as its slowest
+    path.
 
     A chain of two links is done in three steps by halves:
 
     >>> chain = Class(0, np.arange(1), np.eye(2), np.zeros(2))
-    >>> begins([chain], [0, 1], 3)
+    >>> solve_starts([chain], [0, 1], 3)
     [array([0.5, 0.5])]
     """
     import scipy.sparse as sp
@@ -141,6 +143,7 @@ def solve_starts(
     dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
     rows, columns, values = [], [], []
     cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
+    # a represented step counts as many times as it stands for
     cost[clock:choice] = np.bincount(line.kind)
     equal = np.zeros((len(classes) + 1, len(cost)))
     for number, (chunk_class, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
@@ -182,24 +185,24 @@ def solve_starts(
 
 
 def merge_kinds(classes: Sequence[Class]) -> list[Class]:
-    """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out.
+    """Merge resources that all classes load alike, and drop those that another dominates.
 
     >>> load = np.array([[1.0, 0], [1, 0], [2, 0], [0, 1]])
-    >>> by_kinds([Class(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
+    >>> merge_kinds([Class(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
     [[2.0, 0.0], [0.0, 1.0]]
     """
     load = np.concatenate([chunk_class.load for chunk_class in classes], axis=1)
     if not load.any():
-        return []  # what weighs nothing is not worth a pipeline
+        return []  # without data there is nothing to pipeline
     rows = _undominated_rows(load, 10)
     return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
 
 
 def distinct_kinds(classes: Sequence[Class]) -> list[int]:
-    """Some kinds of resources, none near another.
+    """Return kinds of resources such that no two are nearly equal.
 
     >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
-    >>> distinct([Class(0, np.arange(1), load, np.zeros(2))])
+    >>> distinct_kinds([Class(0, np.arange(1), load, np.zeros(2))])
     [0, 2]
     """
     tops: dict[int, float] = {}

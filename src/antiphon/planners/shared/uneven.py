@@ -1,9 +1,15 @@
-"""How much of a plan starts in which step: uneven parts avoid what equal pieces waste at the pipeline's ends.
+"""How much of a plan starts in which step: uneven parts avoid the idle ends of a pipeline of equal pieces.
 
-Input: plans of one collective (deep fast ones, shallow quick ones), each a schedule whose chunks go through it once. A
-plan starts anew in every step, each time with a part of the data. The parts are the solution of a linear program for
-the least time of N steps in which all data start and end, each step as long as its fullest link or shared limit takes.
-Chunks of one class (where there are few: every chunk) start independently of the others.
+Input: plans of one collective (deep fast ones, shallow quick ones), each a schedule that its chunks pass through once.
+A plan may start anew in every step, each time with another part of the data; it then occupies its links for its depth.
+The amounts solve a linear program (start_program.py) for the least time in N steps, where each step lasts as long as
+its fullest link or shared limit. Chunks of one class (with few chunks: every chunk) start independently of others.
+
+Example: a deep fast plan and a shallow slow one, N steps. The deep plan starts from step 0 on; in the last steps, when
+it could no longer finish, the shallow one starts with the remaining data, on links that would otherwise idle.
+
+The solution is rounded to fractions with a common denominator; long runs of equal starts become pieces of one chunk, so
+that the schedule stays small (`_starts_of`).
 """
 
 from __future__ import annotations
@@ -24,19 +30,19 @@ from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
 
-MOST_ALONE = 64  # chunks up to which each is a class
+MOST_ALONE = 64  # up to this many chunks, each is a class
 MOST_CELLS = 50_000  # of a linear program
 MOST_ROWS = 3 * 2**19  # transfers of a schedule that begins unevenly
 NOTHING = 1e-9
-LONG = 8  # starts with equal parts, one after the other, from which on they are the pieces of one chunk
+LONG = 8  # at least this many consecutive equal starts become pieces of one chunk
 SIMPLE, NEAR = 256, 1e-7
-LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
+LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # denominators to which sizes are rounded
 LOSS = 5e-4  # of the time, that rounding them may cost
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Per class the parts of `denominator` that start in each step; seconds per byte of nbytes, and of latency."""
+    """Per class the units of 1 / `denominator` that start in each step; seconds per byte of nbytes, and of latency."""
 
     parts: NDArray[np.int64]
     denominator: int
@@ -50,8 +56,9 @@ class Uneven:
     def __init__(
         self, plans: Sequence[Schedule], topology: Topology, together: bool = False, min_plans: int = 1
     ) -> None:
-        """`together`: the chunks of a plan take as many steps, and start together. `min_plans`: solve no linear program
-        with fewer of the first plans."""
+        """`together`: chunks of a plan have equal depth and start together. `min_plans`: use at least this many of
+        the first plans.
+        """
         self.min_plans = min_plans
         self._known: dict[tuple[int, tuple[int, int]], Sizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
@@ -67,6 +74,7 @@ class Uneven:
         self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
 
     def deepest_of(self, plan: int) -> int:
+        """Return the depth of a plan in steps."""
         return max((chunk_class.steps for chunk_class in self.classes if chunk_class.plan == plan), default=0)
 
     @property
@@ -85,11 +93,11 @@ class Uneven:
         ]
 
     def sizes_for(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
-        """Return the best sizes for `steps` steps; None where no plan finishes in them, the program is too large or
-        unsolved, or even the coarsest parts have no denominator.
+        """Return the best sizes for `steps` steps, cached for all message sizes; None if impossible.
 
+        Impossible: no plan finishes in time, the program is too large or unsolved, or there is no common denominator.
         Where the program would be too large, classes of equal depth start together, then the last plans are left out.
-        `quiet`: the numbers of first and last steps that use only the quickest paths. Cached: it serves all sizes.
+        `quiet`: numbers of first and last steps that use only the quickest paths.
         """
         if (steps, quiet) not in self._known:
             self._known[steps, quiet] = self._solve_and_round(steps, quiet)
@@ -105,6 +113,7 @@ class Uneven:
         if exact is None:
             return None
         time, sizes = self._seconds_per_byte(exact, steps), None
+        # the coarsest rounding that loses little: finer ones mean more starts, hence more rows
         for denominator in [*simple_denominator(exact), *LEVELS]:
             if self._common * denominator >= MAX_DENOMINATOR:
                 continue
@@ -116,7 +125,7 @@ class Uneven:
                 self._latency_seconds(rounded, steps),
             )
             if sizes is not None and self.count_rows(finer) > MOST_ROWS:
-                break  # finer parts are more of them
+                break  # too many rows
             sizes = finer
             if sizes.time <= time * (1 + LOSS):
                 break
@@ -133,7 +142,7 @@ class Uneven:
 
     @cached_property
     def _merged_classes(self) -> list[Tied]:
-        """Classes of a plan that take as many steps begin together."""
+        """Classes of a plan with equal depth, merged to start together."""
         numbers_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for number, chunk_class in enumerate(self.classes):
             numbers_of[chunk_class.plan, chunk_class.steps].append(number)
@@ -188,7 +197,9 @@ class Uneven:
         return out
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
-        """By largest remainders: first what goes by every plan, then what begins of its classes in every step."""
+        """Round by largest remainders: first the fraction of every plan, then the starts of its classes in every
+        step.
+        """
         plans = [0.0] * len(self.plans)
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
@@ -230,6 +241,7 @@ class Uneven:
 
 
 def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[Class]:
+    """Divide the moving chunks into classes: each its own if there are few, else by depth (`together`: one class)."""
     first, last = _first_steps(schedule), np.full(len(schedule.chunks), -1, np.int64)
     np.maximum.at(last, schedule.chunk, schedule.step)
     moving = np.flatnonzero(last >= 0)
@@ -268,8 +280,10 @@ def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Fl
 
 
 def _starts_of(parts: NDArray[np.int64]) -> list[dict[int, int]]:
-    """Return by class the starting steps with their pieces: 1, or as many as the shortest of the long runs of equal
-    parts, the same number in all classes."""
+    """Return by class the starting steps with their pieces.
+
+    Pieces: 1, or the length of the shortest long run of equal parts, the same number in all classes.
+    """
     runs = [longest_run(row) for row in parts]
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
@@ -288,7 +302,7 @@ def simple_denominator(sizes: Floats) -> list[int]:
 
 
 def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
-    """Whole numbers near these proportions that sum to the total, by largest remainders."""
+    """Return integers near these proportions that sum to the total, by largest remainders."""
     exact = values / values.sum() * total
     counts = np.floor(exact + NOTHING).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")
@@ -319,13 +333,12 @@ def longest_run(values: NDArray[Any]) -> tuple[int, int]:
 
 
 def still_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
-    """Chunks that never move: those of the first plan, which are of blocks that move in no plan: their blocks and
-    shares, in parts of common * whole.
+    """Return blocks and shares (in units of 1 / (common * parts_per_share)) of the first plan's chunks that never move.
 
     Of an allgather in which only block 1 moves:
 
     >>> from antiphon.core.example import of_rows
-    >>> still([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], parts_per_share=4, common=1)
+    >>> still_chunks([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], parts_per_share=4, common=1)
     (array([0, 2], dtype=int32), array([4, 4]))
     """
     moving = np.zeros(plans[0].collective.blocks, bool)
@@ -343,8 +356,10 @@ def join_plans(
     denominator: int,
     pieces: Longs,
 ) -> Schedule:
-    """`table`: blocks and shares of chunks, in parts of the denominator; `rows`: of a plan some of its rows, with the
-    step and chunk that each has now. Chunks are sorted by blocks, and so renumbered.
+    """Join rows of several plans into one schedule; chunks are sorted by block and renumbered.
+
+    `table`: blocks and shares of chunks, in units of 1 / denominator; `rows`: (plan, its rows, their new steps, their
+    new chunks).
 
     Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
 
@@ -352,8 +367,8 @@ def join_plans(
     >>> plans = [of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))] * 2
     >>> table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
     >>> rows = [(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
-    >>> whole = joined(plans, table, rows, 4, np.array([1, 1]))
-    >>> whole.step.tolist(), whole.chunk.tolist(), whole.chunks.offset.tolist(), whole.chunks.share.tolist()
+    >>> joint = join_plans(plans, table, rows, 4, np.array([1, 1]))
+    >>> joint.step.tolist(), joint.chunk.tolist(), joint.chunks.offset.tolist(), joint.chunks.share.tolist()
     ([0, 1], [0, 1], [0, 1], [1, 3])
     """
     block = np.concatenate([column_part for column_part, _ in table])
