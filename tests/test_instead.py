@@ -61,7 +61,7 @@ def test_relay_refuses_before_a_tree_is_grown(monkeypatch: pytest.MonkeyPatch) -
 
     machine = topology("torus:dims=64x64")
     assert next(relay(Request(machine, Collective("broadcast", 4096)), trees=1)).transfers == 4095
-    monkeypatch.setattr(Reach, "of", grown)
+    monkeypatch.setattr(Reach, "tree_from", grown)
     for kind in ("allgather", "reducescatter", "allreduce", "alltoall"):
         with pytest.raises(Unsupported, match="take too long"):
             next(relay(Request(machine, Collective(kind, 4096)), trees=1))

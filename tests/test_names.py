@@ -47,7 +47,6 @@ LEFT = {
     "planners/shared": 51,
     "planners/switchtrees": 1,
     "planners/synth": 33,
-    "planners/trees": 3,
     "reproduce": 2,
     "runtimes/device": 5,
     "runtimes/lab": 2,

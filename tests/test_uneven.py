@@ -220,7 +220,7 @@ def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPat
         asked.append(steps)
         return found(self, steps, quiet)
 
-    monkeypatch.setattr(Uneven, "sizes", noted)
+    monkeypatch.setattr(Uneven, "sizes_for", noted)
     (made,) = stage_plans(Ready([plan], machine), Asked("trees", sizes=(GB,)))
     assert 1 <= len(set(asked)) <= 6
     uneven = Uneven([plan], machine)
