@@ -1,7 +1,5 @@
 """Addresses at which nobody listens, and none is taken meanwhile."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

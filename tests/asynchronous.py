@@ -5,8 +5,6 @@ also when a dependency is missing. While the operands of a combination come in o
 holds what has come so far; whoever reads too early or too late gets wrong data.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from itertools import pairwise

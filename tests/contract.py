@@ -5,8 +5,6 @@ numbers (so that every element must be exact), and compared with bounds. Where i
 an `Unsupported` that names what would do. No model may predict less than the bounds.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """Calls for the kernel with the outputs that they must have, in the documented order, bit by bit."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

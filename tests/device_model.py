@@ -3,8 +3,6 @@
 It reads the numbers of a table as docs/device.md has them, by itself.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """device_process.py started for each process of a group, and what they tell handed on among them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

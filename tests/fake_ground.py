@@ -1,7 +1,5 @@
 """A runtime that runs nothing: it makes times up, and notes what it was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Nothing here uses the derived versions, the messages or NumPy: what waits for wh
 price of combining, which is held against the count of reductions instead.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any

@@ -4,8 +4,6 @@ Everything follows from a `random.Random`; the same seed gives the same things. 
 `cases()` and `topologies()` are hypothesis strategies around a seed.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Everything follows from a `random.Random`. Values are right by construction; whe
 the joints ask is drawn (mostly they can), so that about half of all cases are legal.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass

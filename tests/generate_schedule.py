@@ -6,8 +6,6 @@ phase of arbitrary legal transfers (double counts and overwritten values include
 in another slot; after it, redundant and dead transfers. All goes over random hops, relays included.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter, defaultdict

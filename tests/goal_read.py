@@ -1,7 +1,5 @@
 """GOAL as Antiphon writes it, read: the operations of every rank, and the graph of messages that they stand for."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What strangers do to a port at which processes of a job are awaited: for tests, a bench and a fuzzer."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -1,7 +1,5 @@
 """Whether network namespaces can be made here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Packages that take seconds to load and that few tests use: not while all tests are collected, in every process."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

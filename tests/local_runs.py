@@ -1,7 +1,5 @@
 """Schedules run on the runtime `local`, for tests of planners."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from antiphon.core.schedule import Schedule

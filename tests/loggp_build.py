@@ -1,7 +1,5 @@
 """What the tests of the LogGP simulation build: graphs of messages, profiles of two levels, plain messages of both."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

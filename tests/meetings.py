@@ -1,7 +1,5 @@
 """An exchange of texts between threads that stand for the ranks of a job."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 

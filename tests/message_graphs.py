@@ -1,7 +1,5 @@
 """A schedule as a graph of messages, as a file of another program tells it: what readers and models are held to."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from antiphon.core.columns import narrow, pointers

@@ -3,8 +3,6 @@
 As a program, `mpi_cases.py SEED COUNT MOST`, it runs a sample under the MPI of the Python that runs it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import sys

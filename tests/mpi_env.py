@@ -4,8 +4,6 @@ MPICH is at $ANTIPHON_TEST_MPICH, else in the folder `mpich` of this environment
 mpich and mpi4py, and everything else from this environment.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

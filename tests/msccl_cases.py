@@ -10,8 +10,6 @@
 - `both-ways`: Z. Cai et al.: Synthesizing optimal collective algorithms (PPoPP 2021): the allgather on a ring of four.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

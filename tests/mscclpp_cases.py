@@ -13,8 +13,6 @@ documentation of operations, and the algorithms it describes): not copied from a
 - `switched`: the allreduce of a switch that adds and multicasts (NVLS), relaxed signals around it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """NCCL's own header, for tests that hold our declarations against it."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from importlib.util import find_spec

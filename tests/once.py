@@ -1,7 +1,5 @@
 """What is made once for all processes that run the tests together."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

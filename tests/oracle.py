@@ -5,8 +5,6 @@ exact integer that tells how often each contribution is in it. Nothing here uses
 the derived dependencies or the loads: only the plain columns of the types.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass

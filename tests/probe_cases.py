@@ -4,8 +4,6 @@ Sources are public issues and documents (GitHub unless they say otherwise). Numb
 texts were written from these facts, in the form of each tool.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Texts as tools print them, made from facts; and machines told in a line, to compare with what is read of them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

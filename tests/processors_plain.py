@@ -3,8 +3,6 @@
 Written from docs/models/loggp.md alone, where it tells of `cpu=shared`. Nothing of the engine is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count

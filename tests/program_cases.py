@@ -1,7 +1,5 @@
 """What tests of programs share: inputs, comparison with the interpreter, damage, a reader of the file by the page."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ numbers; every element is the multiset of what was added up in it. All waits are
 instance, and every two accesses of an element are compared; then one run without buffers decides what comes out.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from typing import Any
 

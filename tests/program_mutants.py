@@ -1,7 +1,5 @@
 """Programs with one number changed, written with valid checksums and read again; and what both judges say of them."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -8,8 +8,6 @@ where a chunk can be in time and be of use; exactly one into every destination, 
 after one into where it leaves from. With a group, one chunk of every orbit has variables; the others are its images.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """Traces as PyTorch's profiler writes them, built by hand from what version 2.13 recorded, and from the facts that its
 issues tell of kernels of NCCL (github.com/pytorch/pytorch, issue 131462; pull request 177148)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

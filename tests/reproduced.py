@@ -1,7 +1,5 @@
 """Rows of `antiphon reproduce` by their names, held to their form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

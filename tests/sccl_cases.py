@@ -4,8 +4,6 @@ Everything follows from the seed. The search knows links, switches and limits as
 neither arcs nor bonds nor distances with what it judges.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -4,8 +4,6 @@ Ports, packets, gaps, latency and NICs are the simulator's. A rank's processor i
 it, taking in o_r, a copy within a rank what it costs, one after the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model whose first call in a process takes a second, as one that compiles does; worker processes import it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Tables that say which algorithm of an MPI library is best where, and readers of what is written of them: made from
 what the libraries document of their files, and sharing nothing with the writers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Planners that do what planners should not; worker processes import them from here."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Switches that can multicast or reduce: machines say so and keep it, and bounds say what they assume."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

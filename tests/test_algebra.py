@@ -1,7 +1,5 @@
 """compose and merge on random machines: what relation comes of two, told apart cell by cell in sets."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from dataclasses import replace

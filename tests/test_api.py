@@ -1,7 +1,5 @@
 """The public functions as their users see them: types, help, and what they take."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

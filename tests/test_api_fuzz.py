@@ -1,7 +1,5 @@
 """Public functions given what makes no sense: a result, or an error of ours."""
 
-from __future__ import annotations
-
 import gzip
 import inspect
 import math

@@ -1,7 +1,5 @@
 """The language for schedules that people write: places, statements, steps, and what is told of mistakes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

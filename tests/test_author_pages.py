@@ -1,7 +1,5 @@
 """The page on writing schedules and its example: what they show runs, and is as good as what planners make."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import runpy

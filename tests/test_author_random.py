@@ -5,8 +5,6 @@ here anew: places are texts, values are counted contributions, statements are do
 be is told pair by pair.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

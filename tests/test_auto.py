@@ -1,8 +1,6 @@
 """Plans made at the start of a job: what is asked, for which machine, what is kept and believed, and at which call all
 processes take the answer. Real jobs: test_auto_jobs.py."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A reduce is the broadcast machine_for_dual: on machines alike both ways it is the same, and as fast."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Measuring plans, and tuning by measuring: on made-up times, and once each under a real MPI."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """What latency adds to a bound: chains come to it, nothing stays below it, and other machines say nothing."""
 
-from __future__ import annotations
-
 import random
 import sys
 from importlib import import_module

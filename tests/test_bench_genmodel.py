@@ -1,7 +1,5 @@
 """The programs that measure for `fit genmodel`: over real MPI where there is one, and what is said where it fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

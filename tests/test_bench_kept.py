@@ -1,7 +1,5 @@
 """What benches keep: cases of several runs beside each other, and none of a run with only some planners."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

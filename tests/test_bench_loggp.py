@@ -1,7 +1,5 @@
 """The program that measures for `fit loggp`: the whole loop over real MPI, and what is said where it fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib.util import find_spec

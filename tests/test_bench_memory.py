@@ -1,7 +1,5 @@
 """What adding vectors takes on a device: the engine's folds, told apart from the messages before them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Blink's micro-benchmarks: right as schedules, measured on runtimes, and what they are predicted to reach."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from fractions import Fraction

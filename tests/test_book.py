@@ -1,7 +1,5 @@
 """Books: the pages and programs of a table, as bytes and back; what is left out, and all roots that are alike."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import struct

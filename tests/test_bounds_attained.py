@@ -1,7 +1,5 @@
 """Packings that show a bound to be attained: found where they exist, refused where they were tampered with."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bounds with the help of switches that multicast and reduce, against all trees of small machines."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Building the engine where things go wrong: a full disk, a build that was killed, a cache that others write into."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

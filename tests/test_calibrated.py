@@ -1,7 +1,5 @@
 """What a figure says that it rests on: whose GPUs and network these are, and what of their figures nobody measured."""
 
-from __future__ import annotations
-
 from csv import DictReader
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Chakra execution traces: ours held against the protocol's own library, read back to the same plan; those of
 others."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Which page serves a call: the first, in the order given, that is for it."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any

@@ -1,7 +1,5 @@
 """The classic planners: right on any number of ranks, with the steps and bytes that textbooks give them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache

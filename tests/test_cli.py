@@ -1,7 +1,5 @@
 """The command line as people and scripts use it: exit codes, one clear line, stable JSON keys, nothing lost."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import json

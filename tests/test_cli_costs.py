@@ -1,7 +1,5 @@
 """antiphon models, predict, simulate: stable keys, exit codes, one clear line for what is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

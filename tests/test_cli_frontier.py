@@ -1,7 +1,5 @@
 """The frontier on the command line and in Python: points, proofs that are rechecked, refusals, and early ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

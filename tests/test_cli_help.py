@@ -1,7 +1,5 @@
 """Help, the width of what is printed, and completion in the shells themselves."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pty

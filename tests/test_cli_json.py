@@ -1,7 +1,5 @@
 """Under --json every command writes one JSON value to stdout: its result, or {"error": {...}}."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The groups of commands, and the spellings of the version before: each works, with a warning, and is in no help."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

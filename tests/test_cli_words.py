@@ -1,7 +1,5 @@
 """Words as people type them: spellings of collectives, arguments in the wrong order, near and far misses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """antiphon.comm with real processes: over both MPIs, and over sockets; every result is known."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

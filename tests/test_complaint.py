@@ -1,7 +1,5 @@
 """What is quoted of what a launcher or compiler says: its reason, not a row of dashes."""
 
-from __future__ import annotations
-
 import subprocess
 
 import mpi_env

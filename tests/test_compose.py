@@ -1,7 +1,5 @@
 """Planner compose: splits, plans within groups, shares of levels; and the parts that schedules are laid of."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Processes of one host come to their wire by what all tell: memory, pipes, and proofs that they know the secret."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

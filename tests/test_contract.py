@@ -6,8 +6,6 @@ of pipelining, all options on all machines, more sizes, and machines of up to 51
 here by itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Cost models: against the published formula, against plain loops over single messages, and by hand."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from fractions import Fraction

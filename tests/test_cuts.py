@@ -1,7 +1,5 @@
 """How a runtime cuts what has no pieces: what is declared is what the engine does, and what models price."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor

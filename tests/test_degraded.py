@@ -1,7 +1,5 @@
 """`antiphon topology degrade` and `antiphon.machines.degrade`: machines with failures."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

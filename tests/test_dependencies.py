@@ -1,7 +1,5 @@
 """Versions of cells: equal to a plain derivation, acyclic on legal schedules, right in known cases, and small."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The kernel of GPUs, on threads: tables hold at every size, damaged ones are refused, calls follow each other."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import subprocess

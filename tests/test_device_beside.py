@@ -1,7 +1,5 @@
 """The library's own collectives beside ours, in one run: a library made up, with the names of NCCL's, on threads."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

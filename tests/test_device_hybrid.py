@@ -1,7 +1,5 @@
 """Two plans share a call: the split follows from the first calls, with speeds made up; on threads results are right."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What switches do for all ranks at once: by one address for all of them. On threads something stands in for them."""
 
-from __future__ import annotations
-
 import shutil
 from functools import cache
 from typing import Any

@@ -3,8 +3,6 @@
 What the model takes for granted is told in device/model.cc; the kernel itself is tried in test_device_proof.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

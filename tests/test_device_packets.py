@@ -1,7 +1,5 @@
 """Small data as packets, with flags in the data: the same results, call after call, in boxes that are used again."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence

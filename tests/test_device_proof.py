@@ -4,8 +4,6 @@ device/driver.cc is compiled with the sources of the kernel, as they are or made
 must be found.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

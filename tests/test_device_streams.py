@@ -1,7 +1,5 @@
 """Calls on streams of a program, kept in graphs of its own, in turn with others of the group."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterator, Sequence

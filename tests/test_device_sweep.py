@@ -3,8 +3,6 @@
 The judge is `run_program`, which knows nothing of tables. The ordinary set draws some; the slow one has them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans as programs of CUDA and HIP: their main runs on threads, and is right; compilers take them without a word."""
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil

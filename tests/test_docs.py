@@ -1,7 +1,5 @@
 """What the documents show is run as it stands."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

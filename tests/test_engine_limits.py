@@ -1,7 +1,5 @@
 """Files that lie, with right checksums: the engine refuses them before it allocates or touches anything."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From each to each as much as those two say, by no plan: over memory and over sockets, one thread for each rank."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """antiphon list formats, export: the table of formats, files whole or not at all, one line for what is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said to be impossible is proved to be, in whatever form; else it is said what was searched."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parameters from measurements: right where they can be known, silent where they cannot."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """LogGP's figures from round trips: right where they can be known, silent where they cannot."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

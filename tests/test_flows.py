@@ -1,7 +1,5 @@
 """The flow-level simulator: by hand, against a plain simulation in fractions, and against the other models."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from typing import Any

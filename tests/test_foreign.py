@@ -3,8 +3,6 @@
 The files stand here as text: a ring of two and three ranks, written down from the definition of the algorithm.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

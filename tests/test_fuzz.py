@@ -1,7 +1,5 @@
 """The fuzzers themselves: each finds nothing in a few cases, and each finds what is put in for it to find."""
 
-from __future__ import annotations
-
 import ast
 import random
 import sys

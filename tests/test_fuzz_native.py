@@ -1,7 +1,5 @@
 """The fuzzer of the engine in C: it finds nothing, and finds what is planted."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """GenModel: against its closed forms, against plain loops over single pieces, by hand, and the published times."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Planner gentree: the published choices, plans for any tree, and the parts it is made of."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """GOAL: what is written is read by a reader of its own, matched, and replayed."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Planner `greedy`: right on machines of any kind, in few steps, near the bound."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -1,7 +1,5 @@
 """Signals while a call waits in the engine: over sockets and in shared memory."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import signal

@@ -3,8 +3,6 @@
 A figure that depended on a clock would move here: a process beside so many others gets a fraction of a processor.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Instances written for anybody's solver: CaDiCaL reading the DIMACS and z3 reading the SMT-LIB say what we say."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What planners name where they refuse: on thousands of ranks, too, only those that take it."""
 
-from __future__ import annotations
-
 import re
 import sys
 

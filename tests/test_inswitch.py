@@ -21,8 +21,6 @@ destination of a reduction has itself, and the copy that the source of a multica
   on what they combined, and 2 (x-1)/x / m / b with rings of x boxes; the slower one decides, in ever more pieces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction

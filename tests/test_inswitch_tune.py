@@ -1,7 +1,5 @@
 """What plan, tune and the report say of schedules that use switches, and what there is without them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The interpreter: against what collectives give by definition, and in random asynchronous orders."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM at any moment: one line, the exit code, nothing left (more often: fuzz/interrupts.py)."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

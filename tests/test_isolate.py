@@ -1,7 +1,5 @@
 """Processes set apart: whoever is quicker, dies, hangs, eats memory, is late or is not wanted any more."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

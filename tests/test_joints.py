@@ -1,7 +1,5 @@
 """Rows bound to be one multicast or reduction of the network: what they mean, load and cost, and what keeps them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Every reader of JSON, given damaged files: it may only refuse, by exit code 2 and one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Refutations by search: the clauses against exhaustive search, the checker against truth tables and corruptions."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

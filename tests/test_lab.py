@@ -1,7 +1,5 @@
 """The emulated cluster: what is laid out, what stands, what runs in it, and that nothing is ever left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

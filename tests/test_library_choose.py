@@ -1,7 +1,5 @@
 """Choosing among a library's own algorithms, by times that are made up: who races, who wins, and what is claimed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory of every loader: at most 20 times the file, whatever it is full of, or the file is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

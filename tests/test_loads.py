@@ -1,7 +1,5 @@
 """Loads, time at zero latency, rounds and claims: equal to sending every piece one by one, in exact numbers."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

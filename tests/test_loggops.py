@@ -1,8 +1,6 @@
 """LogGP with one processor to a rank (`cpu=shared`, `meaning=loggops`): by hand, against a plain simulation, and
 against what LogGOPSim said of the same GOAL files (bench/bench_loggops.py)."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, replace

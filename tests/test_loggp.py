@@ -1,7 +1,5 @@
 """The LogGP simulation against a plain one, against closed forms, and against what must hold of any simulation."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ G = 1 and gamma = 2; between hosts L = 100, G = 10 and gamma = 3, the rest alike
 otherwise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The closed forms of LogGP against message by message, and against the paper where it is right."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What must hold of the LogGP simulation: closed forms, laws, what is told, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

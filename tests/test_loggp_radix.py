@@ -1,7 +1,5 @@
 """LogGP's radices, and all else, of GPUs made up: what the benchmark measures there, the fit gives back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The oracle knows the docstring of `lower/machine/code.py` and nothing else: it g
 leads to, with plain tuples of contributions, and says whether all of them end as they should.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """`make` works in an environment of its own: what the user made stays."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

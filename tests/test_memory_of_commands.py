@@ -1,7 +1,5 @@
 """Commands take memory in proportion to their input, or refuse it up front: peak memory of the process, generously."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

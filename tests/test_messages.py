@@ -1,7 +1,5 @@
 """The table of messages: no order of rows changes what is made of it, and what is exported is what is priced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

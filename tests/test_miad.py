@@ -1,7 +1,5 @@
 """The chunk size controller on made-up machines, with and without noise."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -3,8 +3,6 @@
 Whoever needs something of all others cannot complete the call in which they part; who only gives something away learns
 of it in the next call."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """mpi4py's own tests of collectives, by plans for every size: they end as without us."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """MSCCL XML: what is written runs right as the executor does it, and whatever file is read is judged."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -1,7 +1,5 @@
 """MSCCL++: what is written is right in every order, what others wrote is read, and what is damaged is found."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Plans of MSCCL++ in which switches add and multicast: written, read back, judged, and damaged."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

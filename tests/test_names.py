@@ -1,7 +1,5 @@
 """Names of variables say what they hold: words that fit any variable are counted, and their number may only fall."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The native engine in one process: ranks as threads, over a transport that buffers nothing."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

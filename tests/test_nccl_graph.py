@@ -1,7 +1,5 @@
 """Rings and chains of a plan as a graph file of NCCL: read back as NCCL reads it, against the plan's own rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise

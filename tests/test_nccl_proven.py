@@ -1,7 +1,5 @@
 """Predictions of libraries are held to the proven bounds of the machine; and the table that prints them."""
 
-from __future__ import annotations
-
 import pytest
 from quick import in_turn, some
 

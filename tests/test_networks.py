@@ -1,7 +1,5 @@
 """Hosts with several networks: what each of them carries."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options as people write them are read in one place, alike for machines, planners, models and the command line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is asked for is looked at before any work: files that cannot be written, what is not installed."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Blink's packing: least-cost trees against listing, weights within epsilon, few trees within the threshold."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from fractions import Fraction

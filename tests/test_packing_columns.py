@@ -1,7 +1,5 @@
 """Packing by linear programming: against brute force over all trees, cuts, and known rates of machines."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Forests against brute force: the cut bound is met exactly, every tree spans, nothing is overloaded."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Parts of links for trees in and out, by cuts: held against trees packed one by one; machines with dead links."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Undirected trees that attain tau exactly, and the fewest trees: against brute force, and on DGX-1 allocations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction

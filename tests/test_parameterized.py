@@ -1,7 +1,5 @@
 """k-ring, recursive multiplying and its permuted form: right for any ranks and any k, with the paper's rounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Graphs of messages, and the files of PICCL: read, written, refused."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

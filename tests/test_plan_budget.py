@@ -1,7 +1,5 @@
 """`plan --budget` stops planners, the verifier, the bound and models alike; what was found until then is kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A leaf is a number, a text, a truth value, null, or the length of a list. The cl
 "What verify checks".
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

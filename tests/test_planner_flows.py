@@ -1,7 +1,5 @@
 """Planner `flows`: at the bound wherever that is attained, on machines of any kind; what it refuses; its parts."""
 
-from __future__ import annotations
-
 import random
 import sys
 from fractions import Fraction

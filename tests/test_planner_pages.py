@@ -1,7 +1,5 @@
 """docs/planners agrees with the table of planners: every planner, its collectives, machines, page and options."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

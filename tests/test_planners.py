@@ -1,7 +1,5 @@
 """Every planner of the table on every machine that it claims: verified, run, never better than the bound."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

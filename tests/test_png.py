@@ -1,7 +1,5 @@
 """Pictures as PNG: on white, large enough for print, with their words; and a clear error where they cannot be made."""
 
-from __future__ import annotations
-
 import struct
 import sys
 import zlib

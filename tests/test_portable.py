@@ -1,7 +1,5 @@
 """The same answers on every processor: fits under several BLAS kernels and after changes of a few last bits."""
 
-from __future__ import annotations
-
 import ast
 import math
 import sys

@@ -1,7 +1,5 @@
 """Buffers in the memory of a GPU under the preloaded library: they go to MPI as they are, and all decide alike."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs in Fortran under the preloaded library: by mpif.h, the module mpi and the module mpi_f08."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Under the preloaded library: what the MPI standard allows around collectives, by a program of our own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

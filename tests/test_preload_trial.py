@@ -1,7 +1,5 @@
 """Plans that nobody has measured: their first calls go both ways, and then the way that was faster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

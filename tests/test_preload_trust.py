@@ -1,7 +1,5 @@
 """The library under LD_PRELOAD leaves alone what is not its own: names, memory, and books that lie."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

@@ -1,8 +1,6 @@
 """What a call takes, on random machines and sizes: never less than the bound allows, never less for more bytes, and the
 same whoever asks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Machines read from what tools print: facts that stand in public, and the machines that people draw of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 What a format does not report stands in `MISSING` with the line that is printed of it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import probe_cases

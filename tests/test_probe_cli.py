@@ -1,7 +1,5 @@
 """antiphon topology probe and join, as people call them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

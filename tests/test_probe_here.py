@@ -1,7 +1,5 @@
 """This machine, read from folders that look like those of Linux and from programs that print what the vendors' do."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

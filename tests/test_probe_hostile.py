@@ -1,7 +1,5 @@
 """What readers of machines are given by strangers: refused in one line, soon; nothing beyond the file is touched."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import time

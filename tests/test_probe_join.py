@@ -1,7 +1,5 @@
 """Boxes that are read, and put on networks that are read, are the catalogue's up to their numbers."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs: every bit as the interpreter, in any legal order; checked on their own; files refused when damaged."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Laws that tie the parts together, on random machines, collectives and valid schedules."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A program is its collective, or it is refused: whatever was changed in it, at every size, before memory is taken."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from collections.abc import Iterator

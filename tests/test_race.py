@@ -1,7 +1,5 @@
 """Races: who is let go, who is a tie, and when it ends."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

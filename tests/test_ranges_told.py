@@ -1,7 +1,5 @@
 """Ranges as people read them: at which size a time holds, ends that differ, no range from a size to itself."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise

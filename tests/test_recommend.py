@@ -1,7 +1,5 @@
 """What is slower by our own model is never recommended: tables, files, reports and exports leave it to the library."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any relation is planned, on any machine whose links allow it; what cannot be had is told, with who lacks what."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

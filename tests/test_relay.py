@@ -1,7 +1,5 @@
 """The planner for machines on which nothing regular fits: any connected machine, any collective."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

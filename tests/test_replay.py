@@ -1,7 +1,5 @@
 """Recorded jobs: read, followed, priced; what of them is exposed, and what ours would make of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

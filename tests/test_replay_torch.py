@@ -1,7 +1,5 @@
 """A training under PyTorch recorded by gloo and by our backend: both profiles tell the same job."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

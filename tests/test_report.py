@@ -1,7 +1,5 @@
 """The report: one page that loads nothing, says what was found, and cannot be made to say something else."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

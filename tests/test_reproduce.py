@@ -1,7 +1,5 @@
 """`antiphon reproduce`: what there is, the form of the rows, what counts as reproduced, and the command."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What `antiphon reproduce` makes of Blink: against brute force, against the figures known, and against wrong ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `antiphon reproduce` makes of GenTree and GenModel: what holds, what cannot, and that wrong figures are seen."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `antiphon reproduce` makes of figures that were measured on hardware: each row says what it rests on."""
 
-from __future__ import annotations
-
 import pytest
 from reproduced import by_name
 

@@ -1,8 +1,6 @@
 """What `antiphon reproduce` makes of the paper on parameterized collectives: the shape of its curves, and that others
 are seen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

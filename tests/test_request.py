@@ -1,7 +1,5 @@
 """What a planner is asked for: one request, which checks itself, and the planner's own options."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from dataclasses import replace

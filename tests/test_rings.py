@@ -1,7 +1,5 @@
 """Rings: swaps that join factors, why no more rings can be, alltoall the shorter way, groups of unequal size."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from itertools import pairwise as adjacent

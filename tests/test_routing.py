@@ -1,7 +1,5 @@
 """Paths through switches against a plain search, and work in blocks of rows against the same done at once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

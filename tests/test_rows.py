@@ -1,7 +1,5 @@
 """Rows: one form for all runtimes and commands, each key told in docs/bench.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running here: right results are called right, wrong ones wrong, and the numbers are those of nccl-tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

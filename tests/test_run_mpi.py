@@ -1,7 +1,5 @@
 """Plans under a real MPI: every element against what the collective defines, the library's own collective too."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

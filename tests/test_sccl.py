@@ -1,7 +1,5 @@
 """The rows of SCCL's Tables 4 and 5 and the frontiers of its machines: made anew, proved, and none better."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from fractions import Fraction

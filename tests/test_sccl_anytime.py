@@ -1,7 +1,5 @@
 """Frontiers while effort is short: every number of steps has its turn; and the same, however many workers there are."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

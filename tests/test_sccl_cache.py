@@ -1,7 +1,5 @@
 """The cache of what engines decided: it serves machines numbered otherwise, believes nothing, is never in the way."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

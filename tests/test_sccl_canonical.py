@@ -1,7 +1,5 @@
 """Problems that differ in numbers alone are one problem: posed alike, decided alike, with proofs for each numbering."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

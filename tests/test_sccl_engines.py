@@ -1,7 +1,5 @@
 """Engines against each other, against a search through all algorithms, and against what linear programs prove."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator

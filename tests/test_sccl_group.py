@@ -1,7 +1,5 @@
 """Symmetries of an instance: each element is one, together they are a group, and wide tables are filled once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Allgathers of products, from those of their factors."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Blocks of weight 0 have no data: no chunk, no transfer, no part in S, R and C, and proofs hold all the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engines in processes of their own may die, and the search goes on; its effort and its budget end it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

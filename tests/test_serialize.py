@@ -1,7 +1,5 @@
 """Files: what is saved is what is loaded, and nothing wrong gets in, out, or half-way."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Planner `shallow`: what two steps around a switch come to, depths, random machines, what it refuses."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Messages through shared memory, between real processes: order, lengths, what is left, and who waits for whom."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -1,7 +1,5 @@
 """Machines as text and as pictures: all is there once, nothing hides another, the shape is the machine's."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Trees drawn: each as the schedule has it, each rank where the machine's picture has it, every arrow in its place."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The site: generated pages are complete, the navigation has every page, and it builds without a warning."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

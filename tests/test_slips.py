@@ -1,8 +1,6 @@
 """Topology files that people write by hand: what is wrong is refused with its place and the way out, and what is valid
 but hardly meant is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

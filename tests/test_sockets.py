@@ -1,7 +1,5 @@
 """The engine over stream sockets, and how processes that know only each other's number get these."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl

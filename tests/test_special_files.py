@@ -1,7 +1,5 @@
 """What is no plain file: pipes, directories, devices, sockets, bombs; and streams that are closed or full."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket

@@ -1,8 +1,6 @@
 """Open MPI and MPICH really run by the rules that we write: told apart by what Open MPI carries out, and by the order
 in which MPICH adds; and their own algorithms raced."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Rules for stock MPIs and UCC: what is written, read as those libraries read it, says just what the table claims."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

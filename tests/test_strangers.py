@@ -1,7 +1,5 @@
 """Strangers at the ports of a job: real sockets, at rank 0's address and at the doors of the mesh."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

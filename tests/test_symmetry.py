@@ -1,7 +1,5 @@
 """Symmetries and canonical forms, judged by trying all permutations of small machines."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is wrong with a table is an error at every process of a group; where nobody handles it, one of them tells it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -2,8 +2,6 @@
 and wrong options are one clear line.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import resource

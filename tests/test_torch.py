@@ -1,7 +1,5 @@
 """The PyTorch backend, with four real processes (torch_process.py): every result against gloo's or what is known."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

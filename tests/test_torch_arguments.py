@@ -1,7 +1,5 @@
 """Calls of a process group in either form that PyTorch has, what is refused at the call, and what a group tells."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """PyTorch finds the backend by itself: its entry point, as pyproject.toml declares it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

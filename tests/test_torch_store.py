@@ -1,7 +1,5 @@
 """Processes that find each other at a store where texts of earlier ones lie, as after an elastic restart."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """PyTorch's own tests of backends: what gloo passes, ours passes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

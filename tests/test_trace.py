@@ -1,7 +1,5 @@
 """Traces of simulations: what each rank sends and receives, arrows, the critical path; and traces side by side."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from bisect import bisect_right

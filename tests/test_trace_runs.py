@@ -1,7 +1,5 @@
 """Measured runs as traces: what the engine records, on every runtime, on one clock; beside what was simulated."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

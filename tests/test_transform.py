@@ -1,7 +1,5 @@
 """Transforms: laws on random schedules, and cases worked out by hand."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The planners `trees` and `blink`: what their schedules are, at what rate, and what proves it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Shares of trees over a small denominator: what is lost is little and told; and how deep trees need be."""
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction

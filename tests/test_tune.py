@@ -1,7 +1,5 @@
 """Tuning: every planner, every size; what goes wrong is reported; the result does not depend on the workers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

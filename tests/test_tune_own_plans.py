@@ -1,7 +1,5 @@
 """Plans of the user's own among the candidates of `tune`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

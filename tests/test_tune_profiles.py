@@ -1,7 +1,5 @@
 """Tuning by measured latencies and bandwidths: times and bounds follow them, what plans claim does not."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

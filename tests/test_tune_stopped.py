@@ -1,7 +1,5 @@
 """The clock decides which candidates finish: how many it stopped is told, apart from what ended otherwise."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Choosing a parameter: sweeps of options, what they are worth, the heat map, and machines of several sizes."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What tuning tells can be trusted: speedups, times at the ends of a range, the latency bound, refusals, losses."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

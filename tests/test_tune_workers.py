@@ -1,7 +1,5 @@
 """Planners that misbehave cost themselves alone: what they start, raise, print, read or hide harms nobody else."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plans begun unevenly: right whatever they are made of, and never slower than equal pieces in as many steps."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Units: what is written as a text says what it is in."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Hops in their own time: right whatever the plan, and no slower than its chunks one after the other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ an in-tree (every rank sends once, combined with what it was sent), an out-tree,
 alone along a path through switches, or with others as one joint, by the rules of docs/schedule.md.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction

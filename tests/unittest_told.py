@@ -1,7 +1,5 @@
 """How the tests of a unittest suite ended, one after another: for programs that run the suites of others."""
 
-from __future__ import annotations
-
 import unittest
 from collections.abc import Callable
 
