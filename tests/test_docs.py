@@ -114,15 +114,15 @@ WITH_COMMANDS = [page for page in PAGES if any(not block.reason for block in rea
 
 # Blocks that are not run: their first line says so, and why.
 UNTESTED = {
+    "docs/bench.md": {"needs GPUs"},
     "docs/device.md": {"needs GPUs and their compilers"},
     "docs/fitting.md": {"needs the hosts that are to be measured"},
-    "docs/measuring-gpus.md": {"needs GPUs"},
     "docs/replay.md": {"takes long"},
     "docs/zoo.md": {"takes long"},
 }
 
 COMPILES = {  # pages whose commands need a C compiler
-    "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/guide.md", "docs/measuring-gpus.md", "docs/mpi.md",
+    "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/guide.md", "docs/mpi.md",
     "docs/numpy.md", "docs/export.md", "docs/stock.md", "docs/torch.md", "docs/tuning.md",
 }  # fmt: skip
 
@@ -134,7 +134,6 @@ LONG = {
     "docs/fitting.md",
     "docs/guide.md",
     "docs/lab.md",
-    "docs/measuring-gpus.md",
     "docs/models/loggp.md",
     "docs/models/nccl.md",
     "docs/mpi.md",
