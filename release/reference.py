@@ -147,7 +147,7 @@ def describe_module(name: str) -> str:
         module = importlib.import_module(name)
     except Missing as missing:  # PyTorch
         return "\n".join([*blocks, _escape(str(missing))])
-    blocks += [NOTE.format("docstrings", f"help({name})"), _docstring(inspect.getdoc(module) or "")]
+    blocks += [NOTE.format("docstrings", f"help({name})"), docstring_to_markdown(inspect.getdoc(module) or "")]
     for public in list_public(name):
         value = getattr(module, public)
         if inspect.isclass(value):
@@ -171,7 +171,7 @@ def list_public(name: str) -> list[str]:
 def _describe_function(name: str, function: Callable[..., Any], heading: str) -> Iterator[str]:
     yield f"{heading} {name}\n"
     yield _signature(name, function)
-    yield _docstring(inspect.getdoc(function) or "")
+    yield docstring_to_markdown(inspect.getdoc(function) or "")
 
 
 def _describe_class(name: str, kind: type) -> Iterator[str]:
@@ -180,13 +180,13 @@ def _describe_class(name: str, kind: type) -> Iterator[str]:
     yield (
         f"```python\nclass {name}({', '.join(bases)})\n```\n" if issubclass(kind, Exception) else _signature(name, kind)
     )
-    yield _docstring(inspect.cleandoc(vars(kind).get("__doc__") or ""))
+    yield docstring_to_markdown(inspect.cleandoc(vars(kind).get("__doc__") or ""))
     for member, value in vars(kind).items():
         if member.startswith("_") or name in NOT_DETAILED:
             continue
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if isinstance(value, property | functools.cached_property) and value.__doc__:
-            yield f"### {name}.{member}\n\n{_docstring(inspect.cleandoc(value.__doc__))}"
+            yield f"### {name}.{member}\n\n{docstring_to_markdown(inspect.cleandoc(value.__doc__))}"
         elif inspect.isfunction(function) and function.__doc__:
             yield from _describe_function(f"{name}.{member}", function, "###")
 
@@ -225,7 +225,7 @@ def _result(signature: inspect.Signature) -> str:
     return f" -> {result}" if isinstance(result, str) else f" -> {inspect.formatannotation(result)}"
 
 
-def _docstring(text: str) -> str:
+def docstring_to_markdown(text: str) -> str:
     """A docstring as Markdown: lines that begin with names of parameters become a list, sections of NumPy too."""
     text = NUMPY_HEADING.sub(r"\1\n---\n\n", text)
     blocks = []

@@ -130,7 +130,7 @@ def test_wide_tables_are_filled_for_chosen_elements_alone(monkeypatch: pytest.Mo
     """The group of full:ranks=24 has 24! elements: a search among random ones multiplies nothing but nodes."""
     instance = an_instance("full:ranks=24")
     wide = [0]
-    real = _group._apply_after
+    real = _group._apply_after  # noqa: SLF001  # as TAKEN of test_layering.py says
 
     def counting(element: Any, rows: Any, widths: Any) -> Any:
         if len(widths) > 1:

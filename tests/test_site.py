@@ -47,7 +47,7 @@ def test_a_docstring_becomes_markdown() -> None:
         "First line.\n\n`a`, `b`: two *numbers*,\nand more.\n`c`: another\n\n    run(a, b)\n\n"
         "Raises\n------\nInvalid\n    It is wrong."
     )
-    assert reference._docstring(text) == (
+    assert reference.docstring_to_markdown(text) == (
         "First line.\n\n- `a`, `b`: two \\*numbers\\*, and more.\n- `c`: another\n\n```python\nrun(a, b)\n```\n\n"
         "**Raises**\n\n- `Invalid`: It is wrong.\n"
     )
