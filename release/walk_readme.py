@@ -163,7 +163,9 @@ def _bare(home: Path) -> dict[str, str]:
         if not (active and folder.startswith(active)) and not folder.startswith(str(ROOT))
     ]
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_")) or name == "HOME"}
-    return {**kept, "PATH": os.pathsep.join(folders), "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": str(home / "cache")}
+    cache = str(home / "cache")
+    path = os.pathsep.join(folders)
+    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", "COLUMNS": "80", "XDG_CACHE_HOME": cache}
 
 
 def main() -> None:

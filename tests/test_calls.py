@@ -312,16 +312,18 @@ def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_n
     assert "model critical-path" in (tmp_path / "trace.json").read_text()
 
 
-def test_a_narrow_table_says_it_in_each_line() -> None:
+def test_what_calibrates_the_figures_is_said_in_short_and_explained() -> None:
     found = tune("alltoall", "hgx-h100", nbytes=["1KB", "64MB"], model="calls", workers="none", planners="direct")
-    lines = [line for line in tuning_text(found).splitlines() if line.split()[-2:-1] in (["partly"], ["yes"], ["no"])]
-    assert len(lines) == len(found.ranges)
+    short = " ".join(tuning_text(found).split())
+    assert "in part calibrated by NCCL's times on H100, not by Antiphon's kernels" in short
     assert found.rests_on("alltoall").endswith("sends not calibrated")
-    assert "held out of the fit" not in tuning_text(found)
+    explained = " ".join(tuning_text(found, explain=True).split())
+    assert "calibrated by h100-p5-1" in explained
+    assert "held out of the fit" not in explained  # no table has sends
 
 
 def test_how_near_the_figures_come_is_said_where_they_have_tables(tuned: Tuning) -> None:
-    assert "by 7.9% up to 64 KB" in " ".join(tuning_text(tuned).split())
+    assert "by 7.9% up to 64 KB" in " ".join(tuning_text(tuned, explain=True).split())
 
 
 @pytest.mark.parametrize(

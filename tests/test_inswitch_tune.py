@@ -87,7 +87,8 @@ def test_tune_tells_what_there_is_without() -> None:
         "alone": alone, "planner": "ring", "options": dict(last.without.options or {}), "seconds": last.without.seconds,
     }  # fmt: skip
     assert found.plan.entries[-1].claims["uses"] == BOTH
-    said = " ".join(tuning_text(found).split())
+    assert "Plans for allreduce use multicast and reduction in switches;" in " ".join(tuning_text(found).split())
+    said = " ".join(tuning_text(found, explain=True).split())
     assert "uses multicast and reduction in switches; where a runtime cannot, the same schedule with every row" in said
     assert "and the best that does without, ring" in said
     assert "uses multicast and reduction in switches" in page(found)
@@ -98,7 +99,7 @@ def test_tune_tells_what_there_is_without() -> None:
 def test_of_planners_that_all_use_them_none_is_told() -> None:
     found = tuned("hgx-h100", planners="nvls", nccl=False)
     assert all(r.without is not None and r.without.planner is None for r in found.ranges)
-    assert "no planner here does without" in " ".join(tuning_text(found).split())
+    assert "no planner here does without" in " ".join(tuning_text(found, explain=True).split())
 
 
 def test_they_are_asked_where_switches_can() -> None:

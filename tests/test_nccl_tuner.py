@@ -294,7 +294,7 @@ def test_what_is_served_by_the_library_is_left_to_it() -> None:
     made = two_ranges()
     left = [Entry(e.start, e.stop, e.schedule, {**e.claims, "served_by": "library"}) for e in made.entries]
     text = exported(Plan(made.topology, made.collective, (left[0], made.entries[1])))
-    assert "# allreduce 0 65535: left to NCCL: ours is not faster\n" in text
+    assert "# allreduce 0 65535: left to NCCL: our plan is not clearly faster\n" in text
     assert "\nallreduce 65536 - ring auto 0 8 1\n" in text
     with pytest.raises(NotFound, match="nothing to write"):
         exported(Plan(made.topology, made.collective, tuple(left)))

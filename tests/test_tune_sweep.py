@@ -418,7 +418,7 @@ def test_the_command_sweeps_and_draws(told: Callable[..., tuple[int, str, str]],
         "--nbytes", "1KB:1MB", "--no-nccl", "--heatmap", str(picture), "-o", str(table),
     )  # fmt: skip
     assert code == 0
-    assert "what choosing pieces, directions by size is worth" in out
+    assert "Gain from choosing pieces, directions for each size" in out
     assert f"written: {picture}" in out
     ElementTree.parse(picture)
     assert antiphon.verify(load_plans(table)["broadcast"])
@@ -429,7 +429,7 @@ def test_the_command_varies_the_machine(told: Callable[..., tuple[int, str, str]
     line = "all ring --vary ranks=2:3 --planner ring --planner relay --nbytes 1KB:8KB --no-nccl"
     code, out, _ = told(*line.split(), "--sweep", "pieces=1,2", "-o", str(folder))
     assert code == 0
-    assert re.search(r"ranks +ranks +from +to +planner", out)
+    assert re.search(r"ranks +ranks +from +to +algorithm", out)
     assert sorted(path.name for path in folder.iterdir()) == ["ranks=2.json", "ranks=3.json"]
     assert set(load_plans(folder / "ranks=3.json")) >= {"allreduce", "alltoall"}
     code, out, _ = told(*line.split(), "--json")
@@ -455,9 +455,9 @@ def test_the_command_names_what_is_wrong(told: Callable[..., tuple[int, str, str
 
 def test_values_that_end_alike_are_told_once(told: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = told("allgather", "ring:ranks=4", "--planner", "ring", "--planner", "relay", "--no-nccl",
-                        "--sweep", "pieces=0,1", "--nbytes", "1KB")  # fmt: skip
+                        "--sweep", "pieces=0,1", "--nbytes", "1KB", "--explain")  # fmt: skip
     assert code == 0
-    assert re.search(r"refused this: ring \(1 of 2\), relay \(1 of 2\)", out)
+    assert re.search(r"not applicable: ring \(1 of 2\), relay \(1 of 2\)", out)
 
 
 def test_gains_are_none_for_one_value() -> None:

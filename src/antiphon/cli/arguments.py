@@ -106,7 +106,7 @@ PlannerNames = Annotated[
     list[str] | None, typer.Option("--planner", metavar="NAME", help="just this planner; again for more")
 ]
 Effort = Annotated[
-    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
+    float | None, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 

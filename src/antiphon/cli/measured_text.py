@@ -2,62 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.cli.output import dash
 from antiphon.formats.stock.measured import MPIS
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
-from antiphon.show.columns import paragraph, table_rows, under_names
-from antiphon.show.words import library_name, options_text
+from antiphon.select.verdict import spans_text, speedups_text
+from antiphon.show.columns import fitted_rows, paragraph, time_cells, under_names
+from antiphon.show.words import library_name, options_text, stopped_text
 from antiphon.units import format_ends, format_size, size_family
 
 Row = Mapping[str, Any]
-HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "use"]
-LIBRARY_HEAD = [
-    "from", "to", "the library's algorithm", "time", "its own choice", "over it", "the best of ours", "time", "over it",
-]  # fmt: skip
-MAX_SIZES = 3  # measured sizes that are all listed
+LEAST_USEFUL = ("at", "library us", "library ms", "ours us", "ours ms", "speedup")  # what a narrow terminal lacks
 
 
-def measured_text(result: MeasuredTuning) -> str:
-    """The ranges, with the measurements at the greatest size of each."""
+def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
+    """The verdict, and the ranges with the measurements at the greatest size of each."""
     family = size_family(point["nbytes"] for row in result.ranges for point in row.get("measurements", ()))
-    lines = [_title(result, f"measured on {result.on}"), "", *_table(result, HEAD, lambda row: _cells(row, family))]
-    times = "time: ours, at the greatest size measured in the range"
-    lines += ["", *paragraph(f"{times}; over it: ours over the library's, median of pairs", "  ", "    ")]
-    for row in result.ranges:
-        if row.get("ties"):
-            rivals = ", ".join(_planner_text(tie) for tie in row["ties"])
-            lines += paragraph(
-                f"{row['collective']} of {format_size(row['at'], family)}: as fast may be {rivals}", "  ", "    "
-            )
-    served = {bool(row.get("served_by")) for row in result.ranges if row["measured"] is False}
-    if True in served:
-        lines += paragraph("what was not measured is left to the library", "  ", "    ")
-    if False in served:
-        lines += paragraph(
-            "what was not measured goes by the nearest of ours, as the library adds in another order", "  ", "    "
-        )
+    rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
+    verdicts = {kind: _verdict(rows) for kind, rows in rows_of.items()}
     missing = [kind for kind in result.tuning.collectives if kind not in result.plans]
-    lines += [*_gains(result.ranges, family), *([f"  no planner could plan {', '.join(missing)}"] if missing else [])]
-    return "\n".join(lines)
+    verdicts |= dict.fromkeys(missing, "no planner could plan it")
+    lines = [*_verdict_lines(result, verdicts), "", *_ranges_table(rows_of, family)]
+    legend = "at: greatest size measured in the range; speedup: over the library, median of pairs"
+    lines += [*paragraph(legend), ""]
+    served = {bool(row.get("served_by")) for row in result.ranges if row["measured"] is False}
+    notes = ["sizes that were not measured are left to the library"] if True in served else []
+    if False in served:
+        notes.append("sizes that were not measured use the nearest plan, as the library adds in another order")
+    lines += [line for note in [*notes, *_count_notes(result, explain)] for line in paragraph(note)]
+    return "\n".join([*lines, *(_explanation(result.ranges, family) if explain else [])])
 
 
-def library_text(result: MeasuredTuning) -> str:
-    """The same where the algorithms of the library itself were measured."""
+def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[str]:
+    subject = f" on {result.tuning.topology.name}, measured on {result.on}"
+    subject += "" if result.complete else f" (ended early: {result.unmeasured} measurements are missing)"
+    if len(verdicts) == 1:
+        ((kind, text),) = verdicts.items()
+        return paragraph(f"{kind}{subject}: {text}", "")
+    kinds_of: dict[str, list[str]] = {}
+    for kind, text in verdicts.items():
+        kinds_of.setdefault(text, []).append(kind)
+    lines = paragraph(f"{len(verdicts)} collectives{subject}:", "")
+    return lines + [
+        line for text, kinds in kinds_of.items() for line in paragraph(f"{', '.join(kinds)}: {text}", rest="    ")
+    ]
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    """For which sizes to use the plans of one collective."""
+    ours = [row for row in rows if not row.get("served_by")]
+    if not ours:
+        return "leave all sizes to the library"
+    speedups = [1 / row["over_library"] for row in ours if row.get("over_library")]
+    text = speedups_text(speedups, "the library")
+    if len(ours) == len(rows):
+        return f"use Antiphon's plans at all sizes{text}"
+    spans = spans_text([(row["from"], row["to"], bool(row.get("served_by"))) for row in rows])
+    return f"use Antiphon's plans {spans}{text}; elsewhere the library"
+
+
+def _ranges_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    rows = [row for of_kind in rows_of.values() for row in of_kind]
+    ours = [row["seconds"] if row["measured"] else None for row in rows]
+    unit, times = time_cells([*ours, *(row.get("reference_seconds") for row in rows)])
+    cells = []
+    for row, time, reference in zip(rows, times, times[len(rows) :], strict=False):
+        planner = "-" if row.get("served_by") and not row["measured"] else _planner_text(row)
+        use = library_name(row["served_by"]).removeprefix("the ") if row.get("served_by") else "Antiphon"
+        at = format_size(row["at"], family) if "at" in row else "-"
+        ends = format_ends(row["from"], row["to"], family)
+        cells.append([*ends, use, planner, at, time, reference, _speedup_text(row.get("over_library"))])
+    head = ["from", "to", "use", "our plan", "at", f"ours {unit}", f"library {unit}", "speedup"]
+    (top, *body), _ = fitted_rows(head, cells, LEAST_USEFUL)
+    return [*top, *under_names(rows_of, body)]
+
+
+def _speedup_text(ratio: float | None) -> str:
+    """The speedup, from our time over the library's."""
+    return f"{1 / ratio:.3g}x" if ratio else "-"
+
+
+def _count_notes(result: MeasuredTuning, explain: bool) -> list[str]:
+    tuning = result.tuning
+    notes = [stopped_text([tuning])] if explain or tuning.ended_early or tuning.untried else []
+    hint = "" if explain else "; --explain: sizes measured, plans that may be as fast"
+    return [*notes, f"{len(result.rows)} measurements{hint}"]
+
+
+def _explanation(ranges: Sequence[Row], family: str) -> list[str]:
+    """The sizes measured in each range, and the plans that may be as fast as the one chosen."""
+    lines = [""]
+    for row in ranges:
+        if row.get("measurements"):
+            sizes = ", ".join(format_size(point["nbytes"], family) for point in row["measurements"])
+            ties = ", ".join(_planner_text(tie) for tie in row.get("ties", ()))
+            text = f"{row['collective']} by {_planner_text(row)}: measured at {sizes}"
+            lines += paragraph(text + (f"; as fast may be {ties}" if ties else ""), rest="    ")
+    return lines
+
+
+def library_text(result: MeasuredTuning, explain: bool = False) -> str:
+    """The algorithms of the library that are faster than its own choice, and the best of our plans beside them."""
     library = next((row["library"] for row in result.ranges if "library" in row), None)
     name = f"{library['name']} {library['version']}" if library else "the library"
     family = size_family(row["nbytes"] for row in result.rows)
-    lines = [
-        _title(result, f"the algorithms of {name}"), "",
-        *_table(result, LIBRARY_HEAD, lambda row: _library_cells(row, family)), "",
-    ]  # fmt: skip
-    times = (
-        "times: at the greatest size measured in the range; over it: over what the library chooses by itself, median"
+    rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
+    verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of.items()}
+    lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of, family)]
+    legend = (
+        f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice, "
+        "median of pairs"
     )
-    return "\n".join([*lines, *paragraph(f"{times} of pairs; what was not measured stays its choice", "  ", "    ")])
+    lines += [*paragraph(legend), "", *paragraph("sizes that were not measured keep the library's own choice")]
+    return "\n".join([*lines, *(line for note in _count_notes(result, explain) for line in paragraph(note))])
+
+
+def _library_verdict(rows: Sequence[Row]) -> str:
+    """For which sizes to set an algorithm of the library."""
+    faster = [row for row in rows if row["measured"] and row["library"]["algorithm"] != "default"]
+    if not faster:
+        return "keep the library's own choice at all sizes"
+    spans = spans_text([(row["from"], row["to"], row not in faster) for row in rows])
+    speedups = [1 / row["library_over_default"] for row in faster if row["library_over_default"]]
+    return f"set the library's algorithm {spans}{speedups_text(speedups, 'its own choice')}"
+
+
+def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    rows = [row for of_kind in rows_of.values() for row in of_kind]
+    keys = ("library_seconds", "reference_seconds", "seconds")
+    unit, times = time_cells([row[key] if row["measured"] else None for row in rows for key in keys])
+    cells = []
+    for number, row in enumerate(rows):
+        own, default, ours = times[3 * number : 3 * number + 3]
+        algorithm, ratio, planner = "own choice", None, "-"
+        if row["measured"]:
+            name, parameters = row["library"]["algorithm"], row["library"]["parameters"]
+            shown = {key: value for key, value in parameters.items() if key != "number" and value}
+            algorithm = algorithm if name == "default" else f"{name} {options_text(shown)}".strip()
+            ratio, planner = row["library_over_default"], _planner_text(row)
+        ends = format_ends(row["from"], row["to"], family)
+        cells.append([*ends, algorithm, own, default, _speedup_text(ratio), planner, ours])
+    head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
+    (top, *body), _ = fitted_rows(head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms"))
+    return [*top, *under_names(rows_of, body)]
 
 
 def use_text(result: MeasuredTuning, file: str) -> list[str]:
@@ -70,64 +159,6 @@ def library_use(result: MeasuredTuning, file: str) -> list[str]:
     """How the library is made to choose so."""
     names = {row["library"]["name"] for row in result.ranges if "library" in row}
     return [f"  use: antiphon export {file} --to {MPIS[name]} -o rules" for name in sorted(names) if name in MPIS]
-
-
-def _title(result: MeasuredTuning, subject: str) -> str:
-    kinds = result.tuning.collectives
-    ended = "" if result.complete else f" (ended early: {result.unmeasured} more were not made)"
-    return (
-        f"{kinds[0] if len(kinds) == 1 else f'{len(kinds)} collectives'} on {result.tuning.topology.name}, {subject}: "
-        f"{len(result.rows)} measurements{ended}"
-    )
-
-
-def _table(result: MeasuredTuning, head: list[str], cells: Callable[[Row], list[str]]) -> list[str]:
-    rows = {kind: [cells(row) for row in result.ranges if row["collective"] == kind] for kind in result.plans}
-    top, *body = table_rows(head, [row for of_kind in rows.values() for row in of_kind])
-    return [*top, *under_names(rows, body)]
-
-
-def _gains(ranges: Sequence[Row], family: str) -> list[str]:
-    """The measured advantage of this table over the library's own collectives."""
-    measured = [row for row in ranges if row.get("over_library")]
-    ours = [row for row in measured if not row.get("served_by")]
-    if not measured:
-        return []
-    best: dict[str, Row] = {}
-    for row in sorted(ours, key=lambda row: row["over_library"]):
-        best.setdefault(row["collective"], row)
-    speedups = [
-        f"{kind} up to {1 / row['over_library']:.2f} times ({format_size(row['at'], family)})"
-        for kind, row in best.items()
-    ]
-    faster = f": {', '.join(speedups)}" if speedups else ""
-    return paragraph(f"faster than the library in {len(ours)} of {len(measured)} ranges measured{faster}", "  ")
-
-
-def _cells(row: Row, family: str) -> list[str]:
-    sizes = [format_size(point["nbytes"], family) for point in row.get("measurements", ())]
-    listed = ", ".join(sizes) if len(sizes) <= MAX_SIZES else f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
-    is_unplanned = not row["measured"] and row.get("served_by")
-    return [
-        *format_ends(row["from"], row["to"], family), "-" if is_unplanned else _planner_text(row), listed or "-",
-        dash(row["seconds"] if row["measured"] else None), dash(row.get("reference_seconds")),
-        dash(row.get("over_library"), "{:.2f}".format),
-        library_name(row["served_by"]) if row.get("served_by") else "ours",
-    ]  # fmt: skip
-
-
-def _library_cells(row: Row, family: str) -> list[str]:
-    span = format_ends(row["from"], row["to"], family)
-    if not row["measured"]:
-        return [*span, "its own choice", *["-"] * 6]
-    ratio = "{:.2f}".format
-    name, parameters = row["library"]["algorithm"], row["library"]["parameters"]
-    shown = {key: value for key, value in parameters.items() if key != "number" and value}
-    return [
-        *span, "its own choice" if name == "default" else f"{name} {options_text(shown)}".strip(),
-        dash(row["library_seconds"]), dash(row["reference_seconds"]), dash(row["library_over_default"], ratio),
-        _planner_text(row), dash(row["seconds"]), dash(row["over_library"], ratio),
-    ]  # fmt: skip
 
 
 def _planner_text(row: Row) -> str:

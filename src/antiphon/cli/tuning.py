@@ -18,7 +18,7 @@ from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures, written_lines
 from antiphon.cli.planning import NowAndThen, beats
-from antiphon.cli.tuning_text import last_line, tuning_text, tunings_text
+from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
@@ -59,9 +59,13 @@ LibraryOnly = Annotated[
 ]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
 Effort = Annotated[
-    float, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl)")
+    float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
 Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
+]
 Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")]
 TuneOutput = Annotated[
     Path | None,
@@ -110,7 +114,8 @@ def tune_command(
     ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, svg: arg.Svg = None, png: arg.Png = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
-    limit: For = "", mpiexec: arg.Launcher = "", library_only: LibraryOnly = False, json: arg.Json = False,
+    limit: For = "", mpiexec: arg.Launcher = "", library_only: LibraryOnly = False, explain: Explain = False,
+    json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
@@ -144,7 +149,7 @@ def tune_command(
             "on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
             "library_only": library_only, "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
         }  # fmt: skip
-        _tune_measured(coll, topo, out, {**options, "ranks": group}, json)
+        _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)
         return
     _refuse(
         {
@@ -159,14 +164,14 @@ def tune_command(
             {"--only": only, "--against": against, **pages, "--plan": plan},
             "is for one machine, but --vary asks for several; leave one of them out",
         )
-        _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, json)
+        _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, explain, json)
         return
     machine, members = arg.machine_and_group(topo, only, ranks)
     intact = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     with _progress() as progress:
         tuning = tune(coll, machine, ranks=members, against=intact, progress=progress, **options)
     written = _write(tuning, files)
-    emit(tuning.as_json(), "\n".join([tuning_text(tuning), *written, *last_line([tuning])]), json)
+    emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
     if not tuning.plans:
@@ -180,7 +185,9 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
             raise Invalid(f"{name}: {why}")
 
 
-def _tune_measured(coll: str, topo: str, out: Path | None, options: dict[str, Any], json: bool) -> None:
+def _tune_measured(
+    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
+) -> None:  # fmt: skip
     """Choose by measuring; under mpiexec or srun all processes but the first only take part."""
     from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
 
@@ -192,18 +199,19 @@ def _tune_measured(coll: str, topo: str, out: Path | None, options: dict[str, An
         result.save(out)
     use, text = (library_use, library_text) if options["library_only"] else (use_text, measured_text)
     written = [*written_lines(out), *(use(result, str(out)) if out is not None else [])]
-    emit(result.as_json(), "\n".join([text(result), *written, *last_line([result.tuning])]), json)
+    emit(result.as_json(), "\n".join([text(result, explain), *written]), json)
     if result.interrupted:
         raise StoppedEarly(INTERRUPTED)
 
 
-def _tune_family(coll: str, topo: str, out: Path | None, options: dict[str, Any], json: bool) -> None:
+def _tune_family(
+    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
+) -> None:  # fmt: skip
     """The same for several machines: one table, and a file for each."""
     with _progress() as progress:
         family = tune_over(coll, topo, progress=progress, **options)
     written = written_lines(*family.save(out)) if out is not None else []
-    text = [tunings_text(family), *written, *last_line([*family.tunings.values()])]
-    emit(family.as_json(), "\n".join(text), json)
+    emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]), json)
     if not family.complete:
         raise StoppedEarly(INTERRUPTED)
     if not any(tuning.plans for tuning in family.tunings.values()):

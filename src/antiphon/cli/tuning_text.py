@@ -1,106 +1,195 @@
-"""The result of tuning as text for the terminal."""
+"""The result of tuning as text: the verdict, a table and notes; with --explain how the figures came about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
-from antiphon.cost.basis import in_short
-from antiphon.cost.nccl.library import how_near
-from antiphon.select import Range, Tuning, Tunings
+from antiphon.cost.basis import NOT_CALIBRATED, in_short
+from antiphon.select import Range, Tuning, Tunings, uses_text
 from antiphon.show import words
-from antiphon.show.columns import natural_width, paragraph, table_rows, under_names, width
-from antiphon.show.text import table
-from antiphon.units import format_seconds, format_size
+from antiphon.show.columns import fitted_rows, paragraph, table, time_cells, under_names
+from antiphon.units import format_size
 
-CALIBRATED = "calibrated"  # the column that says it in short
-NARROW = 72  # columns of a terminal: below, the size `at` is left out
 MAX_OPTIONS = 3  # with the same end, listed
 MAX_SETTINGS = 6  # the best by size, listed
+LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, the first first
+HINT = "--explain: more"
+Rows = Sequence[Sequence[Range]]  # of a table: one range, or several that follow each other and are left to a library
 
 
-def tuning_text(tuning: Tuning) -> str:
-    """The ranges, how to read them, what was lost, and which candidates failed and why."""
-    low, high = (format_size(size) for size in tuning.span)
-    ok = sum(c.status == "ok" for c in tuning.candidates)
-    ranges, marks = _ranges(tuning)
-    lines = [
-        *paragraph(
-            f"{_kinds_text(tuning.collectives)} on {tuning.topology.name}, {low} to {high}, "
-            f"by {words.model_text(tuning)}: "
-            + (f"{ok} schedules, all verified" if ok else "no schedule")
-            + ("" if tuning.complete else " (interrupted: not all candidates were tried)"),
-            "",
-        ),
-        "",
-        *(ranges if tuning.ranges else ["  nothing could be planned"]),
-        "",
-    ]
+def tuning_text(tuning: Tuning, explain: bool = False) -> str:
+    """The verdict, the ranges, how to read them, and what was lost."""
+    lines = _verdict_lines(tuning)
     if tuning.ranges:
-        lines += [*paragraph(f"time, gap, speedup: {words.WHEN}", rest="    "), *marks]
-        lines += paragraph(f"gap: time over the bound, which {words.bound_text(tuning)}", rest="    ")
-        if any(tuning.baselines.values()):
-            lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
-        lines += [line for text in words.use_lines(tuning) for line in paragraph(text, rest="    ")]
-        lines += [line for note in words.all_notes(tuning) for line in paragraph(note, rest="    ")]
-    missing = [kind for kind in tuning.collectives if kind not in tuning.plans]
-    if missing and tuning.plans:
-        lines += paragraph(f"no planner could plan {', '.join(missing)}", rest="    ")
-    for loss in tuning.losses:
-        lines += paragraph(words.loss_text(loss), rest="    ")
-    return "\n".join([*lines, *_unplanned(tuning), *_gains(tuning)])
-
-
-def _kinds_text(kinds: Sequence[str]) -> str:
-    return kinds[0] if len(kinds) == 1 else f"{len(kinds)} collectives"
-
-
-def last_line(tunings: Sequence[Tuning]) -> list[str]:
-    """How many candidates were stopped, in one line, however wide the terminal."""
-    return [f"  {words.stopped_text(tunings)}"]
-
-
-def tunings_text(family: Tunings) -> str:
-    """One table over all machines; below it the notes of each."""
-    tunings = family.tunings
-    first = next(iter(tunings.values()), None)
-    span = ""
-    if first is not None:
-        span = f", {format_size(first.span[0])} to {format_size(first.span[1])}, by {words.model_text(first)}"
-    kinds = first.collectives if first is not None else ()
-    ok = sum(c.status == "ok" for tuning in tunings.values() for c in tuning.candidates)
-    stopped = "" if family.complete else " (interrupted: not all was tried)"
-    title = f"{_kinds_text(kinds)} on {family.topology} by {family.varied}{span}: {ok} schedules, all verified{stopped}"
-    rows = {kind: _family_rows(family, kind) for kind in kinds}
-    head = [family.varied, "ranks", *_head(_has_library(tunings.values()))]
-    (top, *body), marks = _fitting(head, [row for of_kind in rows.values() for row in of_kind])
-    lines = [*paragraph(title, ""), "", *top, *under_names(rows, body)]
-    lines += ["", *paragraph(f"time, gap, speedup: {words.WHEN}", rest="    "), *marks]
-    if first is not None:
-        lines += paragraph(f"gap: time over the bound, which {words.bound_text(first)}", rest="    ")
-    values_of: dict[str, list[str]] = {}  # of a note
-    for value, tuning in tunings.items():
-        names = _baselines(tuning) if any(tuning.baselines.values()) else ""
-        notes = [f"speedup: over what NCCL would do: {names}"] if names else []
-        notes += words.use_lines(tuning) + words.all_notes(tuning)
-        notes += [] if tuning.plans else ["nothing could be planned"]
-        for note in notes:
-            values_of.setdefault(note, []).append(str(value))
-    for value, why in family.refused.items():
-        values_of.setdefault(f"refused: {why}", []).append(str(value))
-    for note, values in values_of.items():
-        where = "" if len(values) == len(tunings) else f"{family.varied}={','.join(values)}: "
-        lines += paragraph(where + note, rest="    ")
+        lines += ["", *_ranges_table(tuning), ""]
+        lines += [line for note in _notes([tuning]) for line in paragraph(note)]
+        losses = [line for text in _losses(tuning) for line in paragraph(text, rest="    ")]
+        lines += [*([""] if losses else []), *losses, *_gains(tuning)]
+    else:
+        lines += ["", *_refusals(tuning), *_unfinished(tuning)]
+    if explain:
+        lines += ["", *_explanation(tuning)]
     return "\n".join(lines)
 
 
-def _family_rows(family: Tunings, kind: str) -> list[list[str]]:
-    """A row per machine and range; only the first row of a machine names it."""
-    rows, over = [], _has_library(family.tunings.values())
-    for value, tuning in family.tunings.items():
-        ranges = [_row(r, over) for r in tuning.ranges if r.collective == kind] or [["-"] * len(_head(over))]
-        ranks = str(tuning.topology.ranks)
-        rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(ranges)]
+def tunings_text(family: Tunings, explain: bool = False) -> str:
+    """One verdict for each machine, and one table over all of them."""
+    tunings = family.tunings
+    subject = f"{family.topology} by {family.varied}"
+    lines = paragraph(subject + ("" if family.complete else " (interrupted: not all was tried)"), "")
+    values_of: dict[str, list[str]] = {}  # by verdict
+    for value, tuning in tunings.items():
+        for text in _verdict_texts(tuning):
+            values_of.setdefault(text, []).append(str(value))
+    for value, why in family.refused.items():
+        values_of.setdefault(f"refused: {why}", []).append(str(value))
+    for text, values in values_of.items():
+        lines += paragraph(f"{family.varied}={','.join(values)}: {text}", "  ", "    ")
+    planned = {value: tuning for value, tuning in tunings.items() if tuning.ranges}
+    if planned:
+        lines += ["", *_family_table(family.varied, planned), ""]
+        lines += [line for note in _notes([*planned.values()]) for line in paragraph(note)]
+    for value, tuning in tunings.items():
+        name = f"{family.varied}={value}"
+        lines += ["", f"{name}:", *_refusals(tuning), *_unfinished(tuning)] if not tuning.ranges else []
+        lines += ["", f"{name}:", *_explanation(tuning)] if explain and tuning.ranges else []
+    return "\n".join(lines)
+
+
+# ---- verdict and notes ----
+
+
+def _verdict_lines(tuning: Tuning) -> list[str]:
+    low, high = (format_size(size) for size in tuning.span)
+    stopped = "" if tuning.complete else " (interrupted: not all candidates were tried)"
+    subject = f" on {tuning.topology.name}, {low} to {high}{stopped}"
+    if len(tuning.collectives) == 1:
+        kind = tuning.collectives[0]
+        return paragraph(f"{kind}{subject}: {tuning.verdicts.get(kind, 'nothing could be planned')}", "")
+    texts = _verdict_texts(tuning)
+    title = f"{len(tuning.collectives)} collectives{subject}:"
+    return [*paragraph(title, ""), *(line for text in texts for line in paragraph(text, rest="    "))]
+
+
+def _verdict_texts(tuning: Tuning) -> list[str]:
+    """The verdict for each collective; those with the same one stand together."""
+    kinds_of: dict[str, list[str]] = {}
+    for kind in tuning.collectives:
+        text = tuning.verdicts.get(kind, "nothing could be planned")
+        kinds_of.setdefault(text, []).append(kind)
+    return [f"{', '.join(kinds)}: {text}" for text, kinds in kinds_of.items()]
+
+
+def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
+    """What the columns of the ranges mean, in one line; `dropped`: those that the terminal has no room for."""
+    texts = {"at": "size of the figures", "gap": "time / lower bound", "speedup": ""}
+    library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
+    over = [f"{library} (~1: within model error)"] if library else []
+    for tuning in tunings:
+        if any(r.speedup is not None and not r.over for r in tuning.ranges):
+            over += [name for group in tuning.baselines.values() for name in group]
+    texts["speedup"] = f"over {' or '.join(dict.fromkeys(over))}" if over else ""
+    legend = "; ".join(f"{name}: {text}" for name, text in texts.items() if text and name not in dropped)
+    return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
+
+
+def _notes(tunings: Sequence[Tuning]) -> list[str]:
+    """At most three lines: where the times are from, the use of switches, and what was tried."""
+    notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
+    in_switches = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
+    if in_switches:
+        kinds = ", ".join(dict.fromkeys(r.collective for r in in_switches))
+        uses = uses_text(dict.fromkeys(use for r in in_switches for use in r.candidate.uses))
+        notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
+    count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
+    tried = [f"{count} schedules, all verified"]
+    failed = list(dict.fromkeys(c.planner for t in tunings for c in t.candidates if c.status == "failed"))
+    tried += [f"failed: {', '.join(failed)}"] if failed else []
+    if any(tuning.ended_early or tuning.untried for tuning in tunings):
+        tried.append(words.stopped_text(tunings))
+    return [*notes, f"{'; '.join([*tried, HINT])}."]
+
+
+def _basis_text(tuning: Tuning) -> str:
+    """The model of the times and the hardware that calibrates it."""
+    model = words.model_text(tuning)
+    if tuning.library is not None:
+        costs = tuning.library.costs
+        hardware = [calls.name.upper() for calls in (costs.gpu, costs.network) if calls and calls.calibrated_by]
+        if hardware:
+            partly = "" if {in_short(r.rests_on) for r in tuning.ranges} == {"yes"} else "in part "
+            times = f"{tuning.library.name.upper()}'s times on {' and '.join(hardware)}"
+            return f"{model}, {partly}calibrated by {times}, not by Antiphon's kernels"
+    if all(r.rests_on == NOT_CALIBRATED for r in tuning.ranges):
+        return f"{model} from nominal link speeds; not calibrated by measurements"
+    return model
+
+
+def _losses(tuning: Tuning) -> list[str]:
+    lost = tuning.damage.describe() if tuning.damage is not None else ""
+    return [*([lost] if lost else []), *map(words.loss_text, tuning.losses)]
+
+
+# ---- tables ----
+
+
+def _ranges_table(tuning: Tuning) -> list[str]:
+    """One table, in which each of several collectives has its name above its rows."""
+    kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
+    groups = {kind: _grouped([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
+    head, cells = _cells([group for of_kind in groups.values() for group in of_kind])
+    (top, *body), dropped = fitted_rows(head, cells, LEAST_USEFUL)
+    return [*top, *under_names(groups, body), *_legend([tuning], dropped)]
+
+
+def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
+    """A row per collective, machine and range; only the first row of a machine names it."""
+    groups: dict[str, list[Sequence[Range]]] = {}
+    begins: list[list[str]] = []
+    for kind in dict.fromkeys(kind for tuning in tunings.values() for kind in tuning.collectives):
+        for value, tuning in tunings.items():
+            of_machine = _grouped([r for r in tuning.ranges if r.collective == kind])
+            groups.setdefault(kind, []).extend(of_machine)
+            name = [str(value), str(tuning.topology.ranks)]
+            begins += [name if i == 0 else [".", "."] for i in range(len(of_machine))]
+    head, cells = _cells([group for of_kind in groups.values() for group in of_kind])
+    rows = [[*begin, *row] for begin, row in zip(begins, cells, strict=True)]
+    (top, *body), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
+    return [*top, *under_names(groups, body), *_legend([*tunings.values()], dropped)]
+
+
+def _grouped(ranges: Sequence[Range]) -> list[Sequence[Range]]:
+    """A row for each range; those that follow each other and are left to the library share one."""
+    rows: list[Sequence[Range]] = []
+    for is_served, run in groupby(ranges, lambda r: bool(r.served_by)):
+        group = list(run)
+        rows += [group] if is_served else [[r] for r in group]
     return rows
+
+
+def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the ranges: what to use, and its time; of a library its own choice."""
+    has_library = any(r.over for group in groups for r in group)
+    has_speedup = any(r.speedup is not None for group in groups for r in group)
+    unit, times = time_cells([_time_of(group[-1], group[-1].seconds) for group in groups])
+    rows = []
+    for group, seconds in zip(groups, times, strict=True):
+        r = group[-1]
+        ends = words.ends_text(group[0].start, r.stop)
+        use = [words.use_text(r)] if has_library else []
+        algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
+        gap = words.ratio(None if r.gap is None else _time_of(r, r.gap))
+        speedup = [words.speedup_text(r)] if has_speedup else []
+        rows.append([*ends, *use, algorithm, format_size(r.at), seconds, gap, *speedup])
+    use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
+    return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
+
+
+def _time_of(r: Range, ours: float) -> float:
+    """A time (or gap) of what serves the range: ours, or the library's."""
+    return ours * r.speedup if r.served_by and r.speedup is not None else ours
 
 
 def _gains(tuning: Tuning) -> list[str]:
@@ -112,13 +201,10 @@ def _gains(tuning: Tuning) -> list[str]:
     for gain in tuning.gains:
         planner = f"{gain.planner} for {gain.collective}" if several else gain.planner
         at = format_size(gain.at) if gain.most > 1.0005 else "-"
-        rests = in_short(gain.rests_on)
-        rows.append(
-            [planner, words.options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at, rests]
-        )
-    head = ["choosing", "over", "on average", "at most", "at", CALIBRATED]
-    lines = ["", f"  what choosing {', '.join(tuning.sweep)} by size is worth:", "", *table(head, rows)]
-    lines += [""] if not several else []
+        rows.append([planner, words.options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at])
+    head = ["planner", "over", "mean gain", "largest gain", "at"]
+    lines = ["", f"  Gain from choosing {', '.join(tuning.sweep)} for each size:", "", *table(head, rows)]
+    lines += paragraph("over: the first value of the sweep; mean: geometric, over the sizes")
     for gain in tuning.gains if not several else ():
         best = [f"{words.options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
         unlisted = f", and {len(best) - MAX_SETTINGS} more" if len(best) > MAX_SETTINGS else ""
@@ -126,93 +212,42 @@ def _gains(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
-    """One table, in which each of several collectives has its name above its rows, and what its marks mean."""
-    kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
-    over = _has_library([tuning])
-    rows = {kind: [_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds}
-    (top, *body), marks = _fitting(_head(over), [row for of_kind in rows.values() for row in of_kind])
-    return [*top, *under_names(rows, body)], marks
+# ---- with --explain ----
 
 
-def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[list[str]], list[str]]:
-    """The table, its head and every row as lines, and what its marks mean.
-
-    Its last columns are what calibrates a row, and what its speedup is over. On a narrow terminal a mark replaces them,
-    beside a short form of the first, or alone where that is too wide, too.
-    """
-    if natural_width(head, rows) <= width():
-        return table_rows(head, rows), []
-    columns = head.index("speedup") + 1
-    bases = [_basis_text(row[columns:]) for row in rows]
-    distinct = list(dict.fromkeys(bases))
-    marks = ["*"] if len(distinct) == 1 else [_letters(number) for number in range(len(distinct))]
-    mark = dict(zip(distinct, marks, strict=True))
-    marked = [[*row[:columns], f"{in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, bases, strict=True)]
-    lines = [line for text in distinct for line in paragraph(f"{mark[text]} {text}", rest="    ")]
-    if natural_width([*head[:columns], CALIBRATED], marked) > width():
-        narrow = [[*head[:columns], ""], *([*row[:columns], mark[text]] for row, text in zip(rows, bases, strict=True))]
-        if width() < NARROW:
-            at = head.index("at")
-            narrow = [[*row[:at], *row[at + 1 :]] for row in narrow]
-            lines += paragraph("at: on a wider terminal, or by --json")
-        return table_rows(narrow[0], narrow[1:]), lines
-    return table_rows([*head[:columns], CALIBRATED], marked), lines
+def _explanation(tuning: Tuning) -> list[str]:
+    """How the figures came about, the best of ours in every range, and which candidates are missing and why."""
+    lines = [*_best_of_ours(tuning), ""]
+    notes = [f"time, gap, speedup: {words.WHEN}", f"gap: time over the bound, which {words.bound_text(tuning)}"]
+    if any(tuning.baselines.values()):
+        notes.append(f"speedup: over {words.baseline_text(tuning, {r.collective for r in tuning.ranges})}")
+    lost = _losses(tuning)
+    notes += [*words.use_lines(tuning), *(note for note in words.all_notes(tuning) if note not in lost)]
+    lines += [line for note in notes for line in paragraph(note, rest="    ")]
+    return [*lines, *_unfinished(tuning), *_refusals(tuning), *paragraph(words.stopped_text([tuning]))]
 
 
-def _basis_text(cells: list[str]) -> str:
-    """The last columns of a line in words."""
-    *over, rests_on = cells
-    return f"speedup over {over[0]}; {rests_on}" if over and over[0] != "-" else rests_on
+def _best_of_ours(tuning: Tuning) -> list[str]:
+    """The best plan of every range, also of those left to a library, beside the choice of the library."""
+    has_library = any(r.over for r in tuning.ranges)
+    groups: dict[str, list[Range]] = {}
+    for r in tuning.ranges:
+        groups.setdefault(r.collective, []).append(r)
+    ranges = [r for group in groups.values() for r in group]
+    unit, times = time_cells([r.seconds for r in ranges])
+    head = ["from", "to", "Antiphon's best", "at", f"time {unit}"]
+    head += [*(["library's choice", "speedup"] if has_library else []), "calibrated by"]
+    rows = []
+    for r, seconds in zip(ranges, times, strict=True):
+        over = [r.over or "-", words.ratio(r.speedup)] if has_library else []
+        name, basis = words.candidate_text(r.candidate), r.rests_on.removeprefix("calibrated by ")
+        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), seconds, *over, basis])
+    (top, *body), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
+    return [*top, *under_names(groups, body)]
 
 
-def _letters(number: int) -> str:
-    """a, b, ..., z, aa, ab, ..."""
-    return (_letters(number // 26 - 1) if number > 25 else "") + chr(ord("a") + number % 26)
-
-
-def _head(over: bool) -> list[str]:
-    return [
-        "from", "to", *(["use"] if over else []), "planner", "at", "time", "gap", "speedup",
-        *(["over"] if over else []), "rests on",
-    ]  # fmt: skip
-
-
-def _row(r: Range, over: bool) -> list[str]:
-    planner = f"{r.candidate.planner} {words.options_text(r.candidate.options, r.candidate.variant)}".strip()
-    figures = [format_seconds(r.seconds), words.ratio(r.gap), words.ratio(r.speedup)]
-    use = [words.use_text(r)] if over else []
-    return [
-        *words.ends_text(r),
-        *use,
-        planner,
-        format_size(r.at),
-        *figures,
-        *([r.over or "-"] if over else []),
-        r.rests_on,
-    ]
-
-
-def _has_library(tunings: Iterable[Tuning]) -> bool:
-    """Whether NCCL's own choice is known for any range."""
-    return any(r.over for tuning in tunings for r in tuning.ranges)
-
-
-def _baselines(tuning: Tuning) -> str:
-    if tuning.library is not None:
-        kinds = {r.collective for r in tuning.ranges}
-        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}{how_near(kinds)}"
-    kinds_of: dict[tuple[str, ...], list[str]] = {}
-    for kind, names in tuning.baselines.items():
-        if names:
-            kinds_of.setdefault(names, []).append(kind)
-    if len(kinds_of) == 1:
-        return " or ".join(next(iter(kinds_of)))
-    return "; ".join(f"{', '.join(kinds)}: {' or '.join(names)}" for names, kinds in kinds_of.items())
-
-
-def _unplanned(tuning: Tuning) -> list[str]:
-    """Candidates that failed or timed out, and why; those refused, with reasons only if nothing was planned."""
+def _unfinished(tuning: Tuning) -> list[str]:
+    """Candidates that failed or timed out, and why."""
     lines = []
     for status in ("failed", "timed out"):
         options_by_end: dict[tuple[str, str], list[str]] = {}
@@ -224,24 +259,25 @@ def _unplanned(tuning: Tuning) -> list[str]:
             unlisted = f" and {len(options) - MAX_OPTIONS} more" if len(options) > MAX_OPTIONS else ""
             listed = " | ".join(options[:MAX_OPTIONS]) + unlisted
             lines += paragraph(f"{status}: {f'{subject} {listed}'.strip()}: {reason}", rest="    ")
-    refused: dict[str, str] = {}
-    counts: dict[str, list[int]] = {}  # by planner its refused candidates, and all
+    return lines
+
+
+def _refusals(tuning: Tuning) -> list[str]:
+    """The planners that are not applicable, those with the same reason together."""
+    counts: dict[str, int] = {}  # candidates by planner
+    refused: dict[str, list[str]] = {}  # reasons by planner, one for each refused candidate
     for c in tuning.candidates:
-        count = counts.setdefault(c.planner, [0, 0])
-        count[1] += 1
+        counts[c.planner] = counts.get(c.planner, 0) + 1
         if c.status == "refused" and not c.reason.startswith("it does not plan"):
-            refused.setdefault(c.planner, c.reason)
-            count[0] += 1
-    if refused and tuning.plans:
-        where = "some" if len(tuning.collectives) > 1 else "this"
-        names = [p + (f" ({counts[p][0]} of {counts[p][1]})" if counts[p][0] < counts[p][1] else "") for p in refused]
-        lines += paragraph(f"refused {where}: {', '.join(names)} (--json and --report say why)", rest="    ")
-    if not tuning.plans:
-        planners_by_reason: dict[str, list[str]] = {}
-        for planner, reason in words.decisive_reasons(refused).items():
-            planners_by_reason.setdefault(_without(reason, planner), []).append(planner)
-        for reason, planners in planners_by_reason.items():
-            lines += paragraph(f"refused: {', '.join(planners)}: {reason}", rest="    ")
+            refused.setdefault(c.planner, []).append(c.reason)
+    reasons = {planner: texts[0] for planner, texts in refused.items()}
+    planners_by_reason: dict[str, list[str]] = {}
+    for planner, reason in (reasons if tuning.plans else words.decisive_reasons(reasons)).items():
+        share = f" ({len(refused[planner])} of {counts[planner]})" if len(refused[planner]) < counts[planner] else ""
+        planners_by_reason.setdefault(_without(reason, planner), []).append(planner + share)
+    lines = []
+    for reason, planners in planners_by_reason.items():
+        lines += paragraph(f"not applicable: {', '.join(planners)}: {reason}", rest="    ")
     return lines
 
 

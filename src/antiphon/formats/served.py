@@ -20,4 +20,4 @@ def refuse_served(plan: Plan, format_name: str) -> list[str]:
         f"from {format_size(entry.start)}" + ("" if entry.stop is None else f" to {format_size(entry.stop)}")
         for entry in served
     ]
-    return [f"left to {name}, as ours is not faster: {plan.collective.kind} {', '.join(spans)}"] if served else []
+    return [f"left to {name}, which is as good: {plan.collective.kind} {', '.join(spans)}"] if served else []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from antiphon.select._frontier import Frontier, FrontierPoint, frontier
+    from antiphon.select.candidate import Candidate, Range, Without
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
     from antiphon.select.libraries import NOBODY
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from antiphon.select.proofs import Judged, Proofs, check, judged, prove
     from antiphon.select.sweep import read_sweep
     from antiphon.select.tuner import tune
-    from antiphon.select.tuning import DEFINITIONS, Candidate, Gain, Listed, Range, Setting, Tuning, Without, settings
+    from antiphon.select.tuning import DEFINITIONS, Gain, Listed, Setting, Tuning, settings
     from antiphon.select.uses import uses_of, uses_text
 else:  # a file is loaded when a name of it is used: a machine alone needs a tenth of them
     _FILES = {
         "_frontier": ("Frontier", "FrontierPoint", "frontier"),
+        "candidate": ("Candidate", "Range", "Without"),
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
         "libraries": ("NOBODY",),
@@ -32,7 +34,7 @@ else:  # a file is loaded when a name of it is used: a machine alone needs a ten
         "proofs": ("Judged", "Proofs", "check", "judged", "prove"),
         "sweep": ("read_sweep",),
         "tuner": ("tune",),
-        "tuning": ("DEFINITIONS", "Candidate", "Gain", "Listed", "Range", "Setting", "Tuning", "Without", "settings"),
+        "tuning": ("DEFINITIONS", "Gain", "Listed", "Setting", "Tuning", "settings"),
         "uses": ("uses_of", "uses_text"),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}

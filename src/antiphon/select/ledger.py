@@ -18,8 +18,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
 from antiphon.cost.nccl.choice import NVLS, RING, taken
-from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, error_at
+from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
 from antiphon.cost.nccl.proven import Proven
+from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Damage, Limit, Loss
@@ -27,7 +28,7 @@ from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners,
 from antiphon.select.schedule_cache import Evaluation
 from antiphon.select.sweep import Value
 from antiphon.select.task import OK, REFUSED, AtWork, Context, Done, Limits, Message, Priced, Task
-from antiphon.select.tuning import Candidate, Listed, Range, Tuning, Without
+from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, needs_switches
 from antiphon.units import format_seconds, format_size
 
@@ -273,11 +274,11 @@ class Ledger:
         )  # fmt: skip
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
-        """The library that should serve a size, since by its model ours is not faster; "": use ours."""
+        """The library that should serve a size, since by its model ours is not clearly faster; "": use ours."""
         if self.library is None or not self.compare or not seconds:
             return ""
         baseline_seconds = tuning.baseline(kind, nbytes)
-        is_faster = baseline_seconds is None or baseline_seconds / seconds >= MIN_SPEEDUP
+        is_faster = baseline_seconds is None or is_clearly_faster(kind, nbytes, baseline_seconds / seconds)
         return "" if is_faster else self.library.name
 
     def _find_basis(self, best: Candidate, at: int) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.transform import unjoined
 from antiphon.cost import predict
-from antiphon.cost.nccl.library import MIN_SPEEDUP, library_among
+from antiphon.cost.nccl.library import is_clearly_faster, library_among
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
 from antiphon.options import name_with_options
@@ -60,7 +60,7 @@ def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] 
     library = str(claims.get("reference", "")).upper()
     for runner in _candidates(claims):
         speedup = None if nccl is None else nccl / runner["seconds"]
-        if speedup is not None and speedup < MIN_SPEEDUP:
+        if speedup is not None and not is_clearly_faster(plan.collective.kind, int(claims["at"]), speedup):
             break  # the next are even slower
         substitute = _plan_runner_up(plan, entry, runner)
         if substitute is not None and _fault(plan, substitute, name, options) is None:
@@ -72,10 +72,8 @@ def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] 
             f"{name}: can write neither {best_name} nor a runner-up of it; tune with other planners (--planner)"
         )
     served = replace(entry, claims={**claims, "use": "library", "served_by": claims["reference"]})
-    return (
-        served,
-        f"{best_name} cannot be written, and no runner-up that can be is faster than {library}: left to {library}",
-    )
+    note = f"{best_name} cannot be written, and no runner-up that can be is clearly faster than {library}"
+    return served, f"{note}: left to {library}"
 
 
 def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entry | None:
@@ -125,8 +123,8 @@ def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
     with suppress(AntiphonError):  # no figures of a GPU library here
         library = library_among(plan.topology, [plan.collective])
         nccl = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
-        if library is not None and nccl / alone < MIN_SPEEDUP:
-            return f"; {library.name.upper()}'s own choice is faster than what can be written of it row by row"
+        if library is not None and not is_clearly_faster(plan.collective.kind, nbytes, nccl / alone):
+            return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
     return (
         f"; --option alone=yes writes it row by row, which takes {alone / joined:.3g} times as long at "
         f"{format_size(nbytes)} by the model"

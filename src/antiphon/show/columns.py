@@ -17,6 +17,21 @@ def width() -> int:
     return min(max(shutil.get_terminal_size((ELSEWHERE, 24)).columns, NARROWEST), WIDEST)
 
 
+def time_cells(seconds: Sequence[float | None]) -> tuple[str, list[str]]:
+    """The unit for a column of times, for its head, and the cells: four digits, "-" where there is none.
+
+    >>> time_cells([1.361e-05, None, 0.0136164])
+    ('us', ['13.61', '-', '13616'])
+    """
+    smallest = min((value for value in seconds if value), default=0.0)
+    unit, scale = ("us", 1e-6) if smallest < 1e-3 else ("ms", 1e-3) if smallest < 1 else ("s", 1.0)
+    return unit, ["-" if value is None else _four_digits(value / scale) for value in seconds]
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def natural_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How wide a table is with every row on one line."""
     return 2 + sum(_column_widths([head, *rows])) + 2 * (len(head) - 1)
@@ -29,15 +44,39 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The same, the lines of the head and of every row apart."""
+    lines, _ = _lines_and_excess(head, rows)
+    return lines
+
+
+def fitted_rows(
+    head: Sequence[str], rows: Sequence[Sequence[str]], least_useful: Sequence[str]
+) -> tuple[list[list[str]], list[str]]:
+    """The lines of the head and of every row, and the columns left out: of `least_useful`, in this order, as many as it
+    takes for the table to fit the terminal."""
+    dropped: list[str] = []
+    lines, excess = _lines_and_excess(head, rows)
+    for name in least_useful:
+        if excess <= 0:
+            break
+        if name in head:
+            column = list(head).index(name)
+            head, *rows = ([*row[:column], *row[column + 1 :]] for row in (head, *rows))
+            dropped.append(name)
+            lines, excess = _lines_and_excess(head, rows)
+    return lines, dropped
+
+
+def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], int]:
+    """The lines of the head and of every row, and how many columns they exceed the terminal by."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
-    right = [all(row[i][:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
+    right = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
     texts = [i for i, numbers in enumerate(right) if not numbers]
-    _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
-    return [_lines_of(row, widths, right) for row in cells]
+    excess = _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
+    return [_lines_of(row, widths, right) for row in cells], excess
 
 
-def under_names(rows: Mapping[str, Sequence[Sequence[str]]], lines: Iterable[list[str]]) -> list[str]:
+def under_names(rows: Mapping[str, Sequence[object]], lines: Iterable[list[str]]) -> list[str]:
     """The lines of all rows (of `table_rows`, without the head), each group under its name where there are several."""
     remaining = iter(lines)
     text_lines: list[str] = []
@@ -69,14 +108,16 @@ def _column_widths(cells: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
-def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> None:
-    """Make some columns narrower by `excess` together: down to their longest word, then to its longest part."""
+def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> int:
+    """Make some columns narrower by `excess` together: down to their longest word, then to its longest part. Return
+    what could not be saved."""
     for pattern in (r"\s+", r"\s+|(?<=-)"):
         by_column = zip(*cells, strict=True)
         longest = [max(len(word) for cell in column for word in re.split(pattern, cell)) for column in by_column]
         excess = _narrow_columns(
             widths, columns, [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest], excess
         )
+    return excess
 
 
 def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence[int], excess: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.plan import LIBRARY
-from antiphon.cost.nccl.library import MIN_SPEEDUP
-from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
+from antiphon.cost.nccl.library import how_near
+from antiphon.select import NOBODY, Candidate, Limit, Loss, Range, Tuning
+from antiphon.select.verdict import is_even
 from antiphon.units import format_bandwidth, format_ends
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
@@ -25,30 +26,42 @@ def library_name(served_by: str) -> str:
 
 
 def use_text(r: Range) -> str:
-    """What to use in a range: ours, or the library that is as fast by its model; ours? where the gain is within the
-    error of that model."""
-    if r.served_by:
-        return library_name(r.served_by)
-    return "ours?" if r.over and not r.beyond_error else "ours"
+    """What to use in a range: our plan, or the library where our plan is not clearly faster."""
+    return library_name(r.served_by) if r.served_by else "Antiphon"
+
+
+def speedup_text(r: Range) -> str:
+    """The speedup of our plan; ~1 where it is within the error of the library's model."""
+    return "~1" if is_even(r) else ratio(r.speedup)
 
 
 def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
-    """What the words of `use_text` mean, those that are there; of one collective, or of all."""
+    """What it means that sizes are left to a library, where some are; of one collective, or of all."""
     ranges = [r for r in tuning.ranges if not kind or r.collective == kind]
-    words = {use_text(r) for r in ranges}
-    libraries = sorted({library_name(r.served_by) for r in ranges if r.served_by})
-    lines = [
-        f"use {name}: leave these sizes to it, as by its model ours is not faster (speedup below {MIN_SPEEDUP}x); the "
-        "plan stays in the table for run and verify, what chooses by the table leaves it out"
-        for name in libraries
+    return [
+        f"use {name}: leave these sizes to it; our plan is slower, or faster by less than the error of the model of "
+        "it. The plan stays in the table for run and verify; exports leave it out"
+        for name in sorted({library_name(r.served_by) for r in ranges if r.served_by})
     ]
-    return [*lines, *(["use ours?: faster by less than the error of that model, or of an error that is not known"]
-                      if "ours?" in words else [])]  # fmt: skip
 
 
-def ends_text(r: Range) -> tuple[str, str]:
+def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
+    """What the speedup of these collectives is over; "" where there is none."""
+    if tuning.library is not None:
+        basis = tuning.library.costs.basis()
+        return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{how_near(kinds)}"
+    kinds_of: dict[tuple[str, ...], list[str]] = {}
+    for kind, names in tuning.baselines.items():
+        if names and kind in kinds:
+            kinds_of.setdefault(names, []).append(kind)
+    if len(kinds_of) == 1:
+        return f"{' or '.join(next(iter(kinds_of)))}, as NCCL would do"
+    return "; ".join(f"{', '.join(kinds)}: {' or '.join(names)}" for names, kinds in kinds_of.items())
+
+
+def ends_text(start: int, stop: int) -> tuple[str, str]:
     """From where to where a range goes, exactly; a single size, as the last one may be, has no end of its own."""
-    return format_ends(r.start, r.stop if r.stop > r.start else None)
+    return format_ends(start, stop if stop > start + 1 else None)
 
 
 def assumed_text(assumes: Sequence[str]) -> str:
@@ -105,6 +118,11 @@ def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
     """
     text = ", ".join(f"{key}={_shorten_value(str(value))}" for key, value in options.items())
     return text or (f"#{variant + 1}" if variant else "")
+
+
+def candidate_text(candidate: Candidate) -> str:
+    """A planner and its options as one name."""
+    return f"{candidate.planner} {options_text(candidate.options, candidate.variant)}".strip()
 
 
 def _shorten_value(value: str) -> str:

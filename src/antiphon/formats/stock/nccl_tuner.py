@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology, hosts
-from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, library_here
+from antiphon.cost.nccl.library import Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, planner_of, refuse_subset
@@ -19,6 +19,7 @@ FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
 MAX_CHANNELS = 64
+MIN_SPEEDUP = 1.005  # of NCCL's algorithm over NCCL's own choice, both by the model: less would print as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
@@ -107,7 +108,7 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
     """NCCL's algorithm that does as this entry does, where it gains by NCCL's own model."""
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
-        return Rule("", "ours is not faster")
+        return Rule("", "our plan is not clearly faster")
     if not family or kind not in ABLE[family]:
         return Rule("", NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"

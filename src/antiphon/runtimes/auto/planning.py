@@ -14,8 +14,8 @@ from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.book import Book, make_book
 from antiphon.select import Tuning, plan, tune
+from antiphon.select.candidate import Candidate
 from antiphon.select.libraries import CLASSICS
-from antiphon.select.tuning import Candidate
 from antiphon.units import format_size
 
 # In the order of their importance for training: when the budget ends, the plans made by then are used.

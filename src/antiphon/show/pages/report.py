@@ -11,7 +11,6 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.library import how_near
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning, uses_text
 from antiphon.show.pages._steps import as_script, plan_section
@@ -19,6 +18,7 @@ from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, lin
 from antiphon.show.pictures.heatmap import heatmap_svg
 from antiphon.show.words import (
     all_notes,
+    baseline_text,
     ends_text,
     helped_text,
     library_name,
@@ -27,6 +27,7 @@ from antiphon.show.words import (
     options_text,
     plural,
     ratio,
+    speedup_text,
     stopped_text,
     use_lines,
     use_text,
@@ -241,7 +242,7 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
             f"<small>{options}</small>{uses}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_terms_bar(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
-            f"<td class=n>{ratio(r.speedup)}{over}</td><td>{escape(r.rests_on)}</td></tr>"
+            f"<td class=n>{speedup_text(r)}{over}</td><td>{escape(r.rests_on)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
@@ -249,8 +250,8 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
     note += f" Time is made of {legend}." if shades else ""
     if tuning.library is not None:
-        nccl = f"what its own model holds to be best at that size; {tuning.library.costs.basis()}{how_near((kind,))}"
-    note += f" What NCCL would do: {escape(nccl)}." if names else ""
+        nccl = baseline_text(tuning, (kind,))
+    note += f" Speedups are over {escape(nccl)}." if names else ""
     note += "".join(f"<br>{escape(line)}." for line in use_lines(tuning, kind))
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
@@ -259,7 +260,7 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
 
 
 def _span_text(r: Range) -> str:
-    start, stop = ends_text(r)
+    start, stop = ends_text(r.start, r.stop)
     return start if stop == "-" else f"{start} – {stop}"
 
 

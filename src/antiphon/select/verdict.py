@@ -1,0 +1,85 @@
+"""The verdict of a tuning: which sizes to serve by Antiphon's plans, and which to leave to the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from antiphon.cost.nccl.library import is_within_error
+from antiphon.select.candidate import Range
+from antiphon.units import format_ends, format_size
+
+
+def verdict_of(ranges: Sequence[Range], stand_ins: Sequence[str] = ()) -> str:
+    """One sentence on the ranges of one collective, in order of size; "" where there are none.
+
+    `stand_ins`: the planners that the speedup is over, where the library's own choice is not known.
+    """
+    if not ranges:
+        return ""
+    if any(r.over for r in ranges):
+        return _against_library(ranges)
+    return _against_bound(ranges, stand_ins)
+
+
+def is_even(r: Range) -> bool:
+    """Whether the speedup over the library is within the error of the library's model."""
+    return bool(r.over) and r.speedup is not None and is_within_error(r.collective, r.at, r.speedup)
+
+
+def _against_library(ranges: Sequence[Range]) -> str:
+    library = next(r.reference for r in ranges if r.over).upper()
+    ours = [r for r in ranges if not r.served_by]
+    rivals = [r for r in ranges if r.served_by]
+    is_slower = any(r.speedup is not None and r.speedup < 1 and not is_even(r) for r in rivals)
+    as_good = "as good or better" if is_slower else "as good"
+    if not ours:
+        return f"leave all sizes to {library}, which is {as_good}"
+    speedups = speedups_text([r.speedup for r in ours if r.speedup is not None], library)
+    if not rivals:
+        return f"use Antiphon's plans at all sizes{speedups}"
+    spans = spans_text([(r.start, r.stop, bool(r.served_by)) for r in ranges])
+    return f"use Antiphon's plans {spans}{speedups}; elsewhere {library} is {as_good}"
+
+
+def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
+    """The sizes not left to the library, of ranges (start, stop, is left to the library) in order of size.
+
+    >>> spans_text([(1000, 4000, False), (4000, 8000, False), (8000, 16000, True), (16000, 32000, False)])
+    'from 1KB to 8KB and from 16KB to 32KB'
+    """
+    spans = []
+    for is_left, group in groupby(ranges, lambda row: row[2]):
+        if not is_left:
+            run = list(group)
+            start, stop = run[0][0], run[-1][1]
+            ends = format_ends(start, stop)
+            if stop is None:
+                spans.append(f"from {ends[0]} on")
+            else:
+                spans.append(f"from {ends[0]} to {ends[1]}" if stop > start + 1 else f"at {ends[0]}")
+    return " and ".join(spans)
+
+
+def speedups_text(speedups: Sequence[float], library: str) -> str:
+    """The least and the greatest speedup in brackets: (1.3x to 1.8x over NCCL)."""
+    if not speedups:
+        return ""
+    ends = dict.fromkeys(
+        f"{speedup:.2g}x" if speedup >= 1.1 else f"{speedup:.3g}x" for speedup in (min(speedups), max(speedups))
+    )
+    return f" ({' to '.join(ends)} over {library})"
+
+
+def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
+    """The verdict where there is no library to compare with: how near the lower bound the plans come."""
+    text = "use Antiphon's plans at all sizes"
+    if all(r.gap is not None for r in ranges):
+        largest = max(r.gap for r in ranges if r.gap is not None)
+        text += ": optimal" if largest == 1 else f": within {largest:.3g}x of the lower bound"
+        text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 < largest else ""
+    speedups = [r.speedup for r in ranges if r.speedup is not None]
+    if speedups and stand_ins and max(speedups) != 1:
+        over = " or ".join(stand_ins)
+        text += f"; up to {max(speedups):.3g}x over {over}" if max(speedups) > 1 else f"; {over} is faster"
+    return text
