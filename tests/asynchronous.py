@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.dependencies import Versions, versions
-from antiphon.core.interpret.analysis import Analysis, analyse
+from antiphon.core.interpret import Analysis, analyse
 from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elements_of, take_inputs
 from antiphon.core.interpret.stepwise import new_outputs
 from antiphon.core.schedule import COPY, Schedule

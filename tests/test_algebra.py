@@ -10,6 +10,7 @@ from typing import Any
 import generate
 import numpy as np
 import pytest
+from entries import direct
 from generate_joints import joined_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.transform import compose, merge
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
-from antiphon.planners.classic.direct import direct
 
 LINK = LinkType("link", Fraction(10**9))
 Held = dict[int, frozenset[int]]  # by rank: the contributions that it has of a cell

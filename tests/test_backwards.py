@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from entries import alpha_beta, shallow, trees
 from quick import in_turn
 
 from antiphon.core.collective import Collective
@@ -10,10 +11,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import SharedLimit, Topology
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.planners.shared.rows import machine_for_dual
-from antiphon.planners.trees.shallow import shallow
-from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
 MB = 10**6

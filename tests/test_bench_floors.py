@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from entries import alpha_beta, direct, shallow, trees
 from generate import topology as random_machine
 from quick import in_turn
 
@@ -14,11 +15,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
 from antiphon.core.request import Request
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.classic.direct import direct
-from antiphon.planners.trees.shallow import shallow
-from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"

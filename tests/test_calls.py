@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import calls
 from published import published
 from quick import in_turn
 
@@ -23,11 +24,9 @@ from antiphon.core.topology import LinkType, Topology, build, hosts
 from antiphon.cost import Profile, predict, usual_model
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.library import library_here
-from antiphon.cost.nccl.model import calls
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Invalid, Unsupported
-from antiphon.select import Tuning, plan, tune
-from antiphon.select.parse_request import collective
+from antiphon.select import Tuning, collective, plan, tune
 from antiphon.select.prices import ByLibrary
 from antiphon.select.replay import rests_on
 from antiphon.topologies import topology

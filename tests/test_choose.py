@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import ring
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi_env import Mpi
@@ -15,7 +16,6 @@ from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.plan import Plan
 from antiphon.core.request import Request
 from antiphon.errors import Invalid
-from antiphon.planners.rings.ring import ring
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Functions
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book

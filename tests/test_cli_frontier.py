@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import stubborn_planners
+from entries import ring
 from quick import in_turn
 
 import antiphon
@@ -24,7 +25,6 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
-from antiphon.planners.rings.ring import ring
 from antiphon.select import frontier
 
 Capture = pytest.CaptureFixture[str]

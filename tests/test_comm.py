@@ -23,8 +23,7 @@ from quick import in_turn
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.program import check, decode
-from antiphon.core.program.run import run_program
+from antiphon.core.program import check, decode, run_program
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import alpha_beta, compose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import crossed, in_turn, ordinary
@@ -21,9 +22,7 @@ from antiphon.core.reshape import degrade, relabel, reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.splits import given_split
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged

@@ -24,8 +24,8 @@ from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.program import codec
 from antiphon.core.verify import verify
+from antiphon.cost import Profile, save_profile
 from antiphon.cost.fit import write_measured, write_round_trips
-from antiphon.cost.profile import Profile, save_profile
 from antiphon.registry import call
 from antiphon.runtimes.serve import book
 from antiphon.select import plan

@@ -10,6 +10,7 @@ import generate
 import numpy as np
 import pytest
 from craft import Crafted, number
+from entries import program
 from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import variants
@@ -20,7 +21,7 @@ from antiphon.core.program import encode
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats import emit
-from antiphon.formats.program import both, lower, program
+from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import Engine
 

@@ -16,8 +16,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import load_plan, save_plan
 from antiphon.errors import Invalid, Missing, Unsupported
-from antiphon.formats import emit, export, lacks
-from antiphon.formats.files import write_files
+from antiphon.formats import emit, export, lacks, write_files
 from antiphon.registry import BackendCapabilities, Entry, table
 from antiphon.units import format_size
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import Capture, answer
+from entries import sccl
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -24,7 +25,6 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, NotFound
 from antiphon.planners.synth import one_point
 from antiphon.planners.synth.in_place import find_in_place
-from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Effort
 from antiphon.select import collective

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import colocated_ps, genmodel, gentree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -18,13 +19,10 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.cost import Incast, Profile, as_profile
 from antiphon.cost.genmodel import forms as genmodel_forms
-from antiphon.cost.genmodel.genmodel import genmodel
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.planners.switchtrees.assign import Owned, dealt
 from antiphon.planners.switchtrees.choose import choose
 from antiphon.planners.switchtrees.cost import Cost
-from antiphon.planners.switchtrees.gentree import gentree
 from antiphon.planners.switchtrees.graph import read
 from antiphon.planners.switchtrees.tree import rooted, roots
 from antiphon.planners.switchtrees.types import fans_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import goal
 from generate import Case, cases
 from goal_read import Key, Operation, partner, read
 from hypothesis import given, settings
@@ -17,7 +18,6 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import expand
 from antiphon.errors import Invalid
-from antiphon.formats.goal.write import goal
 from antiphon.select import plan
 
 

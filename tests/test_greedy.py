@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from entries import alpha_beta, greedy
 from generate import able
 from generate import collective as random_collective
 from generate import topology as random_machine
@@ -19,10 +20,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.greedy.bits import any_of, put
-from antiphon.planners.greedy.greedy import greedy
 from antiphon.planners.greedy.hops import hops_of
 from antiphon.planners.greedy.search import Search
 from antiphon.planners.greedy.tasks import task_of

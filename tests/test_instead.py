@@ -4,13 +4,12 @@ import re
 import sys
 
 import pytest
+from entries import greedy, relay
 
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.errors import Unsupported
-from antiphon.planners.greedy.greedy import greedy
 from antiphon.planners.greedy.search import Search
-from antiphon.planners.relations.relay import relay
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import find, table
 from antiphon.topologies import topology

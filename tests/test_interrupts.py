@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from quick import in_turn
 
-from antiphon.cli import run
-from antiphon.cli.signals import Signals
+from antiphon.cli import Signals, run
 from antiphon.select import tuner
 from antiphon.select.task import Done, Priced
 

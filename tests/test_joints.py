@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import goal, piccl_xml
 from generate_joints import Bound, joined_cases
 from hypothesis import given, settings
 from quick import examples
@@ -33,8 +34,6 @@ from antiphon.core.transform import expand, invert, merge, relabel, split, unjoi
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
 from antiphon.errors import Invalid, Unsupported
-from antiphon.formats.goal.write import goal
-from antiphon.formats.piccl.write import piccl_xml
 from antiphon.lower import lowering
 
 LINK = LinkType("nvlink", Fraction(450), 1e-6)

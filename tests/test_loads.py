@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from entries import alpha_beta, calls, critical_path
 from generate import Case, case, cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,10 +25,7 @@ from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds
 from antiphon.core.messages import messages, paths
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
-from antiphon.cost.barriers.alpha_beta import alpha_beta
-from antiphon.cost.barriers.critical_path import critical_path
-from antiphon.cost.nccl.model import calls
-from antiphon.cost.prediction import Predictor
+from antiphon.cost import Predictor
 from antiphon.cost.steps import latencies_of
 from antiphon.errors import Invalid
 from antiphon.topologies import topology

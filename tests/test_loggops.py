@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loggp_build import DELTA, FIDELITIES, PER_HOST, delta, figures, graph, planned, topology_of, with_figures
@@ -19,7 +20,7 @@ from test_loggp import messages_of, nodes_of
 
 import antiphon
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
 from antiphon.errors import Invalid, Unsupported
 

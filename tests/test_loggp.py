@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from entries import loggp
 from generate import case as random_case
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ from antiphon.cost import Level, LogGP, Profile
 from antiphon.cost.loggp import state as engine
 from antiphon.cost.loggp.event_loop import simulate
 from antiphon.cost.loggp.heap import new_queue, put, take
-from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import loggp
 from generate import case as random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile, load_profile, prepare, save_profile, simulate
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp.forms import kring, recmult
-from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
 from antiphon.errors import Invalid
 from antiphon.select import plan

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import loggp
 from generate import Case, case, cases
 from goal_read import read_goal
 from hypothesis import example, given, settings
@@ -21,7 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Incast, Level, LogGP, Profile, chrome_trace, prepare
-from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
 from antiphon.formats.piccl.readers import read_schedule

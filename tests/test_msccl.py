@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msccl_cases as cases
 import pytest
+from entries import msccl_xml
 from quick import in_turn
 
 import antiphon
@@ -19,7 +20,7 @@ from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.msccl import write
 from antiphon.formats.msccl.code import codes_of
 from antiphon.formats.msccl.read import Algorithm, read_msccl
-from antiphon.formats.msccl.write import bytes_of, msccl_xml, xml_of
+from antiphon.formats.msccl.write import bytes_of, xml_of
 from antiphon.lower.blocks.blocks import Row, blocks, part_reductions
 from antiphon.lower.blocks.place import Limits
 from antiphon.lower.machine.judge import judge

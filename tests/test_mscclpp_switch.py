@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import mscclpp_json
 from quick import in_turn
 
 import antiphon
@@ -23,7 +24,6 @@ from antiphon.formats.foreign import reader_of
 from antiphon.formats.lint.form import Call
 from antiphon.formats.lint.mscclpp import MSCCLPP
 from antiphon.formats.mscclpp.read import plan_of
-from antiphon.formats.mscclpp.write import mscclpp_json
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from entries import trees
 from generate import topology as random_machine
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
 from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, pack_by_cuts
 from antiphon.planners.trees.to_schedule import Tree
-from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
 NEAR = Fraction(97, 100)  # rounding to parts loses some

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_runs import run_local
@@ -20,7 +21,6 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.loggp.loggp import loggp
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.radix.lanes import near_root
 from antiphon.planners.radix.mixed import core_of, factors_up_to, power_below

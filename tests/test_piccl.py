@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import piccl_xml
 from generate import Case, cases
 from hypothesis import given, settings
 from loggp_build import level_of
@@ -25,7 +26,6 @@ from antiphon.cost import Level, LogGP, Profile, load_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import export
 from antiphon.formats.piccl.readers import figures_text, read_figures, read_schedule, read_topology
-from antiphon.formats.piccl.write import piccl_xml
 from antiphon.select import plan
 from antiphon.topologies import topology
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from entries import alpha_beta, flows
 from generate import able
 from generate import collective as random_collective
 from generate import topology as random_machine
@@ -20,10 +21,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.flows.descent import descended
-from antiphon.planners.flows.flows import flows
 from antiphon.planners.flows.program import FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.topologies import topology

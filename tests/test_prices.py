@@ -21,8 +21,8 @@ from antiphon.cost.nccl.library import library_here
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError
+from antiphon.select import collective
 from antiphon.select.limits import Limit
-from antiphon.select.parse_request import collective
 from antiphon.select.prices import ByLibrary, ByPlans
 from antiphon.topologies import topology
 

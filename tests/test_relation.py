@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from entries import relay
 from generate import KINDS_AND_CUSTOM, case
 from generate import collective as random_collective
 from generate import topology as random_machine
@@ -26,7 +27,6 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.relations.relay import relay
 from antiphon.planners.relations.sums import sum_of
 from antiphon.topologies import topology
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import relay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_runs import run_local
@@ -18,7 +19,7 @@ from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
-from antiphon.planners.relations.relay import PIECES, SHARED, relay
+from antiphon.planners.relations.relay import PIECES, SHARED
 from antiphon.select import measure
 from antiphon.topologies import topology
 

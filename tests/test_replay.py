@@ -12,7 +12,7 @@ from replay_traces import read_job
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cost.profile import Profile
+from antiphon.cost import Profile
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Item, Job, ProcessGroup
 from antiphon.cost.replay.steps import follow

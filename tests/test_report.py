@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from entries import ring
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -23,7 +24,6 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.cost import step_times
-from antiphon.planners.rings.ring import ring
 from antiphon.select import Tuning, tune
 from antiphon.show.pages import flow
 from antiphon.show.pictures.chart import chart_svg, frame_of

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_runs import run_local
@@ -21,7 +22,6 @@ from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.loggp.loggp import loggp
 from antiphon.errors import Invalid
 from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import around

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from entries import sccl
 from quick import examples, in_turn
 from sccl_cases import case
 from test_sccl_canonical import Watched, shuffled
@@ -26,7 +27,6 @@ from antiphon.planners.synth import cache as caching
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.cache import Cache, Kept, cache_for_option, is_algorithm
 from antiphon.planners.synth.canonical import pose_canonically
-from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer
 from antiphon.select import collective

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import sccl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn, some
@@ -21,14 +22,13 @@ from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.renaming import Naming, renamed, renamed_dual
 from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
-from antiphon.core.transform.renaming import relabel_collective
+from antiphon.core.transform import relabel_collective
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
 from antiphon.planners.synth.canonical import pose_canonically
 from antiphon.planners.synth.frontier import Limits, find_frontier
-from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.select import collective
 from antiphon.topologies import topology

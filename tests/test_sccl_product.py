@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 import quick
+from entries import sccl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -19,7 +20,6 @@ from antiphon.core.reshape import join, relabel
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth.product import by_product, factor_machine
-from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Findings
 from antiphon.planners.synth.task import rounds_of, schedule_of
 

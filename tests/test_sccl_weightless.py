@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import sccl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
@@ -22,7 +23,6 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.synth.sccl import sccl
 from antiphon.select import frontier
 from antiphon.select.proofs import certified
 from antiphon.topologies import topology

@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 import pytest
+from entries import sccl as synthesize
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
@@ -13,7 +14,6 @@ from antiphon.errors import EffortSpent, TimedOut
 from antiphon.planners.synth import auto, purse
 from antiphon.planners.synth import sccl as sccl_planner
 from antiphon.planners.synth.auto import Solved, decide_candidate
-from antiphon.planners.synth.sccl import sccl as synthesize
 from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
 from antiphon.topologies import topology

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from entries import alpha_beta, shallow
 from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import example, given, settings
@@ -18,10 +19,9 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.bounded import SPENT, Machine, pack_bounded, symmetries_fixing_root
-from antiphon.planners.trees.shallow import quick_links, shallow
+from antiphon.planners.trees.shallow import quick_links
 from antiphon.planners.trees.to_schedule import Mirrored, spread_trees
 from antiphon.topologies import topology
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import generate
 import numpy as np
 import pytest
+from entries import direct
 from generate import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,6 @@ from antiphon.core.transform import (
 )
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.classic.direct import direct
 
 LINK = LinkType("link", Fraction(10**9))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import alpha_beta, blink, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
@@ -21,12 +22,9 @@ from antiphon.core.reshape import degrade, keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.shared.pipelining import best_pieces
-from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.blink_packing import split_by_rate
-from antiphon.planners.trees.trees import trees
 from antiphon.select import prove
 
 GB = 10**9

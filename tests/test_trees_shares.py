@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from entries import trees
 from quick import in_turn
 
 import antiphon
@@ -18,7 +19,6 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.rows import schedule_of
 from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS
-from antiphon.planners.trees.trees import trees
 from antiphon.select import check
 from antiphon.topologies import topology
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stubborn_planners
+from entries import blink, compose
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
@@ -25,8 +26,6 @@ from antiphon.core.serialize import dumps
 from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.planners.compose.compose import compose
-from antiphon.planners.trees.blink import blink
 from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.ranges import Key, runs, winners, worth_keeping

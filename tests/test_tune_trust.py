@@ -14,6 +14,7 @@ from typing import Any
 import igraph
 import numpy as np
 import pytest
+from entries import multi_ring
 from generate import Case, cases
 from hypothesis import given
 from quick import in_turn
@@ -21,10 +22,9 @@ from quick import in_turn
 import antiphon
 from antiphon import registry
 from antiphon.core import loads
-from antiphon.core.bounds import bound
+from antiphon.core.bounds import bound, needs_of
 from antiphon.core.bounds import latency_seconds as module
 from antiphon.core.bounds.latency_seconds import quickest
-from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
@@ -33,7 +33,6 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, TimedOut, Unsupported
-from antiphon.planners.rings.multi_ring import multi_ring
 from antiphon.registry import Entry, PlannerCapabilities, find
 from antiphon.select import Tuning, collective, pool, tune, tuner
 from antiphon.select import task as _task

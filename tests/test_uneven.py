@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from entries import alpha_beta, flows
 from generate import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,9 +20,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.flows.flows import flows
 from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, stage_plans
 from antiphon.planners.shared.uneven import Sizes, Uneven
 from antiphon.registry import find

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from entries import alpha_beta
 from generate import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from antiphon.core.schedule import COPY, Schedule
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.planners.shared import pipelining
 from antiphon.planners.shared.hop_timing import Flow, Hops, Waits, classify_hops
