@@ -91,7 +91,7 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     table = tmp_path / "table.json"
     save_plans(table, {"allreduce": two_ranges(), "gather": gather()}, table=True)
     path = tmp_path / "all.csv"
-    common = ["bench", str(table), "--on", "fake", "-b", "8", "-e", "9KB", "-f", "32"]
+    common = ["bench", str(table), "--on", "fake", "--nbytes", "8:8KiB:32"]
     assert run([*common, "--csv", str(path)]) == 0
     out = capfd.readouterr().out
     lines = [line for line in out.splitlines() if not line.startswith("#") and line]
@@ -106,9 +106,9 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert len(cells) == 12
     assert [cell["in_place"] for cell in cells[:2]] == ["False", "True"]
     assert float(cells[0]["over_library"]) == pytest.approx(0.5)
-    assert run([*common, "--collective", "gather", "--json"]) == 0
+    assert run(["bench", f"{table}:gather", *common[2:], "--json"]) == 0
     assert [row["collective"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gather"] * 6
-    assert run([*common, "--collective", "reduce"]) == 2
+    assert run(["bench", f"{table}:reduce", *common[2:]]) == 2
     assert "did you mean" in capfd.readouterr().err
 
 
@@ -146,8 +146,8 @@ def test_long_work_says_in_a_log_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     common = ["allreduce", "full:ranks=4", "--on", "fake", "--planner", "direct"]
-    tune = ["tune", *common, "--nbytes", "1KB:8KB", "--factor", "8", "--workers", "1"]
-    bench = ["bench", *common, "-b", "8", "-e", "64"]
+    tune = ["tune", *common, "--nbytes", "1KB:8KB:8", "--workers", "1"]
+    bench = ["bench", *common, "--nbytes", "8:32:4"]
     monkeypatch.setattr("antiphon.cli.planning.EVERY", 0.0)
     assert run(tune) == run(bench) == 0
     err = capfd.readouterr().err
@@ -160,7 +160,7 @@ def test_long_work_says_in_a_log_how_far_it_is(
 
 def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"
-    common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "-b", "1KB", "-e", "4KB", "--planner"]
+    common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "--nbytes", "1KB:4KB", "--planner"]
     assert run([*common, "ring", "--option", "directions=1", "--fit", str(path)]) == 0
     assert [(one.plan.name, one.ranks, one.nbytes) for one in read_measured(path)] == [
         ("ring", 4, 1000),
@@ -180,18 +180,15 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
     [
         ("foo", "no such file"),
         ("allreduce full:ranks=4 --on nowhere", "nowhere"),
-        ("allreduce full:ranks=4 -b 8 -e 4", "smaller size"),
         ("allreduce full:ranks=4 --planner rong", "did you mean 'ring'"),
         ("allreduce full:ranks=4 --option pieces=2", "name it"),
         ("allreduce full:ranks=4 -d object", "data type"),
         ("allreduce full:ranks=4 -o xor", "xor"),
         ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
-        ("allreduce full:ranks=4 -r 1", "has no root"),
-        ("allreduce full:ranks=4 -f 1", "-f"),
-        ("allreduce full:ranks=4 --nbytes 1KB -b 8", "-b: --nbytes says already which sizes"),
-        ("allreduce full:ranks=4 --nbytes 1KB:1MB:2 -f 4", "-f: --nbytes names a factor already"),
-        ("allreduce full:ranks=4 -b 1MB -e 1KB", "-e 1KB: is less than -b 1MB"),
-        ("allreduce full:ranks=4 --mpiexec mpirun", "--mpiexec: means nothing to --on fake"),
+        ("allreduce:root=1 full:ranks=4", "has no root"),
+        ("allreduce full:ranks=4 --nbytes 8:64:1", "a factor from 2"),
+        ("allreduce full:ranks=4 --nbytes 1MB:1KB", "the range '1MB:1KB' is empty"),
+        ("allreduce full:ranks=4 --on fake:mpiexec=mpirun", "unknown option of runtime fake 'mpiexec'"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -433,7 +430,7 @@ def test_a_group_leaves_to_the_library_what_was_not_measured(monkeypatch: pytest
 def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     common = ["tune", "all", "full:ranks=4", "--planner", "ring", "--planner", "direct"]
-    own = ["--on", "fake", "--nbytes", "1KB:64KB", "--factor", "8", "-o", str(path), "--workers", "1"]
+    own = ["--on", "fake", "--nbytes", "1KB:64KB:8", "-o", str(path), "--workers", "1"]
     assert run([*common, *own]) == 0
     out = capfd.readouterr().out
     assert "measured on fake" in out
@@ -444,8 +441,8 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "--report" in capfd.readouterr().err
     assert run([*common, "--on", "nowhere"]) == 2
     capfd.readouterr()
-    assert run([*common, "--factor", "8"]) == 2
-    assert "--factor: is for measuring" in capfd.readouterr().err
+    assert run([*common, "--iterations", "8"]) == 2
+    assert "--iterations: is for measuring" in capfd.readouterr().err
 
 
 # ---- under MPI ----
@@ -455,7 +452,7 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
 def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> None:
     """Started here, the commands start the processes; under mpiexec they are the processes."""
     table = tmp_path / "table.json"
-    tune = "tune allreduce full:ranks=2 --planner ring --planner direct --nbytes 1KB:32KB --factor 32 --iterations 3"
+    tune = "tune allreduce full:ranks=2 --planner ring --planner direct --nbytes 1KB:32KB:32 --iterations 3"
     done = antiphon_under([], openmpi, [*tune.split(), "--on", "mpi", "-o", str(table)])
     assert done.returncode == 0, done.stderr
     below, *measured, above = json.loads(table.read_text())["entries"]
@@ -463,7 +460,7 @@ def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> 
     assert all(one["claims"]["served_by"] == "library" for one in (below, above))
     assert all(one["claims"]["reference_seconds"] > 0 for one in measured)
     assert {one["claims"]["measured_on"] for one in measured} == {"mpi"}
-    bench = ["bench", str(table), "-b", "1KB", "-e", "32KB", "-f", "32", "-n", "3", "-w", "1", "--json"]
+    bench = ["bench", str(table), "--nbytes", "1KB:32KB:32", "-n", "3", "-w", "1", "--json"]
     done = antiphon_under(openmpi.mpiexec(2), openmpi, bench)
     assert done.returncode == 0, done.stderr
     check_rows(json.loads(done.stdout)["rows"])
@@ -494,9 +491,9 @@ def test_bench_under_mpich(mpich: mpi_env.Mpi) -> None:
 @pytest.mark.skipif(find_spec("torch") is None or shutil.which("cc") is None, reason="needs torch and a compiler")
 def test_bench_under_pytorch(capfd: pytest.CaptureFixture[str]) -> None:
     common = ["bench", "allreduce", "full:ranks=2", "--planner", "direct", "--on", "torch"]
-    assert run([*common, "-b", "1KB", "-e", "32KB", "-f", "32", "-n", "2", "-w", "1", "--json"]) == 0
+    assert run([*common, "--nbytes", "1KB:32KB:32", "-n", "2", "-w", "1", "--json"]) == 0
     check_rows(json.loads(capfd.readouterr().out)["rows"])
-    group = ["bench", "allgather", "ring:ranks=4", "--ranks", "0,2", "--planner", "relay"]
+    group = ["bench", "allgather:ranks=0,2", "ring:ranks=4", "--planner", "relay"]
     assert run([*group, "--on", "torch", "-b", "8", "-e", "8"]) == 2
     assert "among all ranks" in capfd.readouterr().err
 

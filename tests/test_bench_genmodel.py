@@ -108,7 +108,7 @@ def test_a_wrong_result_is_told(fake: None, monkeypatch: pytest.MonkeyPatch) -> 
         ({"sizes": [3]}, "sizes from 4 bytes"),
         ({"plans": ["cpx"]}, "unknown plan"),
         ({"iterations": 0}, "iterations"),
-        ({"mpiexec": "mpirun"}, "--mpiexec: means nothing to --on fake"),
+        ({"mpiexec": "mpirun"}, "mpiexec: means nothing to runtime fake"),
     ],
 )
 def test_impossible_wishes_are_refused(fake: None, wish: dict[str, Any], complaint: str) -> None:

@@ -144,7 +144,7 @@ def test_lost_data_is_told(fake: Machine, monkeypatch: pytest.MonkeyPatch) -> No
         ({"sizes": [2**30], "n": 64}, "at most 4GiB together"),
         ({"iterations": 0}, "iterations"),
         ({"repetitions": 0}, "repetitions"),
-        ({"mpiexec": "mpirun"}, "--mpiexec: means nothing to --on fake"),
+        ({"mpiexec": "mpirun"}, "mpiexec: means nothing to runtime fake"),
     ],
 )
 def test_impossible_wishes_are_refused(fake: Machine, wish: dict[str, Any], complaint: str) -> None:

@@ -81,7 +81,7 @@ def test_a_build_that_is_ended_leaves_nothing(cache: Path, tmp_path: Path, numbe
     compiler = a_compiler(
         tmp_path, f"trap 'rm -f {tmp_path}/part; exit 1' TERM; touch {tmp_path}/part; sleep 60 & wait"
     )
-    process = subprocess.Popen([*MAIN, "--compiler", compiler], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(MAIN, env={**os.environ, "MPICC": compiler}, stderr=subprocess.PIPE, text=True)
     wait_for((tmp_path / "part").exists)
     assert len(list(cache.rglob("tmp*.so"))) == 1
     process.send_signal(number)
@@ -93,7 +93,8 @@ def test_a_build_that_is_ended_leaves_nothing(cache: Path, tmp_path: Path, numbe
 
 
 def test_what_a_killed_build_left_is_removed_by_the_next(cache: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen([*MAIN, "--compiler", a_compiler(tmp_path, f"touch {tmp_path}/part; exec sleep 3")])
+    compiler = a_compiler(tmp_path, f"touch {tmp_path}/part; exec sleep 3")
+    process = subprocess.Popen(MAIN, env={**os.environ, "MPICC": compiler})
     wait_for((tmp_path / "part").exists)
     process.kill()
     process.wait()

@@ -31,7 +31,7 @@ def a_plan(capsys: Capture, name: str = "plan.json", *more: str) -> dict[str, An
 
 
 def test_lists(capsys: Capture) -> None:
-    assert {"ring", "full", "dgx1v"} <= {row["name"] for row in answer(capsys, "topology", "list")}
+    assert {"ring", "full", "dgx1v"} <= {row["name"] for row in answer(capsys, "list", "topologies")}
     planners = {row["name"]: row for row in answer(capsys, "list", "planners")}
     assert {"allgather", "reducescatter", "allreduce", "broadcast"} <= set(planners["ring"]["collectives"])
     assert len(planners) >= 12
@@ -95,7 +95,7 @@ def test_topology_json_is_a_topology(capsys: Capture) -> None:
     Path("mine.json").write_text(json.dumps(first))
     assert answer(capsys, "topology", "show", "mine.json") == first
     assert answer(capsys, "bound", "allgather", "mine.json")["bandwidth"]["inverse"] == "7/6"
-    assert run(["topology", "show", "dgx1v", "--svg", "mine.svg"]) == 0
+    assert run(["topology", "show", "dgx1v", "--picture", "mine.svg"]) == 0
     assert Path("mine.svg").read_text().startswith("<svg")
 
 
@@ -105,7 +105,7 @@ def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Captur
         assert run(arguments) == 0
         return capsys.readouterr().out
 
-    asked = ["broadcast", "star:ranks=4", "--root", "1", "--only", "0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
+    asked = ["broadcast:root=1", "star:ranks=4", "--only", "0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
     line = "  better:    no planner was named; to try all:"
     told = said("plan", *asked)
     assert "times the time of the bound" in told
@@ -125,7 +125,7 @@ def test_same_input_same_plan(capsys: Capture) -> None:
 
 
 def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> None:
-    group = ("allreduce", "dgx1v", "--planner", "relay", "--ranks", "1,4,5,6")
+    group = ("allreduce:ranks=1,4,5,6", "dgx1v", "--planner", "relay")
     small, large = (answer(capsys, "plan", *group, "--nbytes", size) for size in ("1KB", "1GB"))
     assert small["steps"] < 10
     assert large["steps"] > 100
@@ -183,15 +183,15 @@ def test_sizes_and_steps_are_said_well(capsys: Capture) -> None:
 
 
 def test_allocations_and_groups_keep_the_numbers(capsys: Capture) -> None:
-    answer(capsys, "plan", "broadcast", "dgx1v", "--only", "0,3,4,7", "--root", "4", "-o", "four.json")
+    answer(capsys, "plan", "broadcast:root=4", "dgx1v", "--only", "0,3,4,7", "-o", "four.json")
     plan = json.loads(Path("four.json").read_text())
     schedule = plan["entries"][0]["schedule"]
     assert set(schedule["src"]) | set(schedule["dst"]) == {0, 3, 4, 7}
     assert answer(capsys, "run", "four.json", "--nbytes", "1KB")["rows"][0]["correct"]
     alone = answer(capsys, "bound", "allgather", "dgx1v", "--only", "0,1,2")["bandwidth"]
-    relayed = answer(capsys, "bound", "allgather", "dgx1v", "--ranks", "0,1,2")["bandwidth"]
+    relayed = answer(capsys, "bound", "allgather:ranks=0,1,2", "dgx1v")["bandwidth"]
     assert eval(alone["inverse"]) > eval(relayed["inverse"])
-    assert "--only keeps" in complaint(capsys, "bound", "allgather", "dgx1v", "--only", "0-2", "--ranks", "0,5")
+    assert "--only keeps" in complaint(capsys, "bound", "allgather:ranks=0,5", "dgx1v", "--only", "0-2")
 
 
 def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
@@ -225,12 +225,12 @@ def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
         ("plan allreduce dgx1v --planner rign", "did you mean 'ring'"),
         ("plan allreduce dgx1v --option ordre=1", "did you mean 'order'"),
         ("plan allreduce dgx1v --option order", "key=value"),
-        ("plan broadcast dgx1v --root 8", "out of range"),
-        ("plan broadcast dgx1v --root -1", "out of range"),
+        ("plan broadcast:root=8 dgx1v", "out of range"),
+        ("plan broadcast:root=-1 dgx1v", "root: expected ranks such as"),
         ("plan alltoall dgx1v --planner recursive-doubling", "recursive-doubling does not plan alltoall"),
         ("plan allreduce dgx1v --only 3", "at least 2 ranks"),
-        ("plan allreduce dgx1v --ranks 1,1", "twice"),
-        ("plan allreduce dgx1v --ranks 0,99", "out of range"),
+        ("plan allreduce:ranks=1,1 dgx1v", "twice"),
+        ("plan allreduce:ranks=0,99 dgx1v", "out of range"),
         ("plan allreduce dgx1v --only 0,99", "out of range"),
         ("plan allreduce ring:ranks=8,latency=-4", "cannot read"),
         ("plan allreduce ring:ranks=99999999999", "ranks"),
@@ -242,12 +242,12 @@ def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
         ("lab up", "Missing argument"),
-        ("lab run dgx1v --nbytes 1KB", "a machine takes -- COMMAND"),
+        ("lab run", "for a plan: antiphon run PLAN --on lab"),
         ("lab run dgx1v -- no-such-program", "no-such-program: no such program"),
         ("plan", "see antiphon plan --help"),
         ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
         ("plan allreduce dgx1v --budget 0", "greater than 0"),
-        ("bench allreduce full:ranks=4 -b", "see antiphon bench --help"),
+        ("bench allreduce full:ranks=4 -n", "see antiphon bench --help"),
         ("plan allreduce dgx1v --frobnicate", "No such option"),
         ("frobnicate", "No such command"),
     ],
@@ -259,7 +259,8 @@ def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
 def test_bad_runs(capsys: Capture) -> None:
     a_plan(capsys)
     for more, says in [
-        ("--nbytes 1KB --on torch --scale 1", "means nothing to --on torch"), ("--nbytes 1KB --on mars", "unknown"),
+        ("--nbytes 1KB --on torch:scale=1", "unknown option of runtime torch 'scale'"),
+        ("--nbytes 1KB --on mars", "unknown"),
         ("--nbytes 1KB --dtype flaot32", "float32"),
         ("--nbytes 1KB --op summ", "sum"), ("--nbytes -5", "cannot read"), ("--nbytes 1KB --repeat 0", "repeat"),
     ]:  # fmt: skip

@@ -118,9 +118,9 @@ def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
     assert run(["plan", "gather", "ring:ranks=3", "--planner", "ring", "-o", "gather.json"]) == 0
     capsys.readouterr()
     for more in ([], ["--trace", "trace.json"]):
-        rows = answer(capsys, "predict", "table.json", "--nbytes", "2KB", "--collective", "gather", *more)["rows"]
+        rows = answer(capsys, "predict", "table.json:gather", "--nbytes", "2KB", *more)["rows"]
         assert rows == answer(capsys, "predict", "gather.json", "--nbytes", "2KB", *more)["rows"]
-        assert "choose one by --collective" in complaint(capsys, "predict", "table.json", "--nbytes", "2KB", *more)
+        assert "choose one by FILE:COLL" in complaint(capsys, "predict", "table.json", "--nbytes", "2KB", *more)
 
 
 def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(capsys: Capture) -> None:

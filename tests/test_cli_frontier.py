@@ -60,7 +60,7 @@ def complaint(capsys: Capture, *arguments: str, code: int) -> str:
 
 
 def test_points_of_the_dgx1(capsys: Capture) -> None:
-    found = answer(capsys, "frontier", "allgather", MACHINE, "--k", "4", "-o", "plan.json")
+    found = answer(capsys, "frontier", "allgather", MACHINE, "--option", "k=4", "-o", "plan.json")
     assert [(p["chunks"], p["steps"], p["rounds"], p["proof"]) for p in found["points"]] == [
         (2, 2, 3, "proved-optimal"), (6, 3, 7, "proved-optimal"),
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, i
 
 @pytest.mark.slow
 def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> None:
-    found = answer(capsys, "frontier", "allreduce", MACHINE, "--steps", "6")
+    found = answer(capsys, "frontier", "allreduce", MACHINE, "--option", "steps=6")
     by_steps = {(p["chunks"], p["steps"]): p for p in found["points"]}
     assert by_steps[2, 2]["proof"] == "best-found-in-budget"
     half = by_steps[16, 4]
@@ -126,7 +126,7 @@ def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> N
     assert "halves" in half["meaning"]
     whole = by_steps[48, 6]  # at the bound: proved of any allreduce
     assert (whole["proof"], whole["least_ratio"], whole["ratio"]) == ("proved-optimal", "7/24", "7/24")
-    said = text(capsys, "frontier", "allreduce", MACHINE, "--steps", "4")
+    said = text(capsys, "frontier", "allreduce", MACHINE, "--option", "steps=4")
     assert "proved-optimal, of halves" in said
     assert "no allgather with S = 2 has R/C below 3/2" in said
     assert "An allreduce that is made otherwise may be better" in said
@@ -134,7 +134,7 @@ def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> N
 
 @pytest.mark.slow
 def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
-    said = text(capsys, "frontier", "broadcast", MACHINE, "--root", "1", "--steps", "3")
+    said = text(capsys, "frontier", "broadcast:root=1", MACHINE, "--option", "steps=3")
     assert "no broadcast has S below 2: rank 1 is 2 steps from rank 4" in said
     assert "no broadcast with S = 2 has R/C below 1 " in said
     assert "no broadcast at all has R/C below 1/6: rank 1 can send out only 150 GB/s" in said
@@ -145,7 +145,7 @@ def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
 def test_groups_and_parts_of_machines(capsys: Capture) -> None:
     here = answer(capsys, "frontier", "allgather", MACHINE, "--only", "0-3")
     assert here["points"][0]["steps"] == 1
-    group = answer(capsys, "frontier", "allgather", "line:ranks=5", "--ranks", "0,2,4", "--steps", "4")
+    group = answer(capsys, "frontier", "allgather:ranks=0,2,4", "line:ranks=5", "--option", "steps=4")
     assert [p["steps"] for p in group["points"]] == [4]
 
 
@@ -168,7 +168,7 @@ def test_in_python_the_same() -> None:
 
 @pytest.mark.slow
 def test_progress_is_on_stderr(capsys: Capture) -> None:
-    assert run(["frontier", "reducescatter", MACHINE, "--steps", "2"]) == 0
+    assert run(["frontier", "reducescatter", MACHINE, "--option", "steps=2"]) == 0
     err = capsys.readouterr().err
     assert "planned as an allgather of the machine with all links turned" in err
     assert "trying C = 2, S = 2, R = 3; R/C >= 3/2 is proved" in err
@@ -179,7 +179,9 @@ def test_any_planner_has_a_frontier_of_its_own(capsys: Capture) -> None:
     found = answer(capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "ring")
     (point,) = found["points"]
     assert (point["proof"], point["least_ratio"]) == ("proved-optimal", "3/2")  # by the bound alone
-    assert "no option k" in complaint(capsys, "frontier", "allgather", MACHINE, "--planner", "ring", "--k", "4", code=2)
+    assert "no option k" in complaint(
+        capsys, "frontier", "allgather", MACHINE, "--planner", "ring", "--option", "k=4", code=2
+    )
 
 
 # ---- one point, or why there is none ----
@@ -187,7 +189,7 @@ def test_any_planner_has_a_frontier_of_its_own(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("how", [["--chunks", "6"], ["--option", "chunks=6"]])
 def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how: list[str]) -> None:
-    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--steps", "2", "--rounds", "7", *how]
+    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--option", "steps=2", "--option", "rounds=7", *how]
     said = text(capsys, *wish, code=1)
     assert "no algorithm with S = 2 and R/C below 3/2 exists" in said
     assert "the chunks of one part must pass 12 times, and a round has room for 8" in said
@@ -198,7 +200,19 @@ def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how
 
 
 def test_a_point_that_can_be_is_planned(capsys: Capture) -> None:
-    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--steps", "3", "--rounds", "7", "--chunks", "6"]
+    wish = [
+        "plan",
+        "allgather",
+        MACHINE,
+        "--planner",
+        "sccl",
+        "--option",
+        "steps=3",
+        "--option",
+        "rounds=7",
+        "--option",
+        "chunks=6",
+    ]
     found = answer(capsys, *wish, "-o", "plan.json")
     assert (found["chunks"], found["steps"], found["rounds"]) == (6, 3, 7)
     assert (found["optimality"], found["proof"]) == ("proved-optimal", "bandwidth")
@@ -213,11 +227,13 @@ def test_without_a_point_the_best_of_the_frontier(capsys: Capture) -> None:
 
 
 def test_fewer_steps_than_the_distance(capsys: Capture) -> None:
-    said = complaint(capsys, "frontier", "allgather", MACHINE, "--steps", "1", code=1)
+    said = complaint(capsys, "frontier", "allgather", MACHINE, "--option", "steps=1", code=1)
     assert "has S = 1 or less: rank 5 is 2 steps from rank 0" in said
 
 
-@pytest.mark.parametrize("wrong", [["--k", "-1"], ["--steps", "0"], ["--memory", "0"], ["-o", "nowhere/plan.json"]])
+@pytest.mark.parametrize(
+    "wrong", [["--option", "k=-1"], ["--option", "steps=0"], ["--option", "memory=0"], ["-o", "nowhere/plan.json"]]
+)
 def test_wrong_options(capsys: Capture, wrong: list[str]) -> None:
     complaint(capsys, "frontier", "allgather", MACHINE, *wrong, code=2)
 
@@ -297,8 +313,9 @@ def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Ca
 
 @pytest.mark.slow
 def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
-    plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl", "--steps", "4", "--rounds", "6",
-                   "--chunks", "16")  # fmt: skip
+    plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl", "--option", "steps=4",
+                   "--option", "rounds=6",
+                   "--option", "chunks=16")  # fmt: skip
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
     rewrite(plan, _twice)
     assert "schedule is (16, 4, 6)" in answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]["message"]
@@ -306,8 +323,9 @@ def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
 
 def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
     """A claim that (3, 2, 5) does not exist, of which nothing but a search is told."""
-    plan = written(capsys, "plan", "gather", MACHINE, "--planner", "sccl", "--steps", "2", "--rounds", "3",
-                   "--chunks", "2")  # fmt: skip
+    plan = written(capsys, "plan", "gather", MACHINE, "--planner", "sccl", "--option", "steps=2",
+                   "--option", "rounds=3",
+                   "--option", "chunks=2")  # fmt: skip
 
     def change(plan: dict[str, Any]) -> None:
         mine = certificate(plan)
@@ -328,7 +346,7 @@ def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
 
 
 def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
-    plan = written(capsys, "frontier", "allgather", MACHINE, "--steps", "2")
+    plan = written(capsys, "frontier", "allgather", MACHINE, "--option", "steps=2")
     rewrite(plan, lambda p: p["entries"][0]["schedule"]["provenance"].pop("certificate"))
     fault = answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]
     assert fault["message"].startswith("(2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan")
@@ -417,7 +435,16 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     can = registry.PlannerCapabilities(("allgather",))
     _add(monkeypatch, {"eats": registry.Entry("stubborn_planners:eats", "", can)})
     found = answer(
-        capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "eats", "--memory", "0.5", "--budget", "20s"
+        capsys,
+        "frontier",
+        "allgather",
+        "ring:ranks=4",
+        "--planner",
+        "eats",
+        "--option",
+        "memory=0.5",
+        "--budget",
+        "20s",
     )
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
 
@@ -426,7 +453,18 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("after", ["found", "trying"])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
-    command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "antiphon",
+        "frontier",
+        "broadcast",
+        MACHINE,
+        "--option",
+        "steps=60",
+        "-o",
+        "plan.json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stderr is not None
     found = False

@@ -82,7 +82,7 @@ def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 WIDE = [
-    "list planners", "topology list", "list models", "list formats", "list runtimes", "tune --help",
+    "list planners", "list models", "list formats", "list runtimes", "tune --help",
     "topology show dgx1v", "bound allgather cluster:box=dgx-a100,boxes=4",
     "predict allreduce hgx-h100 --library nccl --nbytes 1KB:1MB:32",
     "tune allreduce hgx-h100 --planner ring --planner recursive-doubling --nbytes 1KB:1GB:1000 --workers 1",
@@ -176,7 +176,7 @@ CASES = [
     ("verify mine.json --for ", {"msccl", "rccl-6"}, {"goal"}),
     ("list ", {"planners", "formats"}, {"ring"}),
     ("list planners ri", {"ring"}, {"planners"}),
-    ("topology list dg", {"dgx1v"}, {"show"}),
+    ("list topologies dg", {"dgx1v"}, {"show"}),
     ("plan --from ", {"mine.json"}, {"allreduce"}),
     ("run mine.json --dtype bfl", {"bfloat16"}, {"float32"}),
     ("lab run dgx1v -- ./a.out mi", {"mine.json"}, {"micro"}),

@@ -24,7 +24,7 @@ REFUSED = {
     "frontier": ("allgather none.json", "Invalid"),
     "predict": ("none.json --nbytes 1KB", "Invalid"),
     "tune": ("allreduce none.json", "Invalid"),
-    "bench": ("none.json -b 1KB", "Invalid"),
+    "bench": ("none.json --nbytes 1KB", "Invalid"),
     "bench genmodel": ("--nbytes 0 -o times.csv", "Invalid"),
     "bench loggp": ("--nbytes x -o times.csv", "Invalid"),
     "bench micro": ("none.json --on threads --nbytes 1KB", "Invalid"),
@@ -41,7 +41,6 @@ REFUSED = {
     "replay": ("none.json --topology dgx1v", "Invalid"),
     "reproduce": ("none", "Invalid"),
     "topology degrade": ("none.json --drop-links 0-1 -o out.json", "Invalid"),
-    "topology list": ("none", "Invalid"),
     "list": ("planners none", "Invalid"),
 }
 CANNOT_FAIL = {"lab status"}
@@ -105,7 +104,7 @@ def test_wrong_usage_of_no_command(capsys: Capture, words: str) -> None:
 
 
 def test_what_is_proved_impossible_ends_with_1(capsys: Capture) -> None:
-    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--steps", "2", "--json"])
+    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--option", "steps=2", "--json"])
     assert (code, error["kind"], error["exit_code"]) == (1, "Infeasible", 1)
 
 

@@ -173,7 +173,7 @@ def test_the_command_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["slow_share"] == pytest.approx(1 / 3, abs=16 / 24000)
         assert row["t_dpa"] == pytest.approx(0.0)
     assert (len(made), set(ways)) == (2, {"staged"})
-    with pytest.raises(Invalid, match="--hybrid: means nothing to --on local"):
+    with pytest.raises(Invalid, match="hybrid: means nothing to runtime local"):
         antiphon.run(plan, "96KB", hybrid=True)
 
 

@@ -34,7 +34,7 @@ DGX1 = "dgx1v_sccl"
 
 
 def wish(spec: str, chunks: int, steps: int, rounds: int, kind: str = "allreduce") -> list[str]:
-    figures = ["--chunks", str(chunks), "--steps", str(steps), "--rounds", str(rounds)]
+    figures = ["--option", f"chunks={chunks}", "--option", f"steps={steps}", "--option", f"rounds={rounds}"]
     return ["plan", kind, spec, "--planner", "sccl", *figures]
 
 

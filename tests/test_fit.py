@@ -405,11 +405,12 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(tmp_path)
     write_measured(made(seed=1), "times.csv")
     write_added(sums(0.01), "sums.csv")
-    text = shown(capsys, "fit memory --from sums.csv -o memory.json --csv kept.csv --svg memory.svg")
+    text = shown(capsys, "fit memory --from sums.csv -o memory.json --csv kept.csv --picture memory.svg")
     assert "written: memory.json" in text
     assert "determined" in text
     assert Path("kept.csv").read_text() == Path("sums.csv").read_text()
-    line = "fit genmodel times.csv --memory memory.json --bandwidth 10Gbit/s --kind link -o all.json --svg fit.svg"
+    line = "fit genmodel times.csv --memory memory.json --known bandwidth=10Gbit/s --kind link -o all.json"
+    line += " --picture fit.svg"
     value = json.loads(shown(capsys, line + " --json"))
     assert value["parameters"]["beta"]["state"] == "determined"
     assert value["parameters"]["delta"]["state"] == "given"
@@ -446,9 +447,9 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
     [
         ("fit genmodel none.csv", "none.csv"),
         ("fit genmodel times.csv --memory empty.json", "neither gamma nor delta"),
-        ("fit genmodel times.csv --delta 1e-11 --memory known.json", "delta is given twice"),
-        ("fit genmodel times.csv --delta 3", "--delta: expected seconds per byte"),
-        ("fit genmodel times.csv --beta 1Kbit/s", "times.csv: "),
+        ("fit genmodel times.csv --known delta=1e-11 --memory known.json", "delta is given twice"),
+        ("fit genmodel times.csv --known delta=3", "--known delta: expected seconds per byte"),
+        ("fit genmodel times.csv --known beta=1Kbit/s", "times.csv: "),
         ("fit genmodel times.csv -o nowhere/x.json", "there is no directory"),
         ("fit memory --vectors 2 --nbytes 4KiB", "vectors: expected 3 to 1000"),
         ("bench genmodel --on mars", "unknown runtime 'mars'"),

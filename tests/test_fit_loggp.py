@@ -337,7 +337,7 @@ def test_levels_are_added_from_the_inmost_to_the_outmost() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out, svg = tmp_path / "trips.csv", tmp_path / "profile.json", tmp_path / "fit.svg"
     write_round_trips(trips(), path)
-    assert run(["fit", "loggp", str(path), "--within", "host", "-o", str(out), "--svg", str(svg), "--json"]) == 0
+    assert run(["fit", "loggp", str(path), "--within", "host", "-o", str(out), "--picture", str(svg), "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [(r["from"], r["to"]) for r in told["regimes"]] == [(1, 8192), (16384, 2**20)]
     assert told["breaks"] == [{"between": [8192, 16384], "plausible": [16384, 16384]}]

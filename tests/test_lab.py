@@ -204,12 +204,12 @@ def test_up_status_run_down(name: str, capsys: pytest.CaptureFixture[str], tmp_p
         assert "already" in capsys.readouterr().err
         plan = str(tmp_path / "plan.json")
         answer(capsys, "plan", "allreduce", "ring:ranks=3", "-o", plan)
-        (row,) = answer(capsys, "lab", "run", plan, "--nbytes", "120KB", "--name", name, "--repeat", "1")["rows"]
+        (row,) = answer(capsys, "run", plan, "--on", f"lab:name={name}", "--nbytes", "120KB", "--repeat", "1")["rows"]
         assert row["correct"]
         # six links, each 2/3 of the buffer at 2.5 MB/s over both directions of the ring: half of it
         assert row["predicted_seconds"] == pytest.approx(120e3 * 2 / 3 / 2.5e6)
         answer(capsys, "plan", "allreduce", "ring:ranks=4", "-o", plan)
-        assert run(["lab", "run", plan, "--nbytes", "1KB", "--name", name]) == 2
+        assert run(["run", plan, "--on", f"lab:name={name}", "--nbytes", "1KB"]) == 2
         assert "another machine" in capsys.readouterr().err
         assert run(["lab", "run", name, "--", "false"]) == 1
     finally:

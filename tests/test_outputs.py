@@ -69,16 +69,16 @@ PLAN = "plan allreduce ring:ranks=3 --planner noting"
         (f"{TUNE} -o adir", "adir: cannot be written: is a directory"),
         (f"{TUNE} -o none/plan.json", "there is no directory"),
         (f"{TUNE} -o afile/plan.json", "there is no directory"),
-        (f"{TUNE} --svg none/x.svg", "none/x.svg: cannot be written"),
+        (f"{TUNE} --picture none/x.svg", "none/x.svg: cannot be written"),
         (f"{TUNE} -o out.json --report out.json", "out.json: is named by -o and by --report"),
-        (f"{TUNE} -o adir/../out.json --svg out.json", "is named by -o and by --svg"),
+        (f"{TUNE} -o adir/../out.json --picture out.json", "is named by -o and by --picture"),
         ("tune allreduce ring --vary ranks=2,3 --planner noting --no-nccl -o afile", "name a directory"),
         ("tune allreduce ring --vary ranks=2,3 --planner noting --no-nccl -o none/two", "there is no directory"),
         (f"{PLAN} -o adir", "is a directory"),
         (f"{PLAN} -o none/plan.json", "there is no directory"),
-        (f"{PLAN} --svg none/x.svg", "there is no directory"),
+        (f"{PLAN} --picture none/x.svg", "there is no directory"),
         ("frontier allgather ring:ranks=3 --planner noting -o adir", "is a directory"),
-        ("topology show ring:ranks=3 --svg adir", "is a directory"),
+        ("topology show ring:ranks=3 --picture adir", "is a directory"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_planning(capsys: Capture, command: str, said: str) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_without_permission(capsys: Capture) -> None:
     assert "Permission denied" in refused(capsys, f"{TUNE} -o adir/plan.json")
 
 
-@pytest.mark.parametrize("option", ["--png", "--svg x.svg --png"])
+@pytest.mark.parametrize("option", ["--picture", "--picture x.svg --picture"])
 def test_a_missing_package_is_told_before_planning(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
@@ -125,7 +125,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     ("ground", "more", "break_it", "said"),
     [
         ("mpi", "", lambda m: _without(m, "mpi4py", "antiphon.runtimes.measure.mpi"), "needs the package mpi4py"),
-        ("mpi", "--mpiexec no-such-launcher", lambda m: None, "'no-such-launcher': no such program"),
+        ("mpi:mpiexec=no-such-launcher", "", lambda m: None, "'no-such-launcher': no such program"),
         ("mpi", "", _no_compiler, "'no-such-compiler': no such program"),
         ("torch", "", lambda m: _without(m, "torch", "antiphon.runtimes.measure.torch"), "needs the package torch"),
         ("torch", "", _no_compiler, "'no-such-compiler': no such program"),
@@ -175,10 +175,9 @@ def _said(act: Callable[..., Any], *given: Any) -> str:
     ("command", "said"),
     [
         (f"{PLAN} -o plan.yaml", "-o plan.yaml: JSON is written, not .yaml; name it plan.json"),
-        (f"{PLAN} --svg x.png", "--svg x.png: SVG is written, not .png; name it x.svg"),
+        (f"{PLAN} --picture x.pdf", "--picture x.pdf: name a file that ends in .svg or .png"),
         (f"{TUNE} -o plan.yaml.gz", "JSON is written, not .yaml"),
-        (f"{TUNE} --svg x.png", "SVG is written"),
-        (f"{TUNE} --png x.svg", "PNG is written"),
+        (f"{TUNE} --picture x", "name a file that ends in .svg or .png"),
         (f"{TUNE} --report x.pdf", "HTML is written, not .pdf; name it x.html"),
         ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "JSON is written"),
         ("bench genmodel --on mpi -o rows.json", "CSV is written, not .json; name it rows.csv"),

@@ -424,7 +424,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "EVERY", 1e9)  # a log is told nothing while it goes on
     command = ["tune", "allreduce", "ring:ranks=4", "--nbytes", "1KB:64KB", "--planner", "relay", "--planner", "ring"]
-    assert run([*command, "-o", "plan.json", "--report", "r.html", "--svg", "c.svg", "--json"]) == 0
+    assert run([*command, "-o", "plan.json", "--report", "r.html", "--picture", "c.svg", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     told = json.loads(out)
@@ -439,9 +439,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     assert run(line.split()) == 0
     assert {"allreduce", "allgather", "broadcast"} <= set(load_plans(tmp_path / "table.json"))
     assert run(["verify", "table.json"]) == 0
-    assert run(["run", "table.json", "--nbytes", "1KB", "--collective", "allgather"]) == 0
+    assert run(["run", "table.json:allgather", "--nbytes", "1KB"]) == 0
     assert run(["run", "table.json", "--nbytes", "1KB"]) == 2
-    assert "choose one by --collective" in capsys.readouterr().err
+    assert "choose one by FILE:COLL" in capsys.readouterr().err
     for wrong in ("-o no/such/x.json", f"--nbytes {'9' * 99}"):
         assert run([*command, *wrong.split()]) == 2
         out, err = capsys.readouterr()

@@ -43,7 +43,7 @@ def test_a_plan_of_ones_own_may_win(written: str) -> None:
 
 
 def test_on_the_command_line(written: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["tune", "broadcast", MACHINE, "--root", "1", "--planner", "ring", "--plan", written]
+    command = ["tune", "broadcast:root=1", MACHINE, "--planner", "ring", "--plan", written]
     assert run([*command, "--nbytes", "1KB", "--workers", "1", "-o", "table.json"]) == 0
     assert "plan file=mine.json" in capsys.readouterr().out
     assert json.loads(Path("table.json").read_text())["entries"][0]["claims"]["planner"] == "plan"

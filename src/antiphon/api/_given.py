@@ -91,7 +91,7 @@ def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | No
         raise unknown(f"collective in {where}", collective, by_collective)
     if not collective and len(by_collective) > 1:
         raise Invalid(
-            f"{where}: holds plans for {', '.join(by_collective)}; choose one by --collective (in Python collective=)"
+            f"{where}: holds plans for {', '.join(by_collective)}; choose one by FILE:COLL (in Python collective=)"
         )
     return by_collective[collective or next(iter(by_collective))]
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from antiphon.api.machines import collective, topology
+from antiphon.cli.old_spellings import replaced_text
 from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, quote, unknown, warn_unlikely
+from antiphon.options import parse_options, parse_yes
+from antiphon.registry import find, table
 from antiphon.select.parse_request import is_file
-from antiphon.units import parse_ranks
+from antiphon.units import parse_ranks, parse_seconds
+
+
+def old_option(option: str, new: str, *names: str) -> Any:
+    """An option of the version before: no help shows it, and who uses it is told what to write instead."""
+
+    def warn(value: Any) -> Any:
+        if value not in (None, ""):
+            warn_unlikely(replaced_text(option, new))
+        return value
+
+    return typer.Option(option, *names, hidden=True, callback=warn)
 
 
 def check_order(context: typer.Context, topo: str) -> str:
     """Check that the two were not swapped: Invalid, with the right command, if the machine is a collective's name."""
     first = next((str(value) for name, value in context.params.items() if name in ("coll", "what", "file")), "")
-    if kind_named(topo) and first and not kind_named(first) and first != "all":
+    if kind_named(topo) and first and not kind_named(first.partition(":")[0]) and first != "all":
         raise Invalid(f"the collective comes first: {context.command_path} {topo} {first}")
     return topo
 
@@ -26,21 +41,21 @@ def check_order(context: typer.Context, topo: str) -> str:
 Topo = Annotated[
     str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json", callback=check_order)
 ]
-Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
-Root = Annotated[
-    int | None, typer.Option("--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)")
-]
+COLL_HELP = "allreduce, broadcast:root=2, allgather:ranks=0-3, ... or file.json"
+Coll = Annotated[str, typer.Argument(metavar="COLL", help=COLL_HELP)]
+Root = Annotated[int | None, old_option("--root", "COLL:root=RANK")]
 Only = Annotated[
     str,
     typer.Option("--only", metavar="RANKS", help="keep just these ranks of the machine, e.g. 0,1,4; the rest vanishes"),
 ]
-Ranks = Annotated[
-    str, typer.Option("--ranks", metavar="RANKS", help="the ranks that take part, e.g. 0,1,4; the others may relay")
+Ranks = Annotated[str, old_option("--ranks", "COLL:ranks=RANKS")]
+PlanFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN", help="what `plan -o` or `tune -o` wrote; of several plans one: table.json:allreduce"
+    ),
 ]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `plan -o` or `tune -o` writes it")]
-WhichPlan = Annotated[
-    str, typer.Option("--collective", metavar="COLL", help="of a table with several plans, the one for this")
-]
+WhichPlan = Annotated[str, old_option("--collective", "PLAN:COLL")]
 OnMachine = Annotated[
     str, typer.Option("--topology", metavar="TOPO", help="the machine, for a file that names none (MSCCL, MSCCL++)")
 ]
@@ -51,8 +66,10 @@ Usual = Annotated[
         help="what predicts the times: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
     ),
 ]  # fmt: skip
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]
-Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="the same as pixels (needs antiphon[plot])")]
+Pictures = Annotated[
+    list[Path] | None,
+    typer.Option("--picture", metavar="FILE", help="draw it: .svg, or .png (needs antiphon[plot]); again for more"),
+]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result here (.json or .json.gz)")
 ]
@@ -76,21 +93,14 @@ Deterministic = Annotated[
 PlannerOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
 ]
-Launcher = Annotated[
-    str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
-]
 Scale = Annotated[
     str,
     typer.Option(
         "--scale", metavar="SCALE",
-        help='on lab, how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
+        help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
     ),
 ]  # fmt: skip
-LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
-Hybrid = Annotated[
-    bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that the plan leaves idle carry a part, too")
-]
+LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="which lab (default: the machine's)")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs of each; the median time counts")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")]
 Op = Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")]
@@ -99,8 +109,12 @@ Library = Annotated[
     str, typer.Option("--library", metavar="LIBRARY", help="nccl, rccl or msccl, with options: what it would do")
 ]
 On = Annotated[
-    str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, torch, lab, threads, cuda, ... (run: also local)")
-]
+    str,
+    typer.Option(
+        "--on", metavar="WHERE",
+        help="a runtime with its options, such as mpi:mpiexec=srun,timeout=60s: see antiphon list runtimes",
+    ),
+]  # fmt: skip
 PlannerName = Annotated[str, typer.Option("--planner", metavar="NAME", help="who plans: see antiphon list planners")]
 PlannerNames = Annotated[
     list[str] | None, typer.Option("--planner", metavar="NAME", help="just this planner; again for more")
@@ -111,15 +125,62 @@ Effort = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 
 
-def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[int] | None]:
+def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int | None, list[int] | None]:
+    """Split COLL:root=RANK,ranks=RANKS into the name or file, the root and the ranks (None: the first, all).
+
+    `root`, `ranks`: by the options of the version before.
+    """
+    pattern = r"(?:root|ranks)="
+    name, *tail = re.split(rf":(?={pattern})", coll, maxsplit=1)
+    label = f"collective {quote(coll)}"
+    options = parse_options(re.split(rf",(?={pattern})", tail[0]) if tail else (), label, "COLL:root=2,ranks=0-3")
+    if "root" in options:
+        (root,) = parse_ranks(options["root"], f"{label}: root")[:1]
+    ranks = options.get("ranks", ranks)
+    return name, root, parse_ranks(ranks, f"{label}: ranks") if ranks else None
+
+
+def join_collective(coll: str, root: int | None, ranks: str) -> str:
+    """The collective with what the options of the version before say of it."""
+    options = {"root": root, "ranks": ranks or None}
+    texts = [f"{key}={value}" for key, value in options.items() if value is not None]
+    return ":".join([coll, *([",".join(texts)] if texts else [])])
+
+
+def split_plan(plan: str, collective: str = "") -> tuple[Path, str]:
+    """Split PLAN:COLL, as in table.json:allreduce, into file and collective. `collective`: by the old option."""
+    name, colon, kind = plan.rpartition(":")
+    if colon and name and not Path(plan).exists() and kind.isidentifier():
+        return Path(name), kind
+    return Path(plan), collective
+
+
+def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
+    """Split RUNTIME:key=value,... into its name and its options, which each take what the runtime's entry lists."""
+    name, _, tail = on.partition(":")
+    keys = [*find("runtime", name).can.options, "timeout"]
+    label = f"--on {quote(on)}"
+    any_key = "|".join({"timeout", *(key for entry in table("runtime").values() for key in entry.can.options)})
+    texts = re.split(rf",(?=(?:{any_key})=)", tail) if tail else ()
+    options: dict[str, Any] = dict(parse_options(texts, label, f"{name}:{keys[0]}=VALUE"))
+    for key in options:
+        if key not in keys:
+            raise unknown(f"option of runtime {name}", key, keys)
+    if "timeout" in options:
+        options["timeout"] = parse_seconds(options["timeout"], f"{label}: timeout", bare=True)
+    if "hybrid" in options:
+        options["hybrid"] = parse_yes(options["hybrid"], f"{label}: hybrid")
+    return name, options
+
+
+def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> tuple[Topology, list[int] | None]:
     """The machine, and the ranks that take part (None: all)."""
-    group = parse_ranks(ranks, "--ranks") if ranks else None
     if not only:
         return topology(spec), group
     present = parse_ranks(only, "--only")
     absent = sorted(set(group or ()) - set(present))
     if absent:
-        raise Invalid(f"--ranks: rank {absent[0]} is not among those that --only keeps")
+        raise Invalid(f"ranks: rank {absent[0]} is not among those that --only keeps")
     return topology(spec, only=present), group or present
 
 
@@ -127,12 +188,13 @@ def machine_given(spec: str, only: str) -> Topology | None:
     """The machine of --topology and --only; None without these."""
     if only and not spec:
         raise Invalid("--only: says which ranks of --topology are there; give that, too")
-    return machine_and_group(spec, only, "")[0] if spec else None
+    return machine_and_group(spec, only)[0] if spec else None
 
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
-    machine, group = machine_and_group(spec, only, ranks)
-    if only and not ranks and is_file(coll):  # the file says which ranks take part, --only which are present
+    coll, root, members = split_collective(coll, root, ranks)
+    machine, group = machine_and_group(spec, only, members)
+    if only and not members and is_file(coll):  # the file says which ranks take part, --only which are present
         target = collective(coll, machine, root=root)
         absent = sorted(set(target.members) - set(group or ()))
         if absent:

@@ -21,12 +21,8 @@ from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.show.text import table
 from antiphon.show.words import library_name
 from antiphon.units import (
-    Span,
     format_seconds,
     format_size,
-    parse_ranks,
-    parse_seconds,
-    parse_size,
     parse_sizes,
     parse_span,
 )
@@ -35,18 +31,10 @@ Row = Mapping[str, Any]
 FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes of bench by default
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
-RootOf = Annotated[
-    int | None,
-    typer.Option("-r", "--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)"),
-]
+RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
 Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=arg.check_order)]
 Nbytes = Annotated[
     str, typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:16MB or 1KB:16MB:4 (which is the default)")
-]
-Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size, as nccl-tests has it")]
-End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
-Factor = Annotated[
-    int | None, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last (4)")
 ]
 Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
@@ -65,12 +53,11 @@ CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", h
 
 
 def bench_plans_command(
-    what: What, topo: Machine = "", nbytes: Nbytes = "", begin: Begin = "", end: End = "", factor: Factor = None,
-    iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
-    on: arg.On = "mpi", planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
+    what: What, topo: Machine = "", nbytes: Nbytes = "1KB:16MB:4", iterations: Iterations = 20, warmup: Warmup = 5,
+    dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None, on: arg.On = "mpi",
+    planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
     collective: arg.WhichPlan = "", model: arg.Usual = "", profile: arg.ProfileFile = None, miad: MiadOption = False,
-    csv: arg.Csv = None, fit: FitFile = None, mpiexec: arg.Launcher = "", scale: arg.Scale = "",
-    timeout: arg.Timeout = "600s", seed: arg.Seed = 0, hybrid: arg.Hybrid = False, json: arg.Json = False,
+    csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 
@@ -81,31 +68,35 @@ def bench_plans_command(
 
     check_outputs({"--csv": csv, "--fit": fit})
     measured_profile = None if profile is None else as_profile(profile)
-    sizes = _sizes(nbytes, begin, end, factor)
+    sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
+    runtime, runtime_options = arg.split_runtime(on)
+    source, root, members = arg.split_collective(what, root, ranks)
+    if not topo:
+        plan_file, collective = arg.split_plan(source, collective)
+        source = str(plan_file)
     options: dict[str, Any] = {
-        "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
+        "on": runtime, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
         "iterations": iterations, "warmup": warmup, "model": model, "profile": measured_profile, "miad": miad,
-        "seed": seed, "mpiexec": mpiexec, "scale": scale, "hybrid": hybrid,
-        "timeout": parse_seconds(timeout, "--timeout", bare=True),
+        "seed": seed, **runtime_options,
     }  # fmt: skip
 
     def plans() -> list[Plan]:
         from antiphon.runtimes.measure.bench import plans_of
 
         candidates = plans_of(
-            what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
-            root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=measured_profile,
+            source, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
+            root=root, ranks=members, model=model, profile=measured_profile,
         )  # fmt: skip
         kinds = [plan.collective.kind for plan in candidates]
         kind = kind_named(collective) or collective
         if kind and kind not in kinds:
-            raise unknown(f"collective in {what}", collective, kinds)
+            raise unknown(f"collective in {source}", collective, kinds)
         return [plan for plan in candidates if not kind or plan.collective.kind == kind]
 
     def check() -> None:
-        check_names(what, topo or None, planner)
+        check_names(source, topo or None, planner)
 
-    with decides(on, check, mpiexec=mpiexec, scale=scale, hybrid=hybrid) as deciding:
+    with decides(runtime, check, **runtime_options) as deciding:
         if deciding:
             _measure(plans, sizes, options, csv, fit, json)
 
@@ -154,22 +145,6 @@ def _measure(
         raise typer.Exit(1)
 
 
-def _sizes(nbytes: str, begin: str, end: str, factor: int | None) -> list[int]:
-    """By --nbytes as everywhere, or by the options of nccl-tests."""
-    flag = next((flag for flag, value in (("-b", begin), ("-e", end)) if value), None)
-    if nbytes and flag:
-        raise Invalid(f"{flag}: --nbytes says already which sizes; leave one of them out")
-    if not nbytes:
-        low, high = parse_size(begin or FIRST, "-b"), parse_size(end or LAST, "-e")
-        if high < low:
-            raise Invalid(f"-e {end or LAST}: is less than -b {begin or FIRST}; begin with the smaller size")
-        return Span(low, high, factor or FACTOR).steps()  # as nccl-tests, which ends at the last step
-    span = parse_span(nbytes, "--nbytes")
-    if span.factor and factor:
-        raise Invalid("-f: --nbytes names a factor already; leave one of them out")
-    return span.sizes(factor or FACTOR)
-
-
 def _several(text: str, names: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
     """Names separated by commas, or all; a wrong one is an error before anything is planned."""
     chosen = list(names) if text == "all" else [name.strip() for name in text.split(",")]
@@ -196,8 +171,6 @@ def genmodel_command(
     ] = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
-    mpiexec: arg.Launcher = "",
-    timeout: arg.Timeout = "600s",
     out: CsvOut = None,
     json: arg.Json = False,
 ) -> None:
@@ -208,10 +181,10 @@ def genmodel_command(
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
+    runtime, runtime_options = arg.split_runtime(on)
     rows = bench_genmodel(
         ranks, parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes"), plans=plan or ("cps", "incast"),
-        iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
-        timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
+        iterations=iterations, warmup=warmup, on=runtime, progress=say, **runtime_options,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
@@ -242,8 +215,6 @@ def loggp_command(
     repeat: arg.Repeat = 7,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
-    mpiexec: arg.Launcher = "",
-    timeout: arg.Timeout = "600s",
     out: CsvOut = None,
     json: arg.Json = False,
 ) -> None:
@@ -257,10 +228,11 @@ def loggp_command(
     from antiphon.show.fit import round_trips_text
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
+    runtime, runtime_options = arg.split_runtime(on)
     rows = bench_loggp(
         parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
-        iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
-        timeout=parse_seconds(timeout, "--timeout", bare=True), ranks=ranks, between=between, progress=say,
+        iterations=iterations, warmup=warmup, on=runtime, ranks=ranks, between=between, progress=say,
+        **runtime_options,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
@@ -298,8 +270,6 @@ def micro_command(
     profile: arg.ProfileFile = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 5,
-    mpiexec: arg.Launcher = "",
-    timeout: arg.Timeout = "600s",
     csv: arg.Csv = None,
     json: arg.Json = False,
 ) -> None:
@@ -312,10 +282,11 @@ def micro_command(
     from antiphon.runtimes.measure.tables import write_csv
 
     check_outputs({"--csv": csv}, forms={"--csv": ".csv"})
+    runtime, runtime_options = arg.split_runtime(on)
     rows = bench_micro(
         topo or None, parse_sizes(nbytes or ["1MB:16MB:4"], "--nbytes"), ranks=ranks, patterns=pattern or (),
-        pieces=pieces, on=on, model=model, profile=None if profile is None else as_profile(profile),
-        iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True),
+        pieces=pieces, on=runtime, model=model, profile=None if profile is None else as_profile(profile),
+        iterations=iterations, warmup=warmup, **runtime_options,
         progress=lambda row: say(f"{row['pattern']} of {format_size(row['nbytes'])} is done"),
     )  # fmt: skip
     if rows is None:  # another of the processes reports

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from antiphon.api.running import build
-from antiphon.cli.arguments import Json
+from antiphon.cli.arguments import Json, old_option
 from antiphon.cli.output import emit
 from antiphon.cli.planning import compiling
 
@@ -19,9 +19,7 @@ def build_command(
             metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL"
         ),
     ],
-    compiler: Annotated[
-        str, typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC or mpicc (nccl-tuner: $CC or cc)")
-    ] = "",
+    compiler: Annotated[str, old_option("--compiler", "$MPICC or $CC")] = "",
     table: Annotated[
         list[str] | None,
         typer.Option(

@@ -21,14 +21,14 @@ SHELLS = ("bash", "zsh", "fish")
 
 # The kind of word of a parameter: by command and option where that is listed, else by option, else by metavar.
 _OF_NAME = {
-    "list": "entries", "topology list": "families", "reproduce": "tables",
+    "list": "entries", "reproduce": "tables",
     "fit memory --from": "@",
     "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
     "topology probe --from": "sources",
 }  # fmt: skip
 _OF_METAVAR = {
     "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
-    "PLAN|TOPO": "@machines", "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
+    "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
     "WHAT": "built", "KIND": "kinds", "SHELL": "shells", "OP": "operators", "OPS": "operators",
     "TYPE": "types", "TYPES": "types", "RUNTIME": "checked",
 }  # fmt: skip
@@ -95,6 +95,8 @@ def word_table(application: Any) -> dict[str, str]:
         if names:
             add(f"commands {path}", *names, *([] if path else ["help"]))
         for parameter in command.params:
+            if getattr(parameter, "hidden", False):
+                continue
             flags = [flag for flag in [*parameter.opts, *parameter.secondary_opts] if flag.startswith("-")]
             add(f"options {path}" if flags else f"arguments {path}", *(flags or [_kind(path, "", parameter.metavar)]))
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
@@ -135,7 +137,7 @@ def _names() -> dict[str, list[str]]:
 
     return {
         "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
-        "kinds": list(LISTED), "families": list(table("topology")),
+        "kinds": list(LISTED),
         "entries": [name for kind in LISTED.values() for name in table(kind)],
         "machines": [entry.can.example or name for name, entry in table("topology").items()],
         "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),

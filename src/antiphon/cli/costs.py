@@ -163,24 +163,25 @@ def predict_command(
 
     With --library, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
     """
+    plan_file, collective = arg.split_plan(file, collective)
     if library:
-        _predict_library(library, str(file), machine_of_library, nbytes, {
+        _predict_library(library, file, machine_of_library, nbytes, {
             "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
             "--topology": bool(topo), "--only": bool(only), "--trace": trace is not None,
         }, json)  # fmt: skip
         return
     if machine_of_library:
         raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --library nccl (or rccl)")
-    if trace is not None or (topo and _is_message_schedule(file)):
+    if trace is not None or (topo and _is_message_schedule(plan_file)):
         if only:
             raise Invalid("--only: goes with neither --trace nor a schedule of PICCL; leave it out")
-        simulate_command(file, nbytes, model, profile, collective, trace, topo, json)
+        _follow(plan_file, nbytes, model, profile, collective, trace, topo, json)
         return
     if not nbytes:
         raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
     sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_given(topo, only)
     with working(f"predicting {len(sizes)} sizes"):
-        rows = predict(file, sizes, model=model, profile=profile, collective=collective, topology=machine)
+        rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)
 
 
@@ -213,6 +214,14 @@ def simulate_command(
 
     A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
     """
+    plan_file, collective = arg.split_plan(file, collective)
+    _follow(plan_file, nbytes, model, profile, collective, trace, topo, json)
+
+
+def _follow(
+    file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
+    json: bool,
+) -> None:  # fmt: skip
     check_outputs({"--trace": trace})
     if topo and _is_message_schedule(file):
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)

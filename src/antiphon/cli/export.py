@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.api.files import export
-from antiphon.cli.arguments import Json, PlanFile, WhichPlan
+from antiphon.cli.arguments import Json, PlanFile, WhichPlan, split_plan
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
@@ -32,6 +32,7 @@ def export_command(
     json: Json = False,
 ) -> None:
     """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
+    plan_file, collective = split_plan(file, collective)
     entry = find_format(to)
     options = options_of(option)
     if "nbytes" in entry.can.needs and not nbytes:
@@ -42,7 +43,7 @@ def export_command(
     else:
         check_outputs({"-o": out}, folder="-o", parents=True)
     with working(f"writing {to}"):
-        written = export(file, to, out, nbytes=size, options=options, collective=collective)
+        written = export(plan_file, to, out, nbytes=size, options=options, collective=collective)
     notes = list(getattr(written, "notes", ()))
     rows = [{"file": str(path), "bytes": count} for path, count in written]
     text = "\n".join([*(f"written: {path} ({format_size(count)})" for path, count in written), *notes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +11,26 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import fitting
-from antiphon.cli.arguments import Csv, Json, Png, Repeat, Svg
+from antiphon.cli.arguments import Csv, Json, Pictures, Repeat
 from antiphon.cli.output import check_outputs, emit, write_pictures, written_lines
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, unknown
+from antiphon.options import parse_options
 from antiphon.show.text import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
 ProfileOut = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is determined as a profile")
 ]
+Known = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--known", metavar="KEY=VALUE",
+        help="beta, gamma, delta (seconds per byte sent, combined, accessed; beta also 10Gbit/s), or bandwidth, which "
+        "the topology states of such a link; again for more",
+    ),
+]  # fmt: skip
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the profile (default: of the measurements)")]
 
 
@@ -29,11 +38,7 @@ def genmodel_command(
     measurements: Annotated[
         Path, typer.Argument(metavar="MEASUREMENTS.csv", help="plan,ranks,nbytes,seconds (docs/fitting.md)")
     ],
-    beta: Annotated[
-        str, typer.Option("--beta", metavar="B", help="known: seconds per byte, or a bandwidth such as 10Gbit/s")
-    ] = "",
-    gamma: Annotated[str, typer.Option("--gamma", metavar="G", help="known: seconds per byte added")] = "",
-    delta: Annotated[str, typer.Option("--delta", metavar="D", help="known: seconds per byte of memory access")] = "",
+    known_values: Known = None,
     memory: Annotated[
         Path | None, typer.Option("--memory", metavar="PROFILE", help="gamma and delta from what fit memory wrote")
     ] = None,
@@ -43,13 +48,9 @@ def genmodel_command(
     links: Annotated[
         int, typer.Option("--links", min=1, metavar="N", help="links between two ranks (2: through one switch)")
     ] = 2,
-    bandwidth: Annotated[
-        str, typer.Option("--bandwidth", metavar="BW", help="what the topology says of such a link: 10Gbit/s")
-    ] = "",
     out: ProfileOut = None,
     name: Name = "",
-    svg: Svg = None,
-    png: Png = None,
+    pictures: Pictures = None,
     json: Json = False,
 ) -> None:
     """GenModel's alpha, beta, gamma, delta, epsilon and w_t from times of plans on one switch.
@@ -59,15 +60,17 @@ def genmodel_command(
     from antiphon.cost.fit import genmodel_profile, left_out
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
-    check_outputs({"-o": out, "--svg": svg, "--png": png})
-    nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
-    result = fitting.genmodel(measurements, **_known_seconds(beta, gamma, delta, memory))
+    check_outputs({"-o": out}, pictures)
+    stated = _parse_known(known_values, ("beta", "gamma", "delta", "bandwidth"))
+    bandwidth = stated.pop("bandwidth", "")
+    nominal = parse_bandwidth(bandwidth, "--known bandwidth") if bandwidth else None
+    result = fitting.genmodel(measurements, **_known_seconds(stated, memory))
     title = name or measurements.name.partition(".")[0]
     absent = left_out(result, nominal)
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"not in it: {', '.join(absent)}", "  ", "    ")
-    lines += write_pictures(lambda: genmodel_svg(result), svg, png)
+    lines += write_pictures(lambda: genmodel_svg(result), pictures)
     value = {**result.as_json(), "profile": profile, "left_out": absent}
     emit(value, "\n".join([genmodel_text(result), *lines]), json)
 
@@ -88,8 +91,7 @@ def memory_command(
     ] = "",
     out: ProfileOut = None,
     name: Name = "",
-    svg: Svg = None,
-    png: Png = None,
+    pictures: Pictures = None,
     json: Json = False,
 ) -> None:
     """GenModel's gamma and delta: adds x vectors at once on this machine, for x = 2, 3, ...
@@ -100,7 +102,7 @@ def memory_command(
     from antiphon.runtimes.measure.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
-    check_outputs({"-o": out, "--svg": svg, "--png": png, "--csv": csv})
+    check_outputs({"-o": out, "--csv": csv}, pictures)
     if source is not None:
         rows = read_added(source)
     else:
@@ -112,7 +114,7 @@ def memory_command(
     result = fitting.memory(rows)
     title = name or (source.name.partition(".")[0] if source is not None else "memory")
     profile, lines = _save(lambda: memory_profile(result, title), out)
-    lines = [*written_lines(csv), *lines, *write_pictures(lambda: memory_svg(result), svg, png)]
+    lines = [*written_lines(csv), *lines, *write_pictures(lambda: memory_svg(result), pictures)]
     emit({**result.as_json(), "profile": profile}, "\n".join([memory_text(result), *lines]), json)
 
 
@@ -126,11 +128,10 @@ def loggp_command(
     into: Annotated[
         Path | None, typer.Option("--into", metavar="PROFILE", help="one more level of this profile, inmost first")
     ] = None,
-    gamma: Annotated[str, typer.Option("--gamma", metavar="G", help="known: seconds per byte combined")] = "",
+    known_values: Known = None,
     out: ProfileOut = None,
     name: Name = "",
-    svg: Svg = None,
-    png: Png = None,
+    pictures: Pictures = None,
     json: Json = False,
 ) -> None:
     """LogGP's L, o_s, o_r, g and G, per protocol regime, from parametrized round trips between two ranks.
@@ -141,21 +142,29 @@ def loggp_command(
     from antiphon.show.fit import loggp_svg, loggp_text
 
     out = out or into
-    check_outputs({"-o": out, "--svg": svg, "--png": png})
+    check_outputs({"-o": out}, pictures)
     base = as_profile(into) if into is not None else None
-    seconds = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
+    seconds = _known_seconds(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
     result = fitting.loggp(measurements)
     title = name or measurements.name.partition(".")[0]
     absent = loggp_left_out(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=seconds, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")
-    lines += write_pictures(lambda: loggp_svg(result), svg, png)
+    lines += write_pictures(lambda: loggp_svg(result), pictures)
     value = {**result.as_json(), "profile": profile, "left_out": absent}
     emit(value, "\n".join([loggp_text(result), *lines]), json)
 
 
-def _known_seconds(beta: str, gamma: str, delta: str, memory: Path | None) -> dict[str, float]:
+def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:
+    stated = parse_options(texts or (), "--known", f"{names[0]}=4.7e-11")
+    for key in stated:
+        if key not in names:
+            raise unknown("parameter of --known", key, names)
+    return stated
+
+
+def _known_seconds(stated: Mapping[str, str], memory: Path | None = None) -> dict[str, float]:
     """The parameters that the user states, in seconds per byte."""
     seconds = {}
     if memory is not None:
@@ -163,16 +172,15 @@ def _known_seconds(beta: str, gamma: str, delta: str, memory: Path | None) -> di
         seconds = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
         if not seconds:
             raise Invalid(f"--memory: {memory} states neither gamma nor delta; `antiphon fit memory -o` writes them")
-    for key, text in (("beta", beta), ("gamma", gamma), ("delta", delta)):
-        if text and key in seconds:
-            raise Invalid(f"{key} is given twice: by --{key} and by --memory; leave one of them out")
-        if text:
-            seconds[key] = _seconds_per_byte(text, f"--{key}")
+    for key, text in stated.items():
+        if key in seconds:
+            raise Invalid(f"{key} is given twice: by --known and by --memory; leave one of them out")
+        seconds[key] = _seconds_per_byte(text, f"--known {key}")
     return seconds
 
 
 def _seconds_per_byte(text: str, option: str) -> float:
-    if option == "--beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
+    if option == "--known beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
         return float(1 / parse_bandwidth(text, option))
     seconds = exact(text, option)
     if not 0 <= seconds <= Fraction(1):

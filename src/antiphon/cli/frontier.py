@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from antiphon.api.plans import frontier
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit
 from antiphon.cli.planning import options_of, progress, say
 from antiphon.show.frontier import frontier_text, point_line
-from antiphon.units import parse_seconds
+from antiphon.units import exact, parse_seconds
 
 _TURNED = {
     "reduce": "planned as a broadcast of the machine with all links turned, run backwards",
@@ -27,13 +23,8 @@ def frontier_command(
     root: arg.Root = None,
     only: arg.Only = "",
     ranks: arg.Ranks = "",
-    k: Annotated[
-        int | None, typer.Option("--k", min=0, metavar="N", help="only R <= S + N rounds (left out: any)")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="the most steps")] = None,
     budget: arg.Budget = "",
     effort: arg.Effort = None,
-    memory: Annotated[float | None, typer.Option("--memory", metavar="GiB", help="the most for the search")] = None,
     option: arg.PlannerOption = None,
     seed: arg.Seed = 0,
     out: arg.Output = None,
@@ -43,18 +34,22 @@ def frontier_command(
 
     Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
     end of the budget end it, too; what was found until then is told and written. -o writes one plan: for every size
-    the point that is fastest for it (by the model that predict takes).
+    the point that is fastest for it (by the model that predict takes). Options of planner sccl: k=N allows R <= S + N
+    rounds only, steps=N is the most steps, memory=GIB the most for the search.
     """
     target, machine = arg.request(coll, topo, root, only, ranks)
     check_outputs({"-o": out})
+    options = options_of(option)
+    limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
+    if "memory" in limits:
+        limits["memory"] = float(exact(str(limits["memory"]), "--option memory"))
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
         if planner == "sccl" and target.kind in _TURNED:
             keep(f"{target.kind} is {_TURNED[target.kind]}; C, S and R below are those of that")
         result = frontier(
-            target, machine, planner=planner, k=k, steps=steps, seed=seed, memory=memory, effort=effort,
-            options=options_of(option), budget=seconds, tell=tell, heard=lambda point: keep(point_line(point)),
-            apart=True,
+            target, machine, planner=planner, seed=seed, effort=effort, **limits, options=options,
+            budget=seconds, tell=tell, heard=lambda point: keep(point_line(point)), apart=True,
         )  # fmt: skip
     if result.stopped is not None:
         say(f"stopped early: {result.stopped}; the best so far follows")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +11,11 @@ import typer
 from antiphon.api import labs
 from antiphon.cli import arguments as arg
 from antiphon.cli.kinds import COMMAND
-from antiphon.cli.output import check_outputs, emit, working
-from antiphon.cli.run_text import rows_text, trace_text
+from antiphon.cli.output import emit
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
-from antiphon.select import is_file
 from antiphon.show.text import paragraph, table
-from antiphon.units import parse_seconds, parse_sizes
+from antiphon.units import parse_seconds
 
 
 def up_command(
@@ -31,19 +28,16 @@ def up_command(
     """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
     link for each that the machine has. Nothing outside of these namespaces is touched.
     """
-    row = labs.up(arg.machine_and_group(topo, only, "")[0], scale=scale, name=name)
+    row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)
 
 
 def down_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="which (default: the only one)")] = "",
-    every: Annotated[bool, typer.Option("--all", help="all there are")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="which, or all (default: the only one)")] = "",
     json: arg.Json = False,
 ) -> None:
     """End all that runs in a lab, and take it down."""
-    if name and every:
-        raise Invalid(f"--all takes all labs down, {name} is one; leave one of them out")
-    names = labs.down(name, every=every)
+    names = labs.down("", every=True) if name == "all" else labs.down(name)
     emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up", json)
 
 
@@ -56,64 +50,31 @@ def status_command(json: arg.Json = False) -> None:
 def run_command(
     context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="PLAN|TOPO", help="a plan; before -- COMMAND a machine, or the name of a lab")
+        str, typer.Argument(metavar="[TOPO]", help="a machine, or the name of a lab", show_default=False)
     ] = "",
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: 600KB, or a range")] = "",
-    collective: arg.WhichPlan = "",
-    dtype: arg.Dtype = "float32",
-    op: arg.Op = "sum",
-    repeat: arg.Repeat = 3,
-    seed: arg.Seed = 0,
     scale: arg.Scale = "",
     name: arg.LabName = "",
     only: arg.Only = "",
-    timeout: arg.Timeout = "600s",
-    trace: arg.Trace = None,
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
     json: arg.Json = False,
 ) -> None:
-    """Run a plan, one process for each rank, or a program, in the lab that is up, or in one made for it.
+    """Run a program in the lab that is up, or in one made for it; `antiphon run PLAN --on lab` runs a plan there.
 
-    A plan's data are checked in every element; its time stands beside what its loads on the lab's links predict, and
-    beside the bytes that were counted on every link. A program behind -- is started once for each rank, with the
-    environment that PyTorch wants and {rank} replaced; mpiexec (of MPICH) is started once, and its processes enter
-    the ranks' namespaces.
+    The program behind -- is started once for each rank, with the environment that PyTorch wants and {rank} replaced;
+    mpiexec (of MPICH) is started once, and its processes enter the ranks' namespaces.
     """
-    command = context.meta[COMMAND]
-    limit = parse_seconds(timeout, "--timeout", bare=True)
-    if command is not None:
-        _run_program(what, command, only, {"scale": scale, "name": name, "timeout": limit, "quiet": json}, json)
-        return
-    if not what:
-        raise Invalid("lab run: expected a plan, or -- and a command")
-    if not nbytes:
-        raise Invalid(f"lab run {what}: give --nbytes SIZE if it is a plan, or -- and a command if it is a machine")
-    if not is_file(what) and not Path(what).exists():
-        raise Invalid(
-            f"lab run {what}: no such file of a plan (antiphon plan -o makes one); a machine takes -- COMMAND"
-        )
-    if only:
-        raise Invalid("--only: the plan knows its machine; leave it out")
-    sizes = parse_sizes(nbytes, "--nbytes")
-    check_outputs({"--trace": trace})
-    with working(f"running {what}"):
-        rows = labs.run(
-            what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
-            collective=collective, trace=trace,
-        )  # fmt: skip
-    emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
-    if not all(row["correct"] for row in rows):
-        raise typer.Exit(1)
-
-
-def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, Any], json: bool) -> None:
     from antiphon.runtimes.lab.lab import lab_names
 
+    command = context.meta[COMMAND]
+    limit = parse_seconds(timeout, "--timeout", bare=True)
+    if command is None:
+        raise Invalid("lab run: expected -- and a command; for a plan: antiphon run PLAN --on lab --nbytes SIZE")
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")
     where: Topology | str = what
     if what and (what not in lab_names() or only):
-        where = arg.machine_and_group(what, only, "")[0]
-    row = labs.command(where, command, **how)
+        where = arg.machine_and_group(what, only)[0]
+    row = labs.command(where, command, scale=scale, name=name, timeout=limit, quiet=json)
     if json:
         emit(row, "", json)
     if row["exit_code"]:

@@ -1,4 +1,4 @@
-"""antiphon list, antiphon topology list: what there is, and what each can do."""
+"""antiphon list: what there is, and what each can do."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
     rows = getattr(machines, kind)()
     texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
     emit(rows, texts[kind](rows) if kind in texts else listed_text(LISTED[kind]), json)
-
-
-def topologies(name: Name = "", json: Json = False) -> None:
-    """The machines in the catalogue, and the sizes each takes."""
-    list_command("topologies", name, json)
 
 
 def _formats_text(rows: list[dict[str, Any]]) -> str:

@@ -53,14 +53,13 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
 def show_command(
     topo: arg.Topo,
     only: arg.Only = "",
-    svg: arg.Svg = None,
-    png: arg.Png = None,
+    pictures: arg.Pictures = None,
     json: arg.Json = False,
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
-    check_outputs({"--svg": svg, "--png": png})
-    machine, _ = arg.machine_and_group(topo, only, "")
-    drawn = write_pictures(lambda: topology_svg(machine), svg, png)
+    check_outputs({}, pictures)
+    machine, _ = arg.machine_and_group(topo, only)
+    drawn = write_pictures(lambda: topology_svg(machine), pictures)
     text = dumps(machine).decode()
     emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *drawn]), json)
 
@@ -80,15 +79,12 @@ def probe_command(
     only: Annotated[
         str, typer.Option("--only", metavar="RANKS", help="just these ranks, or hosts (node[01-04]), numbered from 0")
     ] = "",
-    radix: Annotated[
-        int | None,
-        typer.Option("--radix", min=1, metavar="N", help="PICCL: messages that a rank sends, or receives, at once (1)"),
-    ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="pcie=, pcie_gen=, nvlink= or nic=: see docs"),
+        typer.Option(
+            "--option", metavar="KEY=VALUE", help="pcie=, pcie_gen=, nvlink=, nic=, radix= or sysfs=: see docs"
+        ),
     ] = None,
-    sysfs: Annotated[str, typer.Option("--sysfs", metavar="DIR", help="where Linux shows its devices")] = here.SYSFS,
     json: arg.Json = False,
 ) -> None:
     """Read a machine instead of describing it: this one, or the one of which a tool printed something into a file.
@@ -101,8 +97,7 @@ def probe_command(
         key: value if UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
         for key, value in parse_options(option or (), "--option", "key=value").items()
     }
-    if radix is not None:
-        options["radix"] = radix
+    sysfs = str(options.pop("sysfs", here.SYSFS))  # where Linux shows its devices
     if files:
         probed = read(files, source, options)
     elif source or not options.keys() - {"pcie"}:

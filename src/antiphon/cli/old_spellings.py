@@ -5,7 +5,7 @@ To retire a spelling, delete its row here, and its command from `OLD_COMMANDS` o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 
@@ -18,7 +18,8 @@ class OldSpelling(NamedTuple):
 
 
 COMMANDS = {
-    "topologies": OldSpelling("topology list", ("topology", "list")),
+    "topologies": OldSpelling("list topologies", ("list", "topologies")),
+    "topology list": OldSpelling("list topologies", ("list", "topologies")),
     "planners": OldSpelling("list planners", ("list", "planners")),
     "models": OldSpelling("list models", ("list", "models")),
     "backends": OldSpelling("list formats", ("list", "formats")),
@@ -27,30 +28,130 @@ COMMANDS = {
     "check": OldSpelling("verify PLAN --for RUNTIME --nbytes SIZE"),
     "compose": OldSpelling("plan --from A.json B.json"),
 }
-OPTIONS = {("predict", "--as"): "--library", ("replay", "--as"): "--library", ("plan", "--from"): "--tree-root"}
+# What an option of a command is now. Of two words the second is a key: `--chunks 2` is `--option chunks=2`.
+OPTIONS = {
+    ("predict", "--as"): "--library",
+    ("replay", "--as"): "--library",
+    ("plan", "--from"): "--tree-root",
+    **{("plan", f"--{key}"): f"--option {key}" for key in ("chunks", "steps", "rounds")},
+    **{("frontier", f"--{key}"): f"--option {key}" for key in ("k", "steps", "memory")},
+    **{("topology", f"--{key}"): f"--option {key}" for key in ("radix", "sysfs")},
+    **{("fit", f"--{key}"): f"--known {key}" for key in ("beta", "gamma", "delta", "bandwidth")},
+    **{(name, form): "--picture" for name in ("topology", "plan", "tune", "fit") for form in ("--svg", "--png")},
+}
+# Options of runtimes, which are part of --on now, and the --on that is meant where none is named.
+RUNTIME_OPTIONS = {
+    "--mpiexec": "mpiexec",
+    "--scale": "scale",
+    "--name": "name",
+    "--timeout": "timeout",
+    "--for": "timeout",
+}
+RUNTIME_COMMANDS = {"run": "local", "bench": "mpi", "tune": ""}
+# Options of nccl-tests for sizes, which are --nbytes BEGIN:END:FACTOR now, and their defaults.
+SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
+SIZES = ["1KB", "16MB", "4"]
 
 
 def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command line in today's spelling, and a warning for each old spelling in it."""
-    if not words:
-        return [], []
-    name, *rest = words
+    end = words.index("--") if "--" in words else len(words)  # the words of another program follow
+    own, foreign = list(words[:end]), list(words[end:])
+    if not own:
+        return foreign, []
     warnings = []
-    old = COMMANDS.get(name)
-    if old is not None:
-        warnings.append(_warning(name, old.new))
-    command = [name] if old is None or old.words is None else list(old.words)
-    for i, word in enumerate(rest):
-        if word == "--":  # the words of another program follow
+    for length in (2, 1):
+        name = " ".join(own[:length])
+        if old := COMMANDS.get(name):
+            warnings.append(_warning(name, old.new))
+            own = [*(old.words or own[:length]), *own[length:]]
             break
-        option, equals, value = word.partition("=")
-        new = OPTIONS.get((name, option))
-        # `plan --from RANK` drew the trees of a rank, `plan --from FILE...` composes plans.
-        if new is not None and (option != "--from" or (value or "".join(rest[i + 1 : i + 2])).isdigit()):
-            rest[i] = new + equals + value
-            warnings.append(_warning(f"{name} {option}", f"{name} {new}"))
-    return [*command, *rest], warnings
+    name, *rest = own
+    if [name, *rest[:1]] == ["lab", "run"] and not foreign and rest[1:] and not rest[1].startswith("-"):
+        warnings.append(_warning("lab run PLAN", "run PLAN --on lab"))
+        name, rest = "run", ["--on", "lab", *rest[1:]]
+    if name == "lab" and rest == ["down", "--all"]:
+        warnings.append(_warning("lab down --all", "lab down all"))
+        rest = ["down", "all"]
+    if name in RUNTIME_COMMANDS:
+        rest = _move_into_runtime(name, rest, warnings)
+    if name in ("bench", "tune"):
+        rest = _join_sizes(name, rest, warnings)
+    return [name, *_rename_options(name, rest, warnings), *foreign], warnings
+
+
+def replaced_text(old: str, new: str) -> str:
+    return f"`{old}` is now `{new}`; the old spelling ends with the next version"
 
 
 def _warning(old: str, new: str) -> str:
-    return f"warning: `antiphon {old}` is now `antiphon {new}`; the old spelling ends with the next version"
+    return f"warning: {replaced_text(f'antiphon {old}', f'antiphon {new}')}"
+
+
+def _take(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Split the words into those without these options, and the options with their values."""
+    remaining, taken = [], []
+    pending = list(words)
+    while pending:
+        option, equals, value = pending[0].partition("=")
+        if option in options and (equals or len(pending) > 1):
+            taken.append((option, value if equals else pending.pop(1)))
+        else:
+            remaining.append(pending[0])
+        del pending[0]
+    return remaining, taken
+
+
+def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list[str]:
+    """`--on mpi --mpiexec srun` is `--on mpi:mpiexec=srun` now."""
+    keys = {option: key for option, key in RUNTIME_OPTIONS.items() if option != "--for" or name == "tune"}
+    words, options = _take(words, keys)
+    hybrid = "--hybrid" in words
+    if not options and not hybrid:
+        return words
+    words, on = _take([word for word in words if word != "--hybrid"], ("--on",))
+    texts = [f"{keys[option]}={value}" for option, value in options] + ["hybrid=yes"] * hybrid
+    runtime = on[-1][1] if on else RUNTIME_COMMANDS[name]
+    if not runtime:
+        return [*words, *(word for option in options for word in option)]  # which the command refuses
+    warnings += [
+        _warning(f"{name} {option}", f"{name} --on {runtime}:{text.partition('=')[0]}=VALUE")
+        for option, text in zip([*(option for option, _ in options), "--hybrid"], texts, strict=False)
+    ]
+    return [*words, "--on", runtime + (":" if ":" not in runtime else ",") + ",".join(texts)]
+
+
+def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
+    """`-b 8 -e 8MiB -f 8` is `--nbytes 8:8MiB:8` now."""
+    if words[:1] in (["genmodel"], ["loggp"], ["micro"]):
+        return words
+    options_of = SIZE_OPTIONS if name == "bench" else {"--factor": 2}
+    words, options = _take(words, options_of)
+    if not options:
+        return words
+    words, named = _take(words, ("--nbytes",))
+    span = named[-1][1].split(":") if named else list(SIZES)
+    if len(span) > 1:  # else there is one size, which needs no factor
+        span = [*span, SIZES[2]][:3]
+        for option, value in options:
+            span[options_of[option]] = value
+    warnings += [_warning(f"{name} {option}", f"{name} --nbytes {':'.join(span)}") for option, _ in options[:1]]
+    return [*words, "--nbytes", ":".join(span)]
+
+
+def _rename_options(name: str, words: list[str], warnings: list[str]) -> list[str]:
+    renamed = []
+    pending = iter(enumerate(words))
+    for i, word in pending:
+        option, equals, value = word.partition("=")
+        new, _, key = OPTIONS.get((name, option), "").partition(" ")
+        following = value if equals else "".join(words[i + 1 : i + 2])
+        # `plan --from RANK` drew the trees of a rank, `plan --from FILE...` composes plans.
+        if not new or (option == "--from" and not following.isdigit()):
+            renamed.append(word)
+            continue
+        if not equals:
+            next(pending, None)
+        renamed += [new, f"{key}={following}" if key else following]
+        warnings.append(_warning(f"{name} {option}", f"{name} {new}{f' {key}=VALUE' if key else ''}"))
+    return renamed

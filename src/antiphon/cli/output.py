@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
 # The suffix that the file of an option may have, also with .gz after it, or none; the options not listed write JSON.
-_FORMS = {"--svg": ".svg", "--heatmap": ".svg", "--png": ".png", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
+_FORMS = {"--heatmap": ".svg", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
+_PICTURES = (".svg", ".png")
 _JSON = ".json"
 
 
@@ -67,29 +68,33 @@ def written_lines(*paths: Path | None) -> list[str]:
 
 
 def check_outputs(
-    outputs: Mapping[str, Path | None], *, folder: str = "", parents: bool = False, forms: Mapping[str, str] = _FORMS
-) -> None:
+    outputs: Mapping[str, Path | None], pictures: Sequence[Path] | None = None, *, folder: str = "",
+    parents: bool = False, forms: Mapping[str, str] = _FORMS,
+) -> None:  # fmt: skip
     """Check before long work that all outputs, by option, can be written: the path, the suffix (it must fit what the
-    option writes), what draws them is installed, and no two have the same name.
+    option writes), what draws them is installed, and no two have the same name. `pictures`: those of --picture.
 
     `folder`: the option that names a directory for several files; with `parents` those above it are created, too.
     """
     named: dict[str, str] = {}
-    for option, path in outputs.items():
+    for option, path in [*outputs.items(), *(("--picture", picture) for picture in pictures or ())]:
         if path is None:
             continue
         if option == folder:
             check_folder(path, parents)
         else:
             check_writable(path)
-        if option == "--png":
-            check_png()
         other = named.setdefault(os.path.realpath(path), option)
         if other != option and (path.is_file() or not path.exists()):
             raise Invalid(f"{path}: is named by {other} and by {option}; name two files")
     for option, path in outputs.items():
         if path is not None and option != folder:
             _check_suffix(path, option, forms.get(option, _JSON))
+    for picture in pictures or ():
+        if picture.suffix.lower() not in _PICTURES:
+            raise Invalid(f"--picture {picture}: name a file that ends in {' or '.join(_PICTURES)}")
+    if any(picture.suffix.lower() == ".png" for picture in pictures or ()):
+        check_png()
 
 
 def _check_suffix(path: Path, option: str, form: str) -> None:
@@ -102,13 +107,13 @@ def _check_suffix(path: Path, option: str, form: str) -> None:
         raise Invalid(f"{option} {path}: {written} is written, not {suffix}; name it {Path(name).stem}{form}")
 
 
-def write_pictures(draw: Callable[[], str], svg: Path | None, png: Path | None) -> list[str]:
+def write_pictures(draw: Callable[[], str], pictures: Sequence[Path] | None) -> list[str]:
     """Draw once, write the pictures requested, and return a line for each."""
-    if svg is None and png is None:
+    if not pictures:
         return []
-    picture = draw()
-    pixels = png_of(picture) if png is not None else b""  # before anything is written: it may fail
-    for path, content in ((svg, picture.encode()), (png, pixels)):
-        if path is not None:
-            write_bytes(path, content)
-    return written_lines(svg, png)
+    svg = draw()
+    # All are made before the first is written: making one may fail.
+    contents = [png_of(svg) if path.suffix.lower() == ".png" else svg.encode() for path in pictures]
+    for path, content in zip(pictures, contents, strict=True):
+        write_bytes(path, content)
+    return written_lines(*pictures)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from antiphon.cli.output import working
-from antiphon.errors import Invalid
 from antiphon.options import parse_options, plain_value
 
 Tell = Callable[[str], None]
@@ -21,15 +20,6 @@ def options_of(texts: list[str] | None) -> dict[str, Any]:
     """--option key=value, each key once."""
     options = parse_options(texts or (), "--option", "key=value")
     return {key: plain_value(value) for key, value in options.items()}
-
-
-def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Options by --option and by their own names (--steps 2); those that are None are left out."""
-    by_name = {key: value for key, value in named.items() if value is not None}
-    for key in by_name:
-        if key in options:
-            raise Invalid(f"{key} is given twice: by --{key} and by --option; leave one of them out")
-    return {**options, **by_name}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
-from antiphon.cli.planning import joined, options_of, progress
+from antiphon.cli.planning import options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, kind_named
@@ -27,11 +27,6 @@ from antiphon.show.text import paragraph, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
-ChunksOf = Annotated[
-    int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
-]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, metavar="S", help="and these steps")]
-Rounds = Annotated[int | None, typer.Option("--rounds", min=1, metavar="R", help="and these rounds")]
 ForSize = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="plan for this size, e.g. 64MiB")]
 Fastest = Annotated[
     str, typer.Option("--model", metavar="NAME", help="of several schedules keeps the fastest for --nbytes by this")
@@ -52,9 +47,7 @@ AtOnce = Annotated[
 Shares = Annotated[
     str, typer.Option("--shares", metavar="1,1,...", help="with --from --at-once: of the data, one for each plan")
 ]
-OptionalColl = Annotated[
-    str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json", show_default=False)
-]
+OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[
     str,
     typer.Argument(
@@ -66,10 +59,10 @@ WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # 
 
 def plan_command(
     context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
-    option: arg.PlannerOption = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None,
-    root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "", nbytes: ForSize = "", model: Fastest = "",
+    option: arg.PlannerOption = None, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
+    nbytes: ForSize = "", model: Fastest = "",
     keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
-    effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, svg: arg.Svg = None, png: arg.Png = None,
+    effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
     tree_root: TreeRoot = None, composed: Composed = None, at_once: AtOnce = False, shares: Shares = "",
     json: arg.Json = False,
 ) -> None:  # fmt: skip
@@ -78,13 +71,13 @@ def plan_command(
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta),
     else the one nearest to the bandwidth bound. With no planner named ring plans, which may be far from the bound:
     `antiphon tune` tries all. --deterministic keeps only those that combine every element in one order; then, with no
-    planner named, it is the best of those that can. --chunks, --steps and --rounds ask planner sccl for one point: it
-    is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg and --png draw the trees
-    along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within boxes,
-    allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole. COLL and
-    TOPO may then be left out, or say what it must come to.
+    planner named, it is the best of those that can. The options chunks, steps and rounds ask planner sccl for one
+    point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --picture draws the
+    trees along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within
+    boxes, allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole.
+    COLL and TOPO may then be left out, or say what it must come to.
     """
-    check_outputs({"-o": out, "--svg": svg, "--png": png})
+    check_outputs({"-o": out}, pictures)
     if composed or at_once or shares:
         _check_composing(context, composed)
         compose_command(composed or [], at_once, shares, out, json, coll, topo)
@@ -92,14 +85,13 @@ def plan_command(
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
     target, machine = arg.request(coll, topo, root, only, ranks)
-    _check_pictures(machine, svg, png, tree_root, keep_all)
+    _check_pictures(machine, pictures, tree_root, keep_all)
     if model and keep_all:
         raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
     if model and not nbytes:
         raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
-    point = {"chunks": chunks, "steps": steps, "rounds": rounds}
     options: dict[str, Any] = {
-        "planner": planner, "seed": seed, "deterministic": deterministic, "options": joined(options_of(option), point),
+        "planner": planner, "seed": seed, "deterministic": deterministic, "options": options_of(option),
         "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None, "effort": effort,
     }  # fmt: skip
@@ -118,28 +110,29 @@ def plan_command(
     text = _save_and_describe(best, figures, out)
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:
-        flags = {
-            "--nbytes": nbytes, "--model": model, "--root": "" if root is None else str(root), "--only": only,
-            "--ranks": ranks,
-        }  # fmt: skip
-        request = shlex.join([coll, topo, *(word for flag, value in flags.items() if value for word in (flag, value))])
+        flags = {"--nbytes": nbytes, "--model": model, "--only": only}
+        request = shlex.join(
+            [
+                arg.join_collective(coll, root, ranks),
+                topo,
+                *(word for flag, value in flags.items() if value for word in (flag, value)),
+            ]
+        )
         text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {request}"
     drawn = write_pictures(
-        lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), svg, png
+        lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
     emit(figures, "\n".join([text, *drawn]), json)
 
 
-def _check_pictures(
-    machine: Topology, svg: Path | None, png: Path | None, tree_root: int | None, keep_all: bool
-) -> None:
+def _check_pictures(machine: Topology, pictures: list[Path] | None, tree_root: int | None, keep_all: bool) -> None:
     """Check before long work that the pictures can be drawn."""
-    if svg is None and png is None:
+    if not pictures:
         if tree_root is not None:
-            raise Invalid("--tree-root chooses which trees are drawn; give --svg or --png, too")
+            raise Invalid("--tree-root chooses which trees are drawn; give --picture, too")
         return
     if keep_all:
-        raise Invalid("--svg and --png draw one plan, --all keeps many; leave one of them out")
+        raise Invalid("--picture draws one plan, --all keeps many; leave one of them out")
     check_drawable(machine)
 
 
@@ -239,27 +232,23 @@ def run_command(
     op: arg.Op = "sum",
     repeat: arg.Repeat = 3,
     seed: arg.Seed = 0,
-    mpiexec: arg.Launcher = "",
-    scale: arg.Scale = "",
-    name: arg.LabName = "",
-    timeout: arg.Timeout = "600s",
     trace: arg.Trace = None,
-    hybrid: arg.Hybrid = False,
     json: arg.Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
 
     On mpi and torch there is a process for every rank, the native engine moves the data, and the time stands beside
     that of the library's own collective. The processes of mpi are started by mpiexec; under mpiexec or srun this is one
-    of them. On lab the ranks are joined by emulated links, as by `antiphon lab run`.
+    of them. On lab the ranks are joined by emulated links: in the lab that is up, or in one made for it.
     """
-    limit = parse_seconds(timeout, "--timeout", bare=True)
+    plan_file, kind = arg.split_plan(file, collective)
+    runtime, runtime_options = arg.split_runtime(on)
     sizes = parse_sizes(nbytes, "--nbytes")
     check_outputs({"--trace": trace})
     with working(f"running {file}"):
         rows = run(
-            file, sizes, timeout=limit, collective=collective, on=on, dtype=dtype, op=op, seed=seed, repeat=repeat,
-            mpiexec=mpiexec, scale=scale, name=name, trace=trace, hybrid=hybrid,
+            plan_file, sizes, collective=kind, on=runtime, dtype=dtype, op=op, seed=seed, repeat=repeat, trace=trace,
+            **runtime_options,
         )  # fmt: skip
     if not rows:  # another of the processes reports
         return

@@ -38,9 +38,9 @@ class CommandGroup(NamedTuple):
 
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Machines": (
-        CommandGroup("topology", "Show, probe, join, degrade or list machines.",
-              "Show a machine, or read one: this, or one from a file.", "topology show dgx1v --svg machine.svg", (
-            Command("show", "machine:show_command", "Show a machine; --svg and --png draw it.",
+        CommandGroup("topology", "Show, probe, join or degrade machines.",
+              "Show a machine, or read one: this, or one from a file.", "topology show dgx1v --picture machine.svg", (
+            Command("show", "machine:show_command", "Show a machine; --picture draws it.",
                     "topology show ring:ranks=8,bandwidth=10GB/s"),
             Command("probe", "machine:probe_command", "Read this machine, or one of which a tool printed something.",
                     "topology probe topo.txt --from nvidia-smi -o box.json"),
@@ -48,7 +48,6 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
             Command("degrade", "machine:degrade_command", "Drop or slow links, drop ranks: a machine with failures.",
                     "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
-            Command("list", "listing:topologies", "The machines in the catalogue.", "topology list ring"),
         )),
     ),
     "Plan": (
@@ -70,11 +69,11 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "run plan.json --nbytes 64MiB --on local"),
         CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
             Command(PLANS, "bench:bench_plans_command", None,
-                    "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": Unnamed, "hidden": True}),
+                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8 -o sum", {"cls": Unnamed, "hidden": True}),
             Command("genmodel", "bench:genmodel_command", "What `fit genmodel` reads.",
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
             Command("loggp", "bench:loggp_command", "What `fit loggp` reads.",
-                    "bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv"),
+                    "bench loggp --on mpi:mpiexec=srun -o trips.csv"),
             Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                     "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
         ), {"cls": WithoutName}),
@@ -84,11 +83,11 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "export plan.json --to goal --nbytes 64MiB -o goal"),
         CommandGroup("lab", "An emulated cluster: up, down, status, run.",
               "A machine's links as rate-limited network devices between namespaces: see it without hardware. "
-              "Needs root.", "lab run plan.json --nbytes 600KB", (
+              "Needs root.", "lab run dgx1v -- mpiexec -n 8 ./program", (
             Command("up", "lab:up_command", "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
             Command("down", "lab:down_command", "Take a lab down.", "lab down dgx1v"),
             Command("status", "lab:status_command", "Which labs are up.", "lab status --json"),
-            Command("run", "lab:run_command", "Run a plan or a program in a lab.",
+            Command("run", "lab:run_command", "Run a program in a lab.",
                     "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithCommand}),
         )),
     ),
@@ -97,7 +96,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "list planners ring"),
         CommandGroup("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
             Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
-                    "fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json"),
+                    "fit genmodel times.csv --memory memory.json -o fit.json"),
             Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
                     "fit memory -o memory.json"),
             Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",

@@ -22,11 +22,10 @@ from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
-from antiphon.units import parse_ranks, parse_seconds, parse_span
+from antiphon.units import parse_seconds
 
-PICTURES = ("--svg", "--png", "--heatmap")
 INTERRUPTED = "interrupted; what was found until then is told and written"
-Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
+Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help=f"{arg.COLL_HELP}, or all eight")]
 Sizes = Annotated[
     str,
     typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
@@ -45,15 +44,16 @@ Vary = Annotated[
     str, typer.Option("--vary", metavar="KEY=VALUES", help="tune for several machines: an option of TOPO, nodes=1,2,4")
 ]
 On = Annotated[
-    str, typer.Option("--on", metavar="WHERE", help="also measure the best, and choose by that: mpi, torch or lab")
-]
-Factor = Annotated[
-    int | None, typer.Option("--factor", min=2, metavar="N", help="with --on: each size so many times the last (4)")
+    str,
+    typer.Option(
+        "--on",
+        metavar="WHERE",
+        help="also measure the best, and choose by that: mpi[:mpiexec=srun,timeout=600s], torch or lab",
+    ),
 ]
 Iterations = Annotated[
     int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each (20)")
 ]
-For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements (600s)")]
 LibraryOnly = Annotated[
     bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
 ]
@@ -112,22 +112,22 @@ def tune_command(
     planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True,
     budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
     ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
-    out: TuneOutput = None, report: Report = None, svg: arg.Svg = None, png: arg.Png = None, heatmap: Heatmap = None,
-    deterministic: arg.Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
-    limit: For = "", mpiexec: arg.Launcher = "", library_only: LibraryOnly = False, explain: Explain = False,
-    json: arg.Json = False,
+    out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
+    deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
+    library_only: LibraryOnly = False, explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
     One collective is written as a plan with its ranges of sizes, which verify and run take; several as a table.
-    --svg and --png draw the times by size, --heatmap what the values of --sweep are worth at each. With --on mpi
+    --picture draws the times by size, --heatmap what the values of --sweep are worth at each. With --on mpi
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
     """
-    files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
+    coll, root, group = arg.split_collective(coll, root, ranks)
+    files = {"-o": out, "--report": report, "--heatmap": heatmap}
     if heatmap is not None and not sweep:
         raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
-    check_outputs(files, folder="-o" if vary else "")
+    check_outputs(files, pictures, folder="-o" if vary else "")
     search = Search(
         effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
         deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (),
@@ -136,28 +136,22 @@ def tune_command(
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "search": search,
     }  # fmt: skip
-    group = parse_ranks(ranks, "--ranks") if ranks else None
-    pages = {name: files[name] for name in ("--report", *PICTURES)}
+    pages = {"--report": report, "--picture": pictures, "--heatmap": heatmap}
     if on:
-        if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
-            raise Invalid("--factor: --nbytes names one already; leave one of them out")
         _refuse(
             {"--vary": vary, "--only": only, "--against": against, **pages},
             "does not go together with --on; leave one of them out",
         )
-        options |= {
-            "on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
-            "library_only": library_only, "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
-        }  # fmt: skip
+        runtime, runtime_options = arg.split_runtime(on)
+        limit = runtime_options.pop("timeout", None)
+        options |= {"on": runtime, "iterations": iterations, "library_only": library_only, "limit": limit}
+        options |= runtime_options
         _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)
         return
     _refuse(
-        {
-            "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
-            "--library-only": library_only,
-        },
+        {"--iterations": iterations, "--library-only": library_only},
         "is for measuring; give --on, too, or leave it out",
-    )  # fmt: skip
+    )
     options["nccl"] = nccl
     if vary:
         _refuse(
@@ -166,11 +160,11 @@ def tune_command(
         )
         _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, explain, json)
         return
-    machine, members = arg.machine_and_group(topo, only, ranks)
+    machine, members = arg.machine_and_group(topo, only, group)
     intact = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     with _progress() as progress:
         tuning = tune(coll, machine, ranks=members, against=intact, progress=progress, **options)
-    written = _write(tuning, files)
+    written = _write(tuning, files, pictures)
     emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
@@ -218,7 +212,7 @@ def _tune_family(
         raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
 
 
-def _write(tuning: Tuning, files: Mapping[str, Path | None]) -> list[str]:
+def _write(tuning: Tuning, files: Mapping[str, Path | None], pictures: list[Path] | None) -> list[str]:
     out, report, heatmap = files["-o"], files["--report"], files["--heatmap"]
     if not tuning.plans:
         return []
@@ -227,9 +221,9 @@ def _write(tuning: Tuning, files: Mapping[str, Path | None]) -> list[str]:
     if report is not None:
         write_bytes(report, page(tuning).encode())
     written = written_lines(out, report)
-    if any(files[name] is not None for name in PICTURES):
+    if heatmap is not None or pictures:
         from antiphon.show.pages.report import chart_svg, heatmap_svg
 
-        written += write_pictures(lambda: heatmap_svg(tuning), heatmap, None)
-        written += write_pictures(lambda: chart_svg(tuning), files["--svg"], files["--png"])
+        written += write_pictures(lambda: heatmap_svg(tuning), [heatmap] if heatmap is not None else None)
+        written += write_pictures(lambda: chart_svg(tuning), pictures)
     return written

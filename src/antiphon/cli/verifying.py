@@ -69,20 +69,21 @@ def verify_command(
 
     if bool(runtime) != bool(nbytes):
         raise Invalid("--for and --nbytes: a runtime is asked about a call of a size; give both, or neither")
+    plan_file, collective = arg.split_plan(file, collective)
     if not runtime and (in_place is not None or collective or every):
-        raise Invalid("--in-place, --collective, --all: are for --for RUNTIME; give it, too, or leave them out")
+        raise Invalid("--in-place, --all and PLAN:COLL: are for --for RUNTIME; give it, too, or leave them out")
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
     wrong: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}
     machine = arg.machine_given(topo, only)
     try:
-        plans = load_plans(file, machine)
+        plans = load_plans(plan_file, machine)
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **wrong}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
-    if machine is not None and written_for_others(file):
+    if machine is not None and written_for_others(plan_file):
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
-    with working(f"verifying {transfers} transfers"), within(str(file)):
+    with working(f"verifying {transfers} transfers"), within(str(plan_file)):
         verdict = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
@@ -95,7 +96,7 @@ def verify_command(
         claims += ", except those listed as stated"
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
-    if machine is not None and written_for_others(file):
+    if machine is not None and written_for_others(plan_file):
         figures = _figures(next(iter(plans.values())))
         lines.append(plan_text(figures))
     lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
@@ -105,7 +106,13 @@ def verify_command(
     if runtime:
         with working(f"checking for {runtime}"):
             rows = check(
-                file, runtime, size, dtype=dtype or "float32", op=op or "sum", in_place=in_place, collective=collective
+                plan_file,
+                runtime,
+                size,
+                dtype=dtype or "float32",
+                op=op or "sum",
+                in_place=in_place,
+                collective=collective,
             )
         value |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
         lines += _report_lines(runtime, rows, every)
@@ -141,9 +148,10 @@ def check_command(
     the exit code is 1.
     """
     size = parse_size(nbytes, "--nbytes")
+    plan_file, collective = arg.split_plan(file, collective)
     with working(f"checking for {runtime}"):
         rows = check(
-            file, runtime, size, dtype=dtype, op=op, processes=ranks or None, root=None if root < 0 else root,
+            plan_file, runtime, size, dtype=dtype, op=op, processes=ranks or None, root=None if root < 0 else root,
             in_place=in_place, collective=collective,
         )  # fmt: skip
     runs = any(row["runs"] for row in rows)

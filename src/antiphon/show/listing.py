@@ -69,7 +69,7 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
     """One entry of a table for people."""
     defaults = [f"{name}={_default_text(value)}" for name, value in row["defaults"].items()]
     if kind == "runtime":
-        defaults = [f"--{name}" for name in row["options"]]
+        defaults = [*(f"{name}=" for name in row["options"]), "timeout=600s"]
     rows = [
         ("ranks", row.get("ranks", "")),
         ("collectives", _join_names(row.get("collectives", ""))),
@@ -125,7 +125,7 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"cuts messages without pieces into one for each {format_size(cuts['piece'])}, {cuts['most']} at most: "
                 f"of {', '.join(cuts['collectives'])}"
             )
-        texts += [f"options: {', '.join(f'--{name}' for name in row['options'])}"] if row["options"] else []
+        texts += [f"options: {', '.join(row['options'])}"] if row["options"] else []
         texts += [f"missing: {row['missing']}"] if row["missing"] else []
         lines.append([row["name"], "\n".join(texts)])
     return "\n".join(wrap_table(["runtime", ""], lines))

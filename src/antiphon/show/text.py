@@ -46,7 +46,7 @@ def topology_text(topology: Topology) -> str:
         lines += ["", "unit links from row to column:", *_link_matrix(topology)]
     else:
         lines += ["", "links by what they join (* stands for numbers):", *_links_by_places(topology)]
-        lines += ["", "(--json lists every link, --svg draws them)"]
+        lines += ["", "(--json lists every link, --picture draws them)"]
     if topology.limits:
         lines += ["", *_limits_table(topology)]
     if topology.abilities:

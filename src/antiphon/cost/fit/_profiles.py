@@ -57,7 +57,7 @@ def left_out(fit: GenmodelFit, bandwidth: object) -> list[str]:
         if not fit.parameters[key].usable and fit.parameters[key].state != UNSEEN
     ]
     if fit.parameters["beta"].usable and bandwidth is None:
-        absent.append("the bandwidth reached (give --bandwidth, what the topology says of a link)")
+        absent.append("the bandwidth reached (give --known bandwidth=, what the topology says of a link)")
     return absent
 
 

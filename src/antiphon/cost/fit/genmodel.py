@@ -180,8 +180,8 @@ class GenmodelFit:
             )
         if parameters["beta"].state == OPEN and parameters["gamma"].state == OPEN:
             yield (
-                "times of allreduces never tell beta and gamma apart, only G = 2 beta + gamma: give --beta, --gamma "
-                "or --memory, or measure plan incast as well"
+                "times of allreduces never tell beta and gamma apart, only G = 2 beta + gamma: give --known beta= or "
+                "gamma=, or --memory, or measure plan incast as well"
             )
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
             yield "delta is not told well enough to be used: take it from `antiphon fit memory` (--memory)"
@@ -199,7 +199,7 @@ class GenmodelFit:
         if self.misses[0] > POOR:
             yield (
                 f"the model misses these measurements by {self.misses[0]:.0%} (root mean square): it does not "
-                "describe them, or they are noisy; --svg shows where"
+                "describe them, or they are noisy; --picture shows where"
             )
 
     def as_json(self) -> dict[str, Any]:

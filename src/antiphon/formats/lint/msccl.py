@@ -64,7 +64,7 @@ def _check_root(head: Head, call: Call) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             f"it is for root {head.root}, the call has root {call.root}, and the executor does not compare them",
-            f"remove it where roots other than {head.root} are used, or plan with --root {call.root}",
+            f"remove it where roots other than {head.root} are used, or plan with root={call.root}",
         )
     elif call.root is None:
         yield Finding(

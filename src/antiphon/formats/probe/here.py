@@ -94,7 +94,9 @@ def run_program(command: tuple[str, ...]) -> tuple[bytes, str]:
 def _look_at_all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
-        raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
+        raise Missing(
+            f"{sysfs}: is no directory; Linux shows its devices there (--option sysfs=DIR names another place)"
+        )
     linux = _LinuxDevices(sysfs)
     linux.read()
     notes = list(linux.notes)

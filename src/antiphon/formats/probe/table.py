@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.core.files import name_of, reading
-from antiphon.errors import Invalid, unknown
+from antiphon.errors import Invalid, quote, unknown
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_sample
 from antiphon.registry import call
@@ -104,7 +104,9 @@ def _title_of(path: str) -> str:
 
 
 def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> Probed:
-    """PICCL's topology and its figures; `radix`: messages that a rank sends, or receives, at once."""
+    """PICCL's topology and its figures; `radix`: messages that a rank sends, or receives, at once (1)."""
+    if radix is not None and (not isinstance(radix, int) or radix < 1):
+        raise Invalid(f"option radix: expected a whole number of 1 or more, got {quote(radix)}")
     from antiphon.formats.piccl.readers import read_topology
 
     del name

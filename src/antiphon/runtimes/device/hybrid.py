@@ -156,7 +156,7 @@ def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
         return plan(schedule.collective, idle, planner="blink", nbytes=max(nbytes, 1)).at(nbytes).schedule
     except (Infeasible, Invalid, Unsupported):
         raise Unsupported(
-            f"the plan leaves no kind of links of {topology.name} idle that joins its ranks; leave --hybrid out"
+            f"the plan leaves no kind of links of {topology.name} idle that joins its ranks; leave hybrid out"
         ) from None
 
 

@@ -57,7 +57,7 @@ def found_launcher(mpiexec: str) -> list[str]:
     command = shlex.split(mpiexec) if mpiexec else [_mpiexec()]
     if not command or shutil.which(command[0]) is None:
         name = command[0] if command else mpiexec
-        raise Missing(f"{quote(name)}: no such program; name another by --mpiexec, or {HELP}")
+        raise Missing(f"{quote(name)}: no such program; name another by --on mpi:mpiexec=..., or {HELP}")
     return command
 
 
@@ -65,7 +65,7 @@ def launcher_mismatch(program: str, connected: int, count: int) -> Missing:
     """Return the error for a launcher of another MPI than mpi4py's, by which every process is alone."""
     return Missing(
         f"{program} and mpi4py do not fit together: {connected} of {count} processes found each other; name the "
-        f"launcher of mpi4py's own MPI by --mpiexec, or {HELP}"
+        f"launcher of mpi4py's own MPI by --on mpi:mpiexec=..., or {HELP}"
     )
 
 
@@ -123,7 +123,7 @@ def watch(
             clock.cancel()
     if late.is_set():
         raise TimedOut(
-            f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more, or fewer sizes"
+            f"{command[0]} was not done within {format_seconds(timeout)}; give it more time (--on mpi:timeout=...)"
         )
     if code:
         raise Failed(f"{command[0]} failed with exit code {code}: {summarize_errors(other_lines) or 'it said nothing'}")

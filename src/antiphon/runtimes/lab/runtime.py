@@ -180,7 +180,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
         lines = [line for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
     if late.is_set():
         raise TimedOut(
-            f"lab {lab.name} was not done within {format_seconds(timeout)}; give --timeout more, or a smaller size"
+            f"lab {lab.name} was not done within {format_seconds(timeout)}; give it more time (--on lab:timeout=...)"
         )
     if row_count != len(job.cases):
         killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)

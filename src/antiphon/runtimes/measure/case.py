@@ -134,12 +134,12 @@ class How:
     def refuse_unless(self, name: str, supported: Sequence[str]) -> None:
         """Refuse options that this runtime does not support."""
         defaults = How()
-        for key, option in OPTIONS.items():
+        for key in OPTIONS:
             if getattr(self, key) != getattr(defaults, key) and key not in supported:
-                raise Invalid(f"{option}: means nothing to --on {name}; leave it out")
+                raise Invalid(f"{key}: means nothing to runtime {name}; leave it out")
 
 
-OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name", "hybrid": "--hybrid"}
+OPTIONS = ("mpiexec", "scale", "name", "hybrid")  # those that the entry of a runtime declares
 
 
 class Runtime(ABC):
