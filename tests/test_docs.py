@@ -96,7 +96,7 @@ def test_the_map_of_folders_is_that_of_their_docstrings() -> None:
 
 
 @pytest.mark.parametrize(  # the first tunes what its commands tune, too
-    "page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/guide.md", "docs/tuning.md"]
+    "page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/index.md", "docs/tuning.md"]
 )
 def test_the_python_of_the_pages_runs(page: str) -> None:
     found = blocks(page, "python")
@@ -122,8 +122,9 @@ UNTESTED = {
 }
 
 COMPILES = {  # pages whose commands need a C compiler
-    "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/guide.md", "docs/mpi.md",
-    "docs/numpy.md", "docs/export.md", "docs/stock.md", "docs/torch.md", "docs/tuning.md",
+    "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/export.md", "docs/have/mpi.md", "docs/have/no-cluster.md",
+    "docs/have/nvidia.md", "docs/have/pytorch.md", "docs/index.md", "docs/mpi.md", "docs/numpy.md", "docs/stock.md",
+    "docs/torch.md", "docs/tuning.md",
 }  # fmt: skip
 
 LONG = {
@@ -132,7 +133,14 @@ LONG = {
     "docs/bench.md",
     "docs/device.md",
     "docs/fitting.md",
-    "docs/guide.md",
+    "docs/have/amd.md",
+    "docs/have/fabric.md",
+    "docs/have/mpi.md",
+    "docs/have/no-cluster.md",
+    "docs/have/nvidia.md",
+    "docs/have/paper.md",
+    "docs/have/pytorch.md",
+    "docs/index.md",
     "docs/lab.md",
     "docs/models/loggp.md",
     "docs/models/nccl.md",
@@ -275,7 +283,7 @@ def test_the_layout_of_programs_and_books_is_that_of_the_code() -> None:
 
 
 def test_documents_have_commands() -> None:
-    assert {"README.md", "docs/guide.md", "docs/tuning.md"} <= set(WITH_COMMANDS)
+    assert {"README.md", "docs/index.md", "docs/tuning.md"} <= set(WITH_COMMANDS)
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import readme_picture
 import reference
 import site_hooks
 
@@ -56,6 +57,17 @@ def test_a_docstring_becomes_markdown() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     pages = {path.relative_to(site_hooks.DOCS).as_posix() for path in site_hooks.DOCS.rglob("*.md")}
     assert sorted(pages - set(site_hooks.read_navigation())) == []
+
+
+def test_the_index_for_language_models_is_that_of_the_navigation() -> None:
+    assert site_hooks.LLMS.read_text(encoding="utf-8") == site_hooks.write_llms(), (
+        "run python release/site_hooks.py --write"
+    )
+
+
+def test_the_pictures_of_readme_show_what_was_measured() -> None:
+    committed = {kind: path.read_text(encoding="utf-8") for kind, path in readme_picture.PICTURES.items()}
+    assert committed == readme_picture.draw_pictures(), "run python release/readme_picture.py"
 
 
 def test_links_that_leave_the_documents_lead_to_copies() -> None:
