@@ -79,24 +79,31 @@ def _read_block(language: str, lines: list[str]) -> Block:
 
 
 def find_missing(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """Return the first line shown that was not printed in this order, figures within TOLERANCE; "" where all were."""
-    rest = iter(printed)
+    """Return the first line shown whose words were not printed in this order, wherever lines were broken; "" if none.
+
+    Numbers may differ by TOLERANCE."""
+    words = [word for line in printed for word in line.split()]
+    start = 0
     for line in shown:
-        if line.strip() not in ("", "...") and not any(_agree(line, other) for other in rest):
+        expected = line.split()
+        if expected in ([], ["..."]):
+            continue
+        places = range(start, len(words) - len(expected) + 1)
+        place = next((at for at in places if all(map(_agree, expected, words[at : at + len(expected)]))), None)
+        if place is None:
             return line
+        start = place + len(expected)
     return ""
 
 
 def _agree(shown: str, printed: str) -> bool:
-    """Whether two lines have the same words, and numbers that differ by at most TOLERANCE."""
-    if _words(shown) != _words(printed):
+    """Whether two words are the same but for numbers that differ by at most TOLERANCE."""
+    if shown == printed:
+        return True
+    if _NUMBER.sub("#", shown) != _NUMBER.sub("#", printed):
         return False
     pairs = zip(_NUMBER.findall(shown), _NUMBER.findall(printed), strict=True)
     return all(abs(float(a) - float(b)) <= TOLERANCE * float(a) for a, b in pairs)
-
-
-def _words(line: str) -> list[str]:
-    return _NUMBER.sub("#", line).split()
 
 
 class Shell:
