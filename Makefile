@@ -90,7 +90,7 @@ types: $(VENV)/.ready-dev  ## check types with mypy
 
 # Material announces its successor at every build, unless this variable is set.
 docs: $(VENV)/.ready-dev  ## build the site into build/site; every link and anchor is checked
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
 
 gpu-proof: $(VENV)/.ready  ## on a machine with GPUs: run all of the kernel there, and keep a dated result

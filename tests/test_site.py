@@ -82,7 +82,7 @@ def test_links_that_leave_the_documents_lead_to_copies() -> None:
 
 @pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: pip install 'antiphon[docs]'")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--against" in (tmp_path / "site" / "reference" / "cli" / "tune.html").read_text()
