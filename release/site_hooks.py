@@ -50,7 +50,8 @@ def write_llms() -> str:
             lines += ["", f"## {section[1]}", ""]
         elif page := re.match(r" *- (?:([^:#]+): )?(\S+\.md)(?: +# (.+))?$", line):
             title = page[1] or read_title(page[2])
-            lines.append(f"- [{title}]({page[2]})" + (f": {page[3]}" if page[3] else ""))
+            link = page[2].replace(f"{REPOSITORY}/", "../")
+            lines.append(f"- [{title}]({link})" + (f": {page[3]}" if page[3] else ""))
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
@@ -128,25 +129,12 @@ def _plain_pipes(markdown: str) -> str:
 
 def on_config(config: Any) -> Any:
     """Add the generated pages to the section Reference."""
-    config.nav = _existing(config.nav)
     command_line = [f"{reference.CLI_FOLDER}/index.md"]
     command_line += [path for path in reference.build_command_pages() if path not in command_line]
     modules = [f"{reference.PYTHON_FOLDER}/{name}.md" for name in reference.MODULES]
     (section,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
     section += [{"Command line": command_line}, {"Python API": modules}]
     return config
-
-
-def _existing(entries: list[Any]) -> list[Any]:
-    """The navigation without pages that do not exist (yet, or any more)."""
-    kept = []
-    for entry in entries:
-        ((title, value),) = entry.items()
-        if isinstance(value, list):
-            kept.append({title: _existing(value)})
-        elif value.startswith(f"{REPOSITORY}/") or (DOCS / value).exists():
-            kept.append(entry)
-    return kept
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -56,7 +56,8 @@ def test_a_docstring_becomes_markdown() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     pages = {path.relative_to(site_hooks.DOCS).as_posix() for path in site_hooks.DOCS.rglob("*.md")}
-    assert sorted(pages - set(site_hooks.read_navigation())) == []
+    listed = {page for page in site_hooks.read_navigation() if not page.startswith(site_hooks.REPOSITORY)}
+    assert listed == pages
 
 
 def test_the_index_for_language_models_is_that_of_the_navigation() -> None:
