@@ -1,6 +1,6 @@
 """Draw the picture of README, for light and dark pages, from what bench/bench_lab.py measured.
 
-Run: python release/readme_picture.py writes docs/gain-light.svg and docs/gain-dark.svg.
+Run: PYTHONPATH=bench build/venv/bin/python release/readme_picture.py writes docs/gain-light.svg and docs/gain-dark.svg.
 """
 
 from __future__ import annotations

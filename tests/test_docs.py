@@ -96,7 +96,7 @@ def test_the_map_of_folders_is_that_of_their_docstrings() -> None:
 
 
 @pytest.mark.parametrize(  # the first tunes what its commands tune, too
-    "page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/index.md", "docs/tuning.md"]
+    "page", [pytest.param("docs/index.md", marks=pytest.mark.slow), "docs/tuning.md"]
 )
 def test_the_python_of_the_pages_runs(page: str) -> None:
     found = blocks(page, "python")

@@ -68,7 +68,7 @@ def test_the_index_for_language_models_is_that_of_the_navigation() -> None:
 
 def test_the_pictures_of_readme_show_what_was_measured() -> None:
     committed = {kind: path.read_text(encoding="utf-8") for kind, path in readme_picture.PICTURES.items()}
-    assert committed == readme_picture.draw_pictures(), "run python release/readme_picture.py"
+    assert committed == readme_picture.draw_pictures(), "run PYTHONPATH=bench python release/readme_picture.py"
 
 
 def test_links_that_leave_the_documents_lead_to_copies() -> None:
