@@ -9,17 +9,13 @@ import numpy as np
 from loggp_plain import Machine, Message
 from numpy.typing import NDArray
 
-from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.messages import MessageGraph
-from antiphon.core.request import Request
-from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Outcome, Simulation
-from antiphon.registry import table
 from antiphon.topologies import topology
 
 FIDELITIES = ("message", "packet")
@@ -107,13 +103,6 @@ def figures(rng: random.Random, whole: bool = False, knots: tuple[int, ...] = KN
 
 def topology_of(name: str) -> Topology:
     return topology(name)
-
-
-def planned(here: Topology, kind: str, planner: str, **options: Any) -> Schedule:
-    made: Schedule = next(
-        iter(table("planner")[planner].load()(Request(here, Collective(kind, here.ranks)), **options))
-    )
-    return made
 
 
 def placed(topology: Topology, per_host: int) -> Topology:

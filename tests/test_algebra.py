@@ -15,16 +15,16 @@ from generate_joints import joined_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
+from small_plans import full
 
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import LinkType, Topology, build
+from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 
-LINK = LinkType("link", Fraction(10**9))
 Held = dict[int, frozenset[int]]  # by rank: the contributions that it has of a cell
 Cell = tuple[Held, Held]  # before and after
 Line = dict[tuple[Fraction, Fraction], Cell]
@@ -105,10 +105,6 @@ def check(made: Schedule, machine: Topology, wanted: Line) -> None:
     whole = max((end for _, end in wanted), default=Fraction(1)) - min((begin for begin, _ in wanted), default=0)
     got = said(line_of(made.collective))
     assert {way: part * whole for way, part in got.items()} == said(wanted)
-
-
-def full(ranks: int) -> Topology:
-    return build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
 
 
 def straight(kind: str, ranks: int, root: int = 0, weights: list[int] | None = None) -> Schedule:

@@ -1,22 +1,19 @@
 """The classic planners: right on any number of ranks, with the steps and bytes that textbooks give them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise as adjacent
 from itertools import permutations, product
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples, in_turn, some
+from small_plans import PORT, full, only, run_local, schedules, star
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.loads import claims, pipelined_steps, timeline
-from antiphon.core.request import Request
 from antiphon.core.routes import switch_path
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -31,32 +28,11 @@ from antiphon.planners.shared.routing import find_paths
 from antiphon.registry import table
 from antiphon.topologies import topology
 
-PORT = LinkType("port", Fraction(10**9), 1e-6)
 CLASSIC = (
     "ring", "multi-ring", "hierarchical-ring", "binomial-tree", "double-binary-tree", "recursive-doubling",
     "halving-doubling", "bruck", "pairwise", "direct", "parameter-server", "colocated-ps", "hierarchical-ps",
 )  # fmt: skip
 CLAIMED = [(name, kind) for name in CLASSIC for kind in table("planner")[name].can.collectives]
-
-
-@cache
-def star(ranks: int) -> Topology:
-    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
-
-
-@cache
-def full(ranks: int) -> Topology:
-    return topology(f"full:ranks={ranks}")
-
-
-def made(name: str, machine: Topology, wanted: Collective, **options: Any) -> Iterator[Schedule]:
-    return table("planner")[name].load()(Request(machine, wanted), **options)
-
-
-def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
-    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
-    (schedule,) = made(name, machine, target, **options)
-    return schedule
 
 
 @given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(CLAIMED))
@@ -72,7 +48,7 @@ def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: t
     weights[data.draw(st.integers(0, blocks - 1))] = 1
     wanted = Collective(kind, ranks, members, roots, weights)
     for options in data.draw(st.sampled_from(table("planner")[name].can.sweep)), {}:
-        for schedule in made(name, machine, wanted, **options):
+        for schedule in schedules(name, machine, wanted, **options):
             assert schedule.collective == wanted
             verify(schedule, machine).or_raise()
             assert set(schedule.src.tolist()) | set(schedule.dst.tolist()) <= set(members)
@@ -167,7 +143,7 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
     options = {k: int(v) if v.isdigit() else v for k, v in (o.split("=") for o in told.split())}
     steps, most = TEXTBOOK[row]
     for P in some([16, *range(2, 16), 17, 23, 31, 32, 33]):
-        schedule = one(name, star(P), kind, **options)
+        schedule = only(name, star(P), kind, **options)
         assert pipelined_steps(schedule) == steps(P), P
         assert max(sent(schedule)) == most(P), P
 
@@ -182,7 +158,7 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
 )
 def test_one_partner_at_a_time(name: str, kind: str) -> None:
     for P in (2, 5, 7, 8, 12, 16, 33):
-        schedule = one(name, star(P), kind)
+        schedule = only(name, star(P), kind)
         messages = np.unique(np.stack([schedule.step, schedule.src, schedule.dst]), axis=1)
         for ends in (1, 2):  # every rank sends to one at most, and receives from one at most
             assert np.unique(messages[[0, ends]], axis=1, return_counts=True)[1].max() == 1
@@ -191,7 +167,7 @@ def test_one_partner_at_a_time(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["halving-doubling", "recursive-doubling"])
 def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
     for P in range(2, 34):
-        schedule = one(name, star(P), "allgather")
+        schedule = only(name, star(P), "allgather")
         assert pipelined_steps(schedule) == sum(core(P))
         if not core(P)[1]:
             assert set(sent(schedule)) == {part(P)}
@@ -202,8 +178,8 @@ def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
 
 @pytest.mark.parametrize("P", in_turn([2, 7, 12, 24, 32], 3))
 def test_hierarchical_servers_take_two_steps_a_level(P: int) -> None:
-    schedules = list(made("hierarchical-ps", star(P), Collective("allreduce", P)))
-    for schedule, fans in zip(schedules, list_factorizations(P), strict=True):
+    plans = list(schedules("hierarchical-ps", star(P), Collective("allreduce", P)))
+    for schedule, fans in zip(plans, list_factorizations(P), strict=True):
         assert schedule.provenance["options"]["fanins"] == "x".join(map(str, fans))
         assert pipelined_steps(schedule) == 2 * len(fans)
         assert set(sent(schedule)) == {2 * part(P)}
@@ -218,25 +194,25 @@ def test_hierarchical_rings(fans: list[int], P: int) -> None:
     told = "x".join(map(str, fans))
     hops = sum(f - 1 for f in fans)
     for directions in (1, 2):
-        schedule = one("hierarchical-ring", star(P), "allreduce", fanins=told, directions=directions)
+        schedule = only("hierarchical-ring", star(P), "allreduce", fanins=told, directions=directions)
         assert pipelined_steps(schedule) == 2 * hops
         assert set(sent(schedule)) == {2 * part(P)}
-        chain = one("hierarchical-ring", star(P), "broadcast", fanins=told, directions=directions, pieces=10)
+        chain = only("hierarchical-ring", star(P), "broadcast", fanins=told, directions=directions, pieces=10)
         assert pipelined_steps(chain) == hops + 9
 
 
 def test_hierarchical_rings_follow_the_places_and_the_links() -> None:
-    quads = one("hierarchical-ring", topology("dgx1v"), "allreduce")
+    quads = only("hierarchical-ring", topology("dgx1v"), "allreduce")
     assert quads.provenance["options"]["fanins"] == "4x2"
     early = quads.step < 3
     assert np.array_equal(quads.src[early] // 4, quads.dst[early] // 4)
     pairs = [(4 * r + c, 4 * r + (c + 1) % 4) for r in range(3) for c in range(4)]
     pairs += [(4 * r + c, 4 * ((r + 1) % 3) + c) for r in range(3) for c in range(4)]
     torus = build("torus", 12, both_ways(pairs, PORT))  # nothing but its links tells that it is one
-    assert one("hierarchical-ring", torus, "allgather").provenance["options"]["fanins"] == "4x3"
+    assert only("hierarchical-ring", torus, "allgather").provenance["options"]["fanins"] == "4x3"
     mixed = [f"host{h}/gpu{g}" for g in range(3) for h in range(2)]  # ranks dealt out over the hosts
     dealt = build("dealt", 6, both_ways([(i, 6) for i in range(6)], PORT), switches=1, places=[*mixed, "switch"])
-    options = one("hierarchical-ring", dealt, "allgather").provenance["options"]
+    options = only("hierarchical-ring", dealt, "allgather").provenance["options"]
     assert (options["fanins"], options["order"]) == ("3x2", "0,2,4,1,3,5")
 
 
@@ -255,7 +231,7 @@ def test_levels_that_places_show() -> None:
 @pytest.mark.parametrize("large", ["near", "far"])
 def test_messages_of_halving_doubling_are_runs_of_memory(large: str, ranks: int) -> None:
     order = [0, *range(ranks - 1, 0, -1)]
-    schedule = one("halving-doubling", star(ranks), "allreduce", large=large, order=order)
+    schedule = only("halving-doubling", star(ranks), "allreduce", large=large, order=order)
     messages: dict[tuple[int, int], list[int]] = {}
     for step, src, chunk in zip(schedule.step.tolist(), schedule.src.tolist(), schedule.chunk.tolist(), strict=True):
         messages.setdefault((step, src), []).append(chunk)
@@ -277,13 +253,13 @@ def test_nccl_on_the_dgx1_as_in_sccl_table_3(
     spec: str, kind: str, options: dict[str, int], figures: tuple[int, int, int]
 ) -> None:
     machine = topology(spec)
-    told = claims(one("multi-ring", machine, kind, **options), machine)
+    told = claims(only("multi-ring", machine, kind, **options), machine)
     assert (told["chunks"], told["steps"], told["rounds"]) == figures
 
 
 def test_the_rings_of_the_dgx1_are_one_double_and_one_single_set() -> None:
     machine = topology("dgx1v")
-    rings = one("multi-ring", machine, "allgather").provenance["found"]["rings"]
+    rings = only("multi-ring", machine, "allgather").provenance["found"]["rings"]
     width = {
         (int(a), int(b)): int(machine.bandwidth(i) / machine.unit)
         for i, (a, b) in enumerate(zip(machine.link_src, machine.link_dst, strict=True))
@@ -396,25 +372,25 @@ def test_rings_over_switches_use_every_way_out_of_a_host() -> None:
     links = both_ways([(i, 8 + i // 4) for i in range(8)], fast) + both_ways([(i, 10) for i in range(8)], PORT)
     places = [f"host{i // 4}/gpu{i % 4}" for i in range(8)] + ["host0/switch", "host1/switch", "fabric"]
     machine = build("two hosts", 8, links, switches=3, places=places)
-    schedule = one("multi-ring", machine, "allgather")
+    schedule = only("multi-ring", machine, "allgather")
     verify(schedule, machine).or_raise()
     assert schedule.provenance["options"]["rings"] == 4
     first = [ring.split(",") for ring in schedule.provenance["found"]["rings"]]
     assert all(int(ring[3]) % 4 == int(ring[4]) % 4 for ring in first)  # out of host 0 and into host 1 on one rail
     ports = {i for i in schedule.routes.links.tolist() if machine.types[machine.link_type[i]] == PORT}
     assert len(ports) == 16  # every port, out and in
-    alone = one("multi-ring", machine, "allgather", rings=1)
+    alone = only("multi-ring", machine, "allgather", rings=1)
     assert timeline(alone, machine).total == 4 * timeline(schedule, machine).total
 
 
 def test_rings_refuse_clearly() -> None:
     line = build("line", 3, both_ways([(0, 1), (1, 2)], PORT))
     with pytest.raises(Unsupported, match="no cycle of direct links"):
-        one("multi-ring", line, "allgather")
+        only("multi-ring", line, "allgather")
     with pytest.raises(Invalid, match="option rings"):
-        one("multi-ring", full(4), "allgather", rings=0)
+        only("multi-ring", full(4), "allgather", rings=0)
     with pytest.raises(Unsupported, match="no factorisation"):
-        one("hierarchical-ring", line, "allgather")
+        only("hierarchical-ring", line, "allgather")
 
 
 # --- routes ---------------------------------------------------------------------------------------------------------
@@ -469,9 +445,9 @@ def test_routes_spread_over_the_spines() -> None:
 def test_planes_of_switches_are_all_in_use() -> None:
     planes = build("planes", 4, both_ways([(i, 4 + plane) for i in range(4) for plane in range(3)], PORT), switches=3)
     for name, kind in (("binomial-tree", "broadcast"), ("ring", "allgather"), ("direct", "alltoall")):
-        schedule = one(name, planes, kind)
+        schedule = only(name, planes, kind)
         verify(schedule, planes).or_raise()
-        single = one(name, star(4), kind)
+        single = only(name, star(4), kind)
         assert timeline(single, star(4)).total == 3 * timeline(schedule, planes).total
         assert pipelined_steps(single) == pipelined_steps(schedule)
 
@@ -483,7 +459,7 @@ def test_planes_of_switches_are_all_in_use() -> None:
 def test_what_nothing_joins_is_refused_by_name(name: str, kind: str) -> None:
     line = build("line", 7, both_ways([(i, i + 1) for i in range(6)], PORT))
     with pytest.raises(Unsupported, match=f"planner {name}: .*(no link or path|no factorisation).*use planner"):
-        list(made(name, line, Collective(kind, 7)))
+        list(schedules(name, line, Collective(kind, 7)))
 
 
 WIDE = ("allgather", "reducescatter", "allreduce")  # where rows are at least the square of ranks
@@ -502,13 +478,13 @@ WIDE = ("allgather", "reducescatter", "allreduce")  # where rows are at least th
 def test_what_would_be_too_large_is_refused_before_it_is_built(name: str, kind: str) -> None:
     machine = Topology("many", 20_000, 1, *(np.zeros(0, np.int32),) * 3, ())
     with pytest.raises(Unsupported, match=r"needs about .* transfers; at most \d+; use (planner .*, or )?fewer ranks"):
-        list(made(name, machine, Collective(kind, 20_000)))
+        list(schedules(name, machine, Collective(kind, 20_000)))
 
 
 @pytest.mark.parametrize("name", ["ring", "multi-ring"])
 def test_alltoall_is_not_relayed_around_large_rings(name: str) -> None:
     with pytest.raises(Unsupported, match="use planner pairwise, direct, flows or relay, or fewer ranks"):
-        list(made(name, topology("star:ranks=600"), Collective("alltoall", 600)))
+        list(schedules(name, topology("star:ranks=600"), Collective("alltoall", 600)))
 
 
 def test_options_are_checked() -> None:
@@ -520,26 +496,26 @@ def test_options_are_checked() -> None:
         ("hierarchical-ps", {"fanins": "axb"}, "expected numbers"), ("binomial-tree", {"pieces": 0}, "pieces"),
     ]:  # fmt: skip
         with pytest.raises(Invalid, match=says):
-            list(made(name, star(6), Collective("allreduce", 6), **options))
+            list(schedules(name, star(6), Collective("allreduce", 6), **options))
 
 
 @pytest.mark.parametrize(("name", "kind"), in_turn(CLAIMED, 6))
 def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
     wanted = Collective(kind, 6)
     for options in table("planner")[name].can.sweep:
-        for schedule in made(name, star(6), wanted, **options):
+        for schedule in schedules(name, star(6), wanted, **options):
             told = schedule.provenance
             assert told["planner"] == name
-            assert one(name, star(6), wanted, **told["options"]).same_as(schedule)
+            assert only(name, star(6), wanted, **told["options"]).same_as(schedule)
 
 
 def test_the_order_of_ranks_can_be_given() -> None:
     order = [3, 1, 4, 0, 5, 2]
     for name, kind in CLAIMED:
         if "order" in table("planner")[name].options:
-            for schedule in made(name, star(6), Collective(kind, 6), order=",".join(map(str, order))):
+            for schedule in schedules(name, star(6), Collective(kind, 6), order=",".join(map(str, order))):
                 verify(schedule, star(6)).or_raise()
-    chain = one("ring", star(6), "broadcast", order=order, directions=1, pieces=1)
+    chain = only("ring", star(6), "broadcast", order=order, directions=1, pieces=1)
     assert (chain.src[:2].tolist(), chain.dst[:2].tolist()) == ([0, 5], [5, 2])
 
 
@@ -548,7 +524,7 @@ def test_shared_limits_count_when_rings_are_chosen() -> None:
     machine = full(5)
     limits = [SharedLimit("bus", tuple(np.flatnonzero(machine.link_src < 2).tolist()), machine.unit)]
     tight = Topology("tight", 5, 0, machine.link_src, machine.link_dst, machine.link_type, machine.types, tuple(limits))
-    assert one("multi-ring", machine, "allgather").provenance["options"]["rings"] == 4
-    schedule = one("multi-ring", tight, "allgather")
+    assert only("multi-ring", machine, "allgather").provenance["options"]["rings"] == 4
+    schedule = only("multi-ring", tight, "allgather")
     assert schedule.provenance["options"]["rings"] == 1
     verify(schedule, tight).or_raise()

@@ -443,7 +443,7 @@ def test_the_python_functions_can_be_called_again() -> None:
     plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
     for _ in range(2):  # importing the folder antiphon.run must not take the function's place
         assert antiphon.run(plan, "3KB")[0]["correct"]
-    from local_runs import run_local
+    from small_plans import run_local
 
     assert run_local(plan.at(0).schedule, 3072)[0]["agree"]
     assert antiphon.run(plan, 300, dtype="int8")[0]["correct"]

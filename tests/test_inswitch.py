@@ -31,8 +31,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples
+from small_plans import run_local
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import most_senders, work_of

@@ -12,10 +12,11 @@ import pytest
 from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loggp_build import DELTA, FIDELITIES, PER_HOST, delta, figures, graph, planned, topology_of, with_figures
+from loggp_build import DELTA, FIDELITIES, PER_HOST, delta, figures, graph, topology_of, with_figures
 from loggp_plain import Message
 from processors_plain import Processors
 from quick import examples, in_turn
+from small_plans import only
 from test_loggp import messages_of, nodes_of
 
 import antiphon
@@ -162,7 +163,7 @@ def test_left_is_never_later_than_received(fidelity: str, order: str) -> None:
     """Without contention: nobody is in the way of those who begin sooner."""
     here = delta(2)
     for planner, kind in (("kring", "allgather"), ("pairwise", "alltoall"), ("binomial-tree", "broadcast")):
-        made = planned(here, kind, planner)
+        made = only(planner, here, kind)
         told = [
             loggp(made, here, profile=DELTA, fidelity=fidelity, order=order, contention="off", sent=sent)(2**20).seconds
             for sent in ("left", "received")
@@ -185,7 +186,7 @@ def test_left_is_never_later_than_received(fidelity: str, order: str) -> None:
 def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
     here = topology_of("full:ranks=4")
     with pytest.raises(Invalid) as told:
-        loggp(planned(here, "allgather", "ring"), here, profile=in_nanoseconds(), **options)
+        loggp(only("ring", here, "allgather"), here, profile=in_nanoseconds(), **options)
     assert says in str(told.value)
 
 
@@ -203,13 +204,13 @@ def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
 def test_options_that_make_no_sense_together(options: dict[str, Any], says: str) -> None:
     here = delta(2)
     with pytest.raises(Unsupported) as told:
-        loggp(planned(here, "allgather", "ring"), here, profile=DELTA, **options)
+        loggp(only("ring", here, "allgather"), here, profile=DELTA, **options)
     assert says in str(told.value)
 
 
 def test_meaning_is_short_for_options() -> None:
     here = delta(2)
-    made = planned(here, "allreduce", "recmult", k=4)
+    made = only("recmult", here, "allreduce", k=4)
     told = {"cpu": "shared", "sent": "left", "device_radix": 1, "node_radix": "none"}
     short = loggp(made, here, profile=DELTA, meaning="loggops")(2**20)
     assert loggp(made, here, profile=DELTA, **told)(2**20).seconds == short.seconds

@@ -26,13 +26,13 @@ from loggp_build import (
     level_of,
     placed,
     plain,
-    planned,
     simulation,
     topology_of,
 )
 from loggp_plain import Machine, Message
 from message_graphs import message_graph
 from quick import examples
+from small_plans import only
 
 from antiphon.core.collective import Collective
 from antiphon.core.routes import Routes
@@ -329,7 +329,7 @@ def test_a_schedule_and_its_graph_of_messages(machine: str, planner: str, fideli
     here = topology_of(machine)
     nbytes = 48 * here.ranks
     for kind in ("allgather", "allreduce"):
-        made = planned(here, kind, planner)
+        made = only(planner, here, kind)
         whole = loggp(made, here, profile=DELTA, fidelity=fidelity)(nbytes)
         told = simulate_graph(message_graph(made, nbytes), here, profile=DELTA, fidelity=fidelity)(1)
         assert np.isclose(whole.seconds, told.seconds, rtol=1e-9)
@@ -402,7 +402,7 @@ def test_what_nobody_waits_for() -> None:
 def test_a_ring_has_nothing_to_wait_for(kind: str) -> None:
     """One after another, by far more ports than it takes; two directions between hosts need two NICs."""
     for directions, nics in ((1, 0), (2, 1)):
-        made = planned(delta(4), kind, "ring", directions=directions)
+        made = only("ring", delta(4), kind, directions=directions)
         ready = loggp(made, delta(4), profile=DELTA)
         assert isinstance(ready, Simulation)
         assert ready.waited_for(ready.cost(2**20)[0]) == (0, nics)

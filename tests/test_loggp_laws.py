@@ -23,12 +23,12 @@ from loggp_build import (
     graph,
     hosts_of,
     placed,
-    planned,
     simulation,
     topology_of,
 )
 from loggp_plain import Message
 from quick import examples, in_turn
+from small_plans import only
 
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
@@ -62,7 +62,7 @@ def calm(rng: random.Random) -> LogGP:
 
 def kring_agrees(p: int, k: int, m: int, given_: LogGP, kind: str, overlap: bool = False) -> None:
     here = hosts_of(p, k)
-    made = planned(here, kind, "kring", k=k, overlap=overlap)
+    made = only("kring", here, kind, k=k, overlap=overlap)
     order = "streams" if overlap else "rounds"
     found = loggp(made, here, profile=Profile(loggp=given_), contention="off", order=order)(m * p).seconds
     inner, outer = given_.levels
@@ -72,7 +72,7 @@ def kring_agrees(p: int, k: int, m: int, given_: LogGP, kind: str, overlap: bool
 
 def recmult_agrees(p: int, k: int, m: int, given_: LogGP, kind: str) -> None:
     here = hosts_of(p, p)
-    made = planned(here, kind, "recmult", k=k)
+    made = only("recmult", here, kind, k=k)
     total = m * p if kind == "allgather" else m
     alone = replace(given_, levels=given_.levels[-1:])
     found = loggp(made, here, profile=Profile(loggp=alone), contention="off")(total).seconds
@@ -104,7 +104,7 @@ def test_the_gap_binds_as_the_form_says(fidelity: str) -> None:
     level = Level("", L=1e-6, o_s=1e-6, o_r=1e-6, g=2e-5, G=1e-10)
     for p, k in RECMULT[:3]:
         here = hosts_of(p, p)
-        made, m = planned(here, "allgather", "recmult", k=k), 4000
+        made, m = only("recmult", here, "allgather", k=k), 4000
         given_ = LogGP((level,), k - 1, None, packet=2**40)  # an endless packet: heads are whole messages
         found = loggp(made, here, profile=Profile(loggp=given_), fidelity=fidelity)(m * p).seconds
         assert np.isclose(found, recmult(p, k, m, level), rtol=1e-9)
@@ -118,7 +118,7 @@ def test_the_gap_binds_as_the_form_says(fidelity: str) -> None:
 def test_the_fast_pass_is_the_simulation(kind: str, planner: str) -> None:
     """Without a log and without limits one pass over messages by step gives what following every event gives."""
     here = delta(3)
-    made = loggp(planned(here, kind, planner), here, profile=Profile(loggp=figures(random.Random(5))), contention="off")
+    made = loggp(only(planner, here, kind), here, profile=Profile(loggp=figures(random.Random(5))), contention="off")
     assert isinstance(made, Simulation)
     for nbytes in (0, 1, 700, 123_457):
         fast, slow = made.run(nbytes, record=False), made.run(nbytes)
@@ -162,7 +162,7 @@ def test_slower_figures_and_fewer_ports_take_longer(
     kind: str, planner: str, k: int | None, here: Topology, fidelity: str
 ) -> None:
     """Where all ranks do the same at the same time. It is no law: see the anomalies."""
-    made = planned(here, kind, planner, **({"k": k} if k else {}))
+    made = only(planner, here, kind, **({"k": k} if k else {}))
 
     def seconds(given_: LogGP) -> float:
         return loggp(made, here, profile=Profile(loggp=given_), fidelity=fidelity)(here.ranks * 21).seconds
@@ -223,7 +223,7 @@ def test_a_trace_shows_every_message(fidelity: str) -> None:
 def test_terms_are_the_seconds(order: str, fidelity: str) -> None:
     here = delta(4)
     for kind, planner, options in REGULAR:
-        made = loggp(planned(here, kind, planner, **options), here, profile=DELTA, order=order, fidelity=fidelity)
+        made = loggp(only(planner, here, kind, **options), here, profile=DELTA, order=order, fidelity=fidelity)
         for nbytes in (0, 100, 10**6):
             found = made(nbytes)
             assert np.isclose(sum(found.terms.values()), found.seconds, rtol=1e-9)
@@ -234,7 +234,7 @@ def test_terms_are_the_seconds(order: str, fidelity: str) -> None:
 def test_without_figures_the_topology_has_them() -> None:
     """Latency and bandwidth of the routes; never below what the busiest link takes."""
     here = topology_of("star:ranks=4")
-    made = planned(here, "broadcast", "direct")
+    made = only("direct", here, "broadcast")
     found = loggp(made, here)(10**9)
     load = 3 * 10**9 / float(here.bandwidth(0))
     assert found.seconds >= load * (1 - 1e-9)
@@ -273,7 +273,7 @@ def test_wrong_figures(make: Any, said: str) -> None:
 
 def test_wrong_wishes() -> None:
     here = delta(2)
-    made = planned(here, "allgather", "ring")
+    made = only("ring", here, "allgather")
     for model, said in (
         ("loggp:fidelity=fine", "message or packet"),
         ("loggp:order=any", "rounds, streams, data"),
@@ -317,7 +317,7 @@ def test_nothing_to_do() -> None:
 
 def test_great_sizes_and_figures() -> None:
     here = delta(2)
-    made = planned(here, "allgather", "ring")
+    made = only("ring", here, "allgather")
     most = Profile(loggp=LogGP((Level("", L=3600, o_s=3600, o_r=3600, g=3600, G=3600),)))
     found = loggp(made, here, profile=most)(2**50)
     assert np.isfinite(found.seconds)
@@ -329,7 +329,7 @@ def test_great_sizes_and_figures() -> None:
 def test_a_great_schedule() -> None:
     """A million messages and more: just the sum is told; packets and whole messages go through."""
     here = hosts_of(1100, 4)
-    made = loggp(planned(here, "allgather", "ring"), here, profile=DELTA)
+    made = loggp(only("ring", here, "allgather"), here, profile=DELTA)
     found = made(1100 * 1000)
     assert found.terms == {"messages": found.seconds}
     assert len(found.critical_path) == 1099
@@ -337,7 +337,7 @@ def test_a_great_schedule() -> None:
 
 def test_many_pieces_are_made_fewer() -> None:
     here = delta(2)
-    made = replace(planned(here, "allgather", "ring"), pieces=2**20)
+    made = replace(only("ring", here, "allgather"), pieces=2**20)
     assert "approximate" in loggp(made, here, profile=DELTA)(10**9).note
 
 

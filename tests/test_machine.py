@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples
+from small_plans import run_local
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides

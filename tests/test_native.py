@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from quick import in_turn
+from small_plans import planned
 
-import antiphon
 from antiphon.core.datatypes import accumulator, average, combine_of, data_type
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
@@ -36,11 +36,6 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     return Engine(build.library("threads"))
-
-
-def planned(kind: str, machine: str, planner: str, **options: Any) -> Schedule:
-    found: Schedule = antiphon.plan(kind, antiphon.topology(machine), planner=planner, **options).at(0).schedule
-    return found
 
 
 def inputs_of(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: int) -> list[Array]:

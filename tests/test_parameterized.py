@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples, in_turn
+from small_plans import PORT, only, run_local, schedules, star
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.loads import pipelined_steps
-from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
-from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.topology import Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.radix.lanes import near_root
@@ -28,7 +26,6 @@ from antiphon.planners.radix.permrecmult import layout
 from antiphon.registry import table
 from antiphon.topologies import topology
 
-PORT = LinkType("port", Fraction(10**9), 1e-6)
 NAMES = ("kring", "recmult", "permrecmult")
 # what else than k there is to verify, by collective
 WAYS: dict[tuple[str, str], list[dict[str, Any]]] = {
@@ -45,24 +42,9 @@ SOME = [(P, k) for P in range(2, 7) for k in range(2, P + 1)]
 SOME += [(P, 2 + (7 * P * P + 3 * P) % (P - 1)) for P in range(7, 40, 6)] + [(64, 9), (61, 5)]
 
 
-@cache
-def star(ranks: int) -> Topology:
-    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
-
-
-def made(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Iterator[Schedule]:
-    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
-    return table("planner")[name].load()(Request(machine, target), **options)
-
-
-def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
-    (schedule,) = made(name, machine, wanted, **options)
-    return schedule
-
-
 def right(name: str, kind: str, ranks: int, k: int, moved: bool) -> None:
     for options in WAYS.get((name, kind), [{}]):
-        schedule = one(name, star(ranks), kind, k=k, **options)
+        schedule = only(name, star(ranks), kind, k=k, **options)
         assert verify(schedule, star(ranks)).ok, (ranks, k, options, verify(schedule, star(ranks)).fault)
         assert not moved or run_local(schedule, 8 * (ranks + 3), repeat=1)[0]["correct"], (ranks, k, options)
 
@@ -93,7 +75,7 @@ def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: t
     wanted = Collective(kind, ranks, members, roots, weights)
     order = data.draw(st.permutations(members))
     for options in WAYS.get(pick, [{}]):
-        schedule = one(name, star(ranks), wanted, k=data.draw(st.integers(2, 5)), order=order, **options)
+        schedule = only(name, star(ranks), wanted, k=data.draw(st.integers(2, 5)), order=order, **options)
         assert schedule.collective == wanted
         verify(schedule, star(ranks)).or_raise()
         assert set(schedule.src.tolist()) | set(schedule.dst.tolist()) <= set(members)
@@ -112,7 +94,7 @@ def messages(schedule: Schedule) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 
 @pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (64, 4), (64, 8), (12, 3), (12, 12), (7, 1), (10, 5), (8, 2)])
 def test_kring_takes_the_steps_of_a_ring(P: int, k: int) -> None:
-    schedule = one("kring", star(P), "allgather", k=k)
+    schedule = only("kring", star(P), "allgather", k=k)
     found, rows = messages(schedule)
     assert schedule.steps == P - 1
     assert set(rows.tolist()) == {1}
@@ -123,13 +105,13 @@ def test_kring_takes_the_steps_of_a_ring(P: int, k: int) -> None:
     assert np.array_equal(dst[~between], src[~between] // k * k + (src[~between] + 1) % k)
     for column in (src, dst):  # everyone sends one and receives one in every round
         assert set(np.bincount(step * P + column).tolist()) == {1}
-    assert one("kring", star(P), "reducescatter", k=k).steps == P - 1
-    assert one("kring", star(P), "allreduce", k=k).steps == 2 * (P - 1)
+    assert only("kring", star(P), "reducescatter", k=k).steps == P - 1
+    assert only("kring", star(P), "allreduce", k=k).steps == 2 * (P - 1)
 
 
 def test_kring_of_figure_2() -> None:
     """Nine devices, k = 3: what rank 4 receives, round by round."""
-    schedule = one("kring", star(9), "allgather", k=3)
+    schedule = only("kring", star(9), "allgather", k=3)
     mine = schedule.dst == 4
     order = np.argsort(schedule.step[mine])
     got = list(zip(schedule.src[mine][order].tolist(), schedule.chunk[mine][order].tolist(), strict=True))
@@ -139,7 +121,7 @@ def test_kring_of_figure_2() -> None:
 
 @pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (12, 3), (12, 12), (8, 2), (6, 1)])
 def test_kring_overlapped(P: int, k: int) -> None:
-    schedule = one("kring", star(P), "allgather", k=k, overlap=True)
+    schedule = only("kring", star(P), "allgather", k=k, overlap=True)
     assert schedule.steps == (P // k * (k - 1) if k > 1 else P - 1)
     step, src, dst = messages(schedule)[0]
     between = src // k != dst // k
@@ -149,18 +131,18 @@ def test_kring_overlapped(P: int, k: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 8, 99])
 def test_kring_with_one_group_or_none_is_the_ring(k: int) -> None:
-    assert one("kring", star(8), "allgather", k=k).same_as(one("ring", star(8), "allgather", directions=1))
+    assert only("kring", star(8), "allgather", k=k).same_as(only("ring", star(8), "allgather", directions=1))
 
 
 def test_kring_broadcasts_along_leaders_first() -> None:
     wanted = Collective("broadcast", 11, roots=(5,))
-    schedule = one("kring", star(11), wanted, groups="4+4+3", pieces=1)
+    schedule = only("kring", star(11), wanted, groups="4+4+3", pieces=1)
     assert schedule.steps == 3 + 4 - 2  # n groups of at most s: n + s - 2
     between = schedule.step < 2
     leaders = [(5, 9), (9, 1)]
     assert set(leaders) <= set(zip(schedule.src[between].tolist(), schedule.dst[between].tolist(), strict=True))
-    assert pipelined_steps(one("kring", star(11), wanted, groups="4+4+3")) == 5 + 31
-    assert one("kring", star(11), Collective("reduce", 11), k=4, pieces=1).steps == 5
+    assert pipelined_steps(only("kring", star(11), wanted, groups="4+4+3")) == 5 + 31
+    assert only("kring", star(11), Collective("reduce", 11), k=4, pieces=1).steps == 5
 
 
 @pytest.mark.parametrize(("P", "k"), [(16, 2), (64, 4), (64, 8), (81, 3), (125, 5), (9, 3), (7, 7)])
@@ -168,7 +150,7 @@ def test_recursive_multiplying_takes_log_k_rounds(P: int, k: int) -> None:
     rounds = power_below(P, k)
     assert k**rounds == P
     for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
-        schedule = one(name, star(P), kind, k=k)
+        schedule = only(name, star(P), kind, k=k)
         assert schedule.steps == rounds
         (step, src, dst), rows = messages(schedule)
         for column in (src, dst):
@@ -183,15 +165,15 @@ def test_recursive_multiplying_takes_log_k_rounds(P: int, k: int) -> None:
             assert set(away[step == r - 1].tolist()) <= apart
             size = 1 if kind == "allreduce" else k ** (r - 1)
             assert set(rows[step == r - 1].tolist()) == {size}
-    assert one("recmult", star(P), "broadcast", k=k).steps == rounds
-    assert one("recmult", star(P), "allreduce", k=k, large=True).steps == 2 * rounds
+    assert only("recmult", star(P), "broadcast", k=k).steps == rounds
+    assert only("recmult", star(P), "allreduce", k=k, large=True).steps == 2 * rounds
 
 
 @pytest.mark.parametrize("kind", ["allgather", "allreduce"])
 def test_recursive_multiplying_by_two_is_recursive_doubling(kind: str) -> None:
     for P in range(2, 20):
-        ours = one("recmult", star(P), kind, k=2, fold=True)
-        assert ours.same_as(one("recursive-doubling", star(P), kind))
+        ours = only("recmult", star(P), kind, k=2, fold=True)
+        assert ours.same_as(only("recursive-doubling", star(P), kind))
 
 
 @given(number=st.integers(2, 200), most=st.integers(2, 20))
@@ -217,10 +199,10 @@ def test_folding_costs_two_rounds() -> None:
     for P, k in ((14, 4), (23, 4), (11, 3), (29, 7)):
         core = power_below(P, k)
         for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
-            assert one(name, star(P), kind, k=k).steps == core + 2
-        assert one("permrecmult", star(P), "allgather", k=k, by="exchange").steps == core + 2  # they exchange once
+            assert only(name, star(P), kind, k=k).steps == core + 2
+        assert only("permrecmult", star(P), "allgather", k=k, by="exchange").steps == core + 2  # they exchange once
         levels = math.ceil(math.log(P, k))
-        assert one("recmult", star(P), "broadcast", k=k).steps == levels  # a tree needs no folding
+        assert only("recmult", star(P), "broadcast", k=k).steps == levels  # a tree needs no folding
 
 
 # --- what is a run of memory ----------------------------------------------------------------------------------------
@@ -244,7 +226,7 @@ def is_run(at: np.ndarray[Any, Any]) -> bool:
 @pytest.mark.parametrize(("P", "k"), FOLDING)
 def test_buffers_filled_in_the_order_of_arrival(P: int, k: int) -> None:
     """Every message is copied as one run of memory; what is filled is no more than the buffer; all ends in order."""
-    schedule = one("permrecmult", star(P), "allgather", k=k)
+    schedule = only("permrecmult", star(P), "allgather", k=k)
     told = schedule.provenance["layout"]
     assert told["rule"] == "arrival"
     where = [np.argsort(layout(told["radices"], rank, P)) for rank in range(P)]
@@ -281,7 +263,7 @@ def test_the_layout_of_figure_3() -> None:
 def test_what_the_permutation_moves_is_priced(weights: list[int]) -> None:
     wanted = Collective("allgather", 9, weights=np.array(weights))
     for order in (None, [3, 1, 4, 0, 5, 2, 8, 6, 7]):
-        schedule = one("permrecmult", star(9), wanted, k=3, order=order)
+        schedule = only("permrecmult", star(9), wanted, k=3, order=order)
         most, seats = 0, order or list(range(9))
         for seat in range(9):
             arrived = [seats[other] for other in layout([3, 3], seat)]
@@ -290,18 +272,18 @@ def test_what_the_permutation_moves_is_priced(weights: list[int]) -> None:
         assert schedule.local == (Local("permute", Fraction(most, sum(weights))),)
     done = loggp(schedule, star(9), local="on")
     assert done(10**9).terms["local"] == pytest.approx(most / sum(weights) * 1e9 / 100e9)
-    assert one("permrecmult", star(9), "reducescatter", k=3).local == (Local("permute", Fraction(1)),)
+    assert only("permrecmult", star(9), "reducescatter", k=3).local == (Local("permute", Fraction(1)),)
     for options in ({"by": "exchange"}, {"by": "exchange-minimal"}, {"by": "separate"}):
-        assert one("permrecmult", star(9), wanted, k=3, **options).local == ()
+        assert only("permrecmult", star(9), wanted, k=3, **options).local == ()
     for large in (False, True):
-        assert one("permrecmult", star(9), "allreduce", k=3, large=large).local == ()
+        assert only("permrecmult", star(9), "allreduce", k=3, large=large).local == ()
 
 
 @pytest.mark.parametrize(("P", "k"), FOLDING)
 def test_the_alternatives_of_figure_7(P: int, k: int) -> None:
-    plain = one("permrecmult", star(P), "allgather", k=k)
+    plain = only("permrecmult", star(P), "allgather", k=k)
     exchanged, minimal, apart = (
-        one("permrecmult", star(P), "allgather", k=k, by=by) for by in ("exchange", "exchange-minimal", "separate")
+        only("permrecmult", star(P), "allgather", k=k, by=by) for by in ("exchange", "exchange-minimal", "separate")
     )
     least = P * (P - 1)
     assert plain.transfers == minimal.transfers == apart.transfers == least
@@ -322,14 +304,14 @@ def test_the_alternatives_of_figure_7(P: int, k: int) -> None:
 @pytest.mark.parametrize("name", ["recmult", "permrecmult"])
 def test_large_allreduces_send_runs_of_the_vector(name: str, P: int, k: int) -> None:
     for order in (None, [*range(1, P, 2), *range(0, P, 2)]):
-        schedule = one(name, star(P), "allreduce", k=k, large=True, order=order)
+        schedule = only(name, star(P), "allreduce", k=k, large=True, order=order)
         for _, _, _, parts in parcels(schedule):
             assert is_run(np.sort(schedule.chunks.offset[parts]) // schedule.chunks.share[0])
 
 
 @pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (12, 4), (64, 8)])
 def test_recursive_multiplying_needs_no_permutation(P: int, k: int) -> None:
-    schedule = one("recmult", star(P), "allgather", k=k)
+    schedule = only("recmult", star(P), "allgather", k=k)
     assert all(is_run(blocks) for _, _, _, blocks in parcels(schedule))
     assert schedule.local == ()
 
@@ -347,7 +329,7 @@ def hosted(*hosts: int) -> Topology:
 
 def test_groups_are_hosts_unless_told_otherwise() -> None:
     def groups(machine: Topology, **options: Any) -> str:
-        schedule = one("kring", machine, "allgather", **options)
+        schedule = only("kring", machine, "allgather", **options)
         assert verify(schedule, machine).ok
         return schedule.provenance["found"]["groups"]
 
@@ -367,7 +349,7 @@ def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:
     places = [f"host{i % 3}/gpu{i // 3}" for i in range(9)]
     machine = build("dealt", 9, both_ways([(i, 9) for i in range(9)], PORT), switches=1, places=[*places, "switch"])
     for name, options in (("kring", {}), ("kring", {"k": 3}), ("permrecmult", {"k": 3})):
-        schedule = one(name, machine, "allgather", **options)
+        schedule = only(name, machine, "allgather", **options)
         assert schedule.provenance["options"]["order"] == "0,3,6,1,4,7,2,5,8"
         last = schedule.step == schedule.steps - 1
         assert np.array_equal(schedule.src[last] % 3, schedule.dst[last] % 3)
@@ -378,7 +360,7 @@ def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:
 @settings(max_examples=examples(40))
 def test_groups_of_any_sizes(sizes: list[int], overlap: bool) -> None:
     P, longest = sum(sizes), max(sizes)
-    schedule = one("kring", star(P), "allgather", groups="+".join(map(str, sizes)), overlap=overlap)
+    schedule = only("kring", star(P), "allgather", groups="+".join(map(str, sizes)), overlap=overlap)
     assert verify(schedule, star(P)).ok
     assert schedule.transfers == P * (P - 1)
     if longest == 1 or not overlap:
@@ -410,12 +392,12 @@ def test_groups_of_any_sizes(sizes: list[int], overlap: bool) -> None:
 )  # fmt: skip
 def test_options_are_checked(name: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(Invalid, match=says):
-        one(name, star(6), "allreduce", **options)
+        only(name, star(6), "allreduce", **options)
 
 
 def test_the_redundant_exchange_does_not_run_backwards() -> None:
     with pytest.raises(Invalid, match="use exchange-minimal"):
-        one("permrecmult", star(6), "reducescatter", by="exchange")
+        only("permrecmult", star(6), "reducescatter", by="exchange")
 
 
 @pytest.mark.parametrize(("name", "kind"), in_turn(in_turn(PLANNED, 3), 6))
@@ -424,10 +406,10 @@ def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> 
     tried = [*table("planner")[name].can.sweep, {"k": 3}, {"pieces": 3}, {"order": "10,9,8,7,6,5,4,3,2,1,0"}]
     tried += [{"groups": "5+6"}] if name == "kring" else [{"radices": "2x5"}, {"k": 3, "fold": True}]
     for options in [*tried, *WAYS.get((name, kind), [])]:
-        for schedule in made(name, machine, wanted, **options):
+        for schedule in schedules(name, machine, wanted, **options):
             told = schedule.provenance
             assert told["planner"] == name
-            again = one(name, machine, wanted, **told["options"])
+            again = only(name, machine, wanted, **told["options"])
             assert again.same_as(schedule)
             assert again.provenance == told
 
@@ -438,9 +420,9 @@ def test_what_cannot_be_is_refused_by_name(name: str) -> None:
     many = Topology("many", 20_000, 1, *(np.zeros(0, np.int32),) * 3, ())
     for kind in ("allgather", "reducescatter", "allreduce"):
         with pytest.raises(Unsupported, match=f"planner {name}: .*no link or path.*use planner"):
-            one(name, line, kind)
+            only(name, line, kind)
     for kind in ("allgather", "reducescatter"):
         with pytest.raises(
             Unsupported, match=r"needs about .* transfers; at most \d+; use (planner .*, or )?fewer ranks"
         ):
-            one(name, many, Collective(kind, 20_000))
+            only(name, many, Collective(kind, 20_000))

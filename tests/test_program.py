@@ -6,7 +6,6 @@ import zlib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import generate
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, rows, variants, without_wait
 from quick import examples, in_turn
+from small_plans import planned
 
 import antiphon
 from antiphon.cli import run
@@ -42,12 +42,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.registry import call
 
-
-def planned(spec: str, kind: str, planner: str, **options: Any) -> Schedule:
-    return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **options).at(0).schedule
-
-
-RING = planned("ring:ranks=4", "allreduce", "ring")
+RING = planned("allreduce", "ring:ranks=4", "ring")
 
 
 # ---- the outcome ----
@@ -68,7 +63,7 @@ def test_any_schedule(case: generate.Case, unit: int, seed: int) -> None:
 def test_types_and_operators(dtype: str, op: str) -> None:
     from antiphon.core.datatypes import data_type
 
-    for schedule in (RING, planned("full:ranks=5", "allreduce", "direct"), generate.case(7, "reducescatter").schedule):
+    for schedule in (RING, planned("allreduce", "full:ranks=5", "direct"), generate.case(7, "reducescatter").schedule):
         compare(schedule, (5,), (1,), data_type(dtype), op)
 
 
@@ -178,10 +173,10 @@ def test_a_ring_copies_nothing() -> None:
 
 def test_neighbours_travel_as_one() -> None:
     """Recursive doubling of an allgather: each message is one part, however many chunks; one copy of the own block."""
-    program = lower(planned("full:ranks=16", "allgather", "recursive-doubling"))
+    program = lower(planned("allgather", "full:ranks=16", "recursive-doubling"))
     assert np.diff(program.op_ptr).tolist() == [4 * 2 + 1] * 16
     assert set(np.diff(program.part_ptr)[program.kind <= 1].tolist()) == {1}
-    tree = lower(planned("full:ranks=16", "reduce", "binomial-tree"))
+    tree = lower(planned("reduce", "full:ranks=16", "binomial-tree"))
     assert set(np.diff(tree.part_ptr)[tree.kind == FOLD].tolist()) == {3}
     assert set(np.diff(tree.part_ptr)[tree.kind <= 1].tolist()) == {1}
 
@@ -197,7 +192,7 @@ def test_an_exchange_goes_through_scratch() -> None:
 
 
 def test_an_alltoall_in_place_waits_for_what_stood_there() -> None:
-    schedule = planned("full:ranks=4", "alltoall", "direct")
+    schedule = planned("alltoall", "full:ranks=4", "direct")
     program = lower(schedule, in_place=True)
     assert (program.kind == JOIN).sum() == 12
     assert usage(program, 5).scratch == [15] * 4
@@ -245,7 +240,7 @@ def test_scratch_is_used_again() -> None:
 
 def test_size_is_linear() -> None:
     """Everybody to everybody in one step: a version that 63 read is written once."""
-    schedule = planned("full:ranks=64", "allreduce", "direct")
+    schedule = planned("allreduce", "full:ranks=64", "direct")
     program = lower(schedule)
     assert program.operations <= 3 * schedule.transfers
     assert len(program.wait) <= 3 * schedule.transfers
@@ -273,7 +268,7 @@ def test_the_text() -> None:
 def test_every_wait_is_needed_or_implied(which: int) -> None:
     schedule = (
         RING, pipeline(RING, 3), rotation(3), generate.case(5, "allreduce", 4).schedule,
-        planned("full:ranks=3", "alltoall", "direct"),
+        planned("alltoall", "full:ranks=3", "direct"),
     )[which]  # fmt: skip
     for program in variants(schedule):
         check(program)

@@ -15,6 +15,7 @@ from program_cases import changed, idle, rows, variants
 from program_judge import Wrong, judge
 from program_mutants import UNITS, bases, mutants, tried
 from quick import examples, some
+from small_plans import planned
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -27,11 +28,6 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.serve import book as book_module
 from antiphon.runtimes.serve.book import Book, encode_book, make_book, read_table
-
-
-def planned(kind: str, spec: str, planner: str) -> Schedule:
-    return antiphon.plan(kind, antiphon.topology(spec), planner=planner).at(0).schedule
-
 
 RING = planned("allreduce", "ring:ranks=4", "ring")
 

@@ -8,8 +8,8 @@ import pytest
 from entries import relay
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples, in_turn
+from small_plans import run_local
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, Collective

@@ -11,13 +11,12 @@ import pytest
 from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_runs import run_local
 from quick import examples
+from small_plans import only, run_local, star
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
-from antiphon.core.request import Request
 from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -31,21 +30,7 @@ from antiphon.planners.rings.flips import joined_flips
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
 from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
-from antiphon.registry import table
 from antiphon.topologies import topology
-
-PORT = LinkType("port", Fraction(10**9), 1e-6)
-
-
-def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
-    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
-    (schedule,) = table("planner")[name].load()(Request(machine, target), **options)
-    verify(schedule, machine).or_raise()
-    return schedule
-
-
-def star(ranks: int) -> Topology:
-    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
 
 
 def slowness(schedule: Schedule, machine: Topology) -> Fraction:
@@ -87,7 +72,7 @@ def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
 
 def test_the_plan_says_why_there_are_no_more_rings() -> None:
     def told(spec: str, **options: Any) -> dict[str, Any]:
-        found: dict[str, Any] = one("multi-ring", topology(spec), "allgather", **options).provenance["found"]
+        found: dict[str, Any] = only("multi-ring", topology(spec), "allgather", **options).provenance["found"]
         return found
 
     dies = told("mi250")
@@ -109,7 +94,7 @@ def test_the_plan_says_why_there_are_no_more_rings() -> None:
      ("asy384", "enter rank 0")],
 )  # fmt: skip
 def test_over_switches_the_plan_says_whether_rings_could_be_faster(spec: str, because: str) -> None:
-    found = one("multi-ring", topology(spec), "allgather").provenance["found"]
+    found = only("multi-ring", topology(spec), "allgather").provenance["found"]
     assert found["over"] == "routes"
     assert found["none are faster"]
     assert found["because"].endswith(because.replace("enter", "leave")) or found["because"].endswith(because)
@@ -136,7 +121,7 @@ def test_complete_networks_gather_at_the_bound() -> None:
     """P - 1 rings use all links all the time; P - 2 do not."""
     for ranks in (10, 16, 22):
         machine = topology(f"full:ranks={ranks}")
-        schedule = one("multi-ring", machine, "allgather")
+        schedule = only("multi-ring", machine, "allgather")
         assert len(schedule.chunks) == ranks * (ranks - 1)
         assert slowness(schedule, machine) == 1
 
@@ -147,7 +132,7 @@ def test_complete_networks_gather_at_the_bound() -> None:
 @pytest.mark.parametrize("ranks", range(3, 14))
 def test_alltoall_around_a_ring_takes_the_shorter_way(ranks: int) -> None:
     machine = topology(f"ring:ranks={ranks}")
-    schedule = one("ring", machine, "alltoall")
+    schedule = only("ring", machine, "alltoall")
     assert schedule.steps == ranks // 2
     assert slowness(schedule, machine) == 1
     away = (schedule.dst - schedule.src) % ranks
@@ -162,7 +147,7 @@ def test_alltoall_around_a_ring_takes_the_shorter_way(ranks: int) -> None:
 
 
 def test_one_way_round_everything_goes_that_way() -> None:
-    schedule = one("ring", topology("ring:ranks=6"), "alltoall", directions=1)
+    schedule = only("ring", topology("ring:ranks=6"), "alltoall", directions=1)
     assert schedule.steps == 5
     assert set(((schedule.dst - schedule.src) % 6).tolist()) == {1}
 
@@ -181,12 +166,12 @@ def test_both_ways_is_right_for_every_order_and_group(ranks: int, data: st.DataO
 def test_alltoall_over_many_rings_goes_the_shorter_way_on_each() -> None:
     for spec in ("dgx1v", "full:ranks=10", "torus:dims=4x4", "mi300x"):
         machine = topology(spec)
-        schedule = one("multi-ring", machine, "alltoall")
+        schedule = only("multi-ring", machine, "alltoall")
         rings = [tuple(map(int, ring.split(","))) for ring in schedule.provenance["found"]["rings"]]
         paired = sum((ring[0], *ring[:0:-1]) in rings for ring in rings)
         assert schedule.steps == (machine.ranks // 2 if paired == len(rings) else machine.ranks - 1)
-    assert one("multi-ring", topology("dgx1v"), "alltoall").steps == 4
-    assert one("multi-ring", topology("ring:ranks=5"), "alltoall", rings=1).steps == 4
+    assert only("multi-ring", topology("dgx1v"), "alltoall").steps == 4
+    assert only("multi-ring", topology("ring:ranks=5"), "alltoall", rings=1).steps == 4
 
 
 # --- groups of unequal size -----------------------------------------------------------------------------------------
@@ -224,7 +209,7 @@ def steps_of(groups: Groups) -> int:
 @settings(max_examples=examples(60))
 def test_any_groups_of_groups(groups: Groups, directions: int, kind: str) -> None:
     machine = star(groups.size)
-    schedule = one("hierarchical-ring", machine, kind, fanins=f"({groups})", directions=directions)
+    schedule = only("hierarchical-ring", machine, kind, fanins=f"({groups})", directions=directions)
     assert schedule.steps == steps_of(groups) * (2 if kind == "allreduce" else 1)
     assert slowness(schedule, machine) >= 1
     (row,) = run_local(schedule, 4 * 3 * groups.size, repeat=1)
@@ -239,13 +224,13 @@ def test_any_groups_of_groups(groups: Groups, directions: int, kind: str) -> Non
 def test_chains_through_any_groups(groups: Groups, root: int, kind: str) -> None:
     machine = star(groups.size)
     wanted = Collective(kind, groups.size, roots=(root % groups.size,))
-    schedule = one("hierarchical-ring", machine, wanted, fanins=f"({groups})", pieces=1)
+    schedule = only("hierarchical-ring", machine, wanted, fanins=f"({groups})", pieces=1)
     assert schedule.transfers == 2 * (groups.size - 1)
 
 
 def test_groups_of_three_and_four_are_loaded_evenly() -> None:
     """Half of the data crosses each way: everyone of the three moves 1/3 of that, everyone of the four 1/4."""
-    schedule = one("hierarchical-ring", star(7), "allreduce", fanins="3+4", directions=1)
+    schedule = only("hierarchical-ring", star(7), "allreduce", fanins="3+4", directions=1)
     weights, scale = schedule.chunks.weights(schedule.collective)
     group = (np.arange(7) >= 3).astype(int)
     crossing = (group[schedule.src] != group[schedule.dst]) & (schedule.step >= schedule.steps // 2)
@@ -256,18 +241,18 @@ def test_groups_of_three_and_four_are_loaded_evenly() -> None:
 def test_equal_groups_are_told_in_two_ways() -> None:
     machine = star(12)
     for kind in ("allgather", "reducescatter", "allreduce"):
-        told, plain = (one("hierarchical-ring", machine, kind, fanins=fans) for fans in ("3*4", "4x3"))
+        told, plain = (only("hierarchical-ring", machine, kind, fanins=fans) for fans in ("3*4", "4x3"))
         assert told.steps == plain.steps
         assert timeline(told, machine).total == timeline(plain, machine).total
 
 
 @pytest.mark.parametrize(
-    ("only", "told", "steps"), [("0,1,2,3,8,9,10", "4+3", 8), ("0,8,9,10", "1+3", 6), ("0,1,8,9", "2x2", 4)]
+    ("members", "told", "steps"), [("0,1,2,3,8,9,10", "4+3", 8), ("0,8,9,10", "1+3", 6), ("0,1,8,9", "2x2", 4)]
 )
-def test_an_allocation_in_two_boxes(only: str, told: str, steps: int) -> None:
-    ranks = [int(rank) for rank in only.split(",")]
+def test_an_allocation_in_two_boxes(members: str, told: str, steps: int) -> None:
+    ranks = [int(rank) for rank in members.split(",")]
     machine = keep(topology("cluster:box=dgx-a100,boxes=2"), ranks)
-    schedule = one("hierarchical-ring", machine, Collective("allreduce", 16, tuple(ranks)))
+    schedule = only("hierarchical-ring", machine, Collective("allreduce", 16, tuple(ranks)))
     assert schedule.provenance["options"]["fanins"] == told
     assert schedule.steps == steps
 
@@ -276,7 +261,7 @@ def test_the_places_of_an_asymmetric_network() -> None:
     machine = topology("asy384")
     groups, seating = placed_groups(machine, range(384))
     assert (str(groups), seating, steps_of(groups)) == ("8*32+8*16", list(range(384)), 46)
-    schedule = one("hierarchical-ring", machine, "broadcast", pieces=1)
+    schedule = only("hierarchical-ring", machine, "broadcast", pieces=1)
     assert schedule.steps == 46
 
 
@@ -288,7 +273,7 @@ def test_the_places_of_an_asymmetric_network() -> None:
 )
 def test_bruck_rotates_its_buffer(kind: str, copies: int) -> None:
     machine = star(5)
-    schedule = one("bruck", machine, kind)
+    schedule = only("bruck", machine, kind)
     assert schedule.local == (Local("rotation", Fraction(copies)),)
     predicted = loggp(schedule, machine, local="on")(10**9)
     assert predicted.terms["local"] == pytest.approx(copies * 10**9 / 100e9)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local_runs import run_local
 from numpy.typing import NDArray
 from quick import in_turn
+from small_plans import run_local
 
 import antiphon
 from antiphon.core.collective import Collective, custom_relation

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from meetings import Meeting
 from quick import in_turn
-from test_native import inputs_of, planned, run_threads, same
+from small_plans import planned
+from test_native import inputs_of, run_threads, same
 
 from antiphon.core.interpret import interpret
 from antiphon.core.program import encode

@@ -13,6 +13,7 @@ from generate import topologies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
+from small_plans import full
 
 from antiphon.core.reshape import Card, degrade, join, relabel
 from antiphon.core.symmetry import automorphisms, canonical, link_map
@@ -32,10 +33,6 @@ def box(rows: tuple[str, ...]) -> Topology:
     return build(
         "box", 8, [(a, b, LINK) for a, row in enumerate(rows) for b, n in enumerate(row) for _ in range(int(n))]
     )
-
-
-def full(ranks: int) -> Topology:
-    return build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
 
 
 def torus(*dims: int) -> Topology:

@@ -14,6 +14,7 @@ from generate import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
+from small_plans import full
 
 from antiphon.core import reshape
 from antiphon.core.collective import Collective
@@ -192,12 +193,8 @@ def test_restricting_leaves_a_right_schedule_for_fewer(case: generate.Case, rng:
 def direct_among(kind: str, ranks: int, members: Sequence[int], root: int | None = None) -> Schedule:
     """Everything in one step, straight to whoever needs it."""
     wanted = Collective(kind, ranks, tuple(members), () if root is None else (root,))
-    machine = build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
+    machine = full(ranks)
     return next(iter(direct(Request(machine, wanted))))
-
-
-def full(ranks: int) -> Topology:
-    return build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
 
 
 def at_once(kind: str, ranks: int, groups: Sequence[Sequence[int]], shares: list[int] | None = None) -> Schedule:

@@ -11,6 +11,7 @@ from generate import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
+from small_plans import only
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -23,15 +24,9 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, stage_plans
 from antiphon.planners.shared.uneven import Sizes, Uneven
-from antiphon.registry import find
 from antiphon.topologies import topology
 
 GB = 10**9
-
-
-def one(name: str, machine: Topology, wanted: Collective, **options: int) -> Schedule:
-    made: Schedule = next(iter(find("planner", name).load()(Request(machine, wanted), **options)))
-    return made
 
 
 def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
@@ -49,7 +44,7 @@ def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
 def test_a_chain_begins_with_equal_halves() -> None:
     """0 -> 1 -> 2: in three steps the best is half, half; in two all at once."""
     machine = topology("line:ranks=3")
-    chain = one("ring", topology("ring:ranks=3"), Collective("broadcast", 3, roots=(0,)), directions=1)
+    chain = only("ring", topology("ring:ranks=3"), Collective("broadcast", 3, roots=(0,)), directions=1)
     chain = replace(chain, route=None, pieces=1)
     made = begun([chain], machine, 3)
     assert sorted(made.chunks.share.tolist()) == [1, 1]
@@ -89,7 +84,7 @@ def test_a_shallow_plan_ends_what_a_deep_one_began() -> None:
     """A pipeline around a star of 5, and at the end all at once from the root."""
     machine = topology("star:ranks=5")
     wanted = Collective("broadcast", 5, roots=(0,))
-    plans = [one("ring", machine, wanted, pieces=1), one("direct", machine, wanted)]
+    plans = [only("ring", machine, wanted, pieces=1), only("direct", machine, wanted)]
     both, alone = begun(plans, machine, 8), begun(plans[:1], machine, 8)
     assert timeline(both, machine).total < timeline(alone, machine).total
     assert begun(plans, machine, 1).steps == 1
@@ -102,9 +97,9 @@ def test_random_plans(seed: int, more: int) -> None:
     drawn = case(seed, kind=["gather", "scatter", "alltoall", "broadcast", "reduce"][seed % 5], most_ranks=6)
     machine, wanted = drawn.topology, drawn.collective
     if wanted.kind in ("broadcast", "reduce"):
-        plan = one("relay", machine, wanted, trees=1)
+        plan = only("relay", machine, wanted, trees=1)
     else:
-        plan = one("flows", machine, wanted, pieces=1)
+        plan = only("flows", machine, wanted, pieces=1)
     if not plan.transfers or not wanted.weights.any():
         return
     made = begun([plan], machine, plan.steps + more)
@@ -158,7 +153,7 @@ def test_what_waits_for_nothing_may_begin_sooner() -> None:
 def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
     """Far from both ends every step is like the others: one chunk in pieces, whatever the number of steps."""
     machine = topology("line:ranks=5")
-    plan = one("trees", machine, Collective("broadcast", 5), pieces=1)
+    plan = only("trees", machine, Collective("broadcast", 5), pieces=1)
     long = begun([plan], machine, 400)
     assert not isinstance(long.pieces, int)
     assert int(long.pieces.max()) > 200
@@ -169,7 +164,7 @@ def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
 def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that take as many steps; all are still done, and little slower than when each begins as it likes."""
     machine = topology("mesh:dims=2x4")
-    plan = one("flows", machine, Collective("gather", 8), pieces=1)
+    plan = only("flows", machine, Collective("gather", 8), pieces=1)
     alone = begun([plan], machine, 30)
     module = sys.modules[Uneven.__module__]
     monkeypatch.setattr(module, "MOST_CELLS", 550)
@@ -187,7 +182,7 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
 def test_parts_are_as_fine_as_they_must_be() -> None:
     """Trees of several depths in many steps: in 16384 parts rounding them costs 1.4 %."""
     machine = topology("dgx1v")
-    made = one("shallow", machine, Collective("broadcast", 8), steps=100)
+    made = only("shallow", machine, Collective("broadcast", 8), steps=100)
     most = bound(machine, made.collective).bytes_per_second
     assert most is not None
     assert float(timeline(made, machine).total * most) < 1.025
@@ -196,10 +191,10 @@ def test_parts_are_as_fine_as_they_must_be() -> None:
 @pytest.mark.slow
 def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, wanted = topology("dgx1v"), Collective("broadcast", 8, roots=(0,))
-    fine = one("shallow", machine, wanted, steps=48)
+    fine = only("shallow", machine, wanted, steps=48)
     for where in ("uneven", "pipelining"):
         monkeypatch.setattr(sys.modules[f"antiphon.planners.shared.{where}"], "MOST_ROWS", fine.transfers - 1)
-    coarse = one("shallow", machine, wanted, steps=48)
+    coarse = only("shallow", machine, wanted, steps=48)
     verify(coarse, machine).or_raise()
     assert coarse.transfers < fine.transfers
     assert timeline(coarse, machine).total <= 1.1 * timeline(fine, machine).total
@@ -209,7 +204,7 @@ def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypat
 def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what they find is as good as if all were."""
     machine = topology(spec)
-    plan = one("trees", machine, Collective("broadcast", machine.ranks), pieces=1)
+    plan = only("trees", machine, Collective("broadcast", machine.ranks), pieces=1)
     asked: list[int] = []
     found = Uneven.sizes_for
 

@@ -13,25 +13,18 @@ from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
+from small_plans import full, star
 from test_mutations import Ways, check, damaged
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.loads import claims
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
-from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import Fault, layout, sets, trees, verify
 from antiphon.errors import Invalid
 
 UNIT = LinkType("nvlink", Fraction(1))
-
-
-def full(ranks: int) -> Topology:
-    return build("full", ranks, [(a, b, UNIT) for a in range(ranks) for b in range(ranks) if a != b])
-
-
-def star(ranks: int) -> Topology:
-    return build("star", ranks, both_ways([(r, ranks) for r in range(ranks)], UNIT), switches=1)
 
 
 def made(collective: Collective, rows: Sequence[tuple[int, ...]], parts: int = 1, **more: Any) -> Schedule:

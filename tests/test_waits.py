@@ -10,6 +10,7 @@ from generate import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
+from small_plans import only, schedules
 
 from antiphon.cli import run
 from antiphon.core.bounds import bound
@@ -20,7 +21,6 @@ from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.core.serialize import load_plan
-from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.planners.shared import pipelining
@@ -39,11 +39,6 @@ PLANNERS = {
     "gather": ("flows",),
     "alltoall": ("flows",),
 }
-
-
-def one(name: str, machine: Topology, wanted: Collective, **options: object) -> Schedule:
-    made: Schedule = next(iter(find("planner", name).load()(Request(machine, wanted), **options)))
-    return made
 
 
 def every(waits: Waits) -> list[Hops]:
@@ -70,7 +65,7 @@ def test_random_plans(seed: int, more: int, level: int) -> None:
     machine, wanted = drawn.topology, drawn.collective
     for planner in PLANNERS[kind]:
         try:
-            plan = replace(one(planner, machine, wanted), pieces=1)
+            plan = replace(next(schedules(planner, machine, wanted)), pieces=1)
         except (AntiphonError, StopIteration):
             continue
         waits = Waits(plan, machine)
@@ -110,14 +105,14 @@ def test_what_is_waited_for() -> None:
 
 def test_what_symmetries_take_to_each_other_is_alike() -> None:
     machine = topology("torus:dims=4x4")
-    plan = one("trees", machine, Collective("allgather", 16), pieces=1)
+    plan = only("trees", machine, Collective("allgather", 16), pieces=1)
     known = classify_hops(plan, machine)
     assert len(np.unique(known.block)) == 1
     assert len(np.unique(known.hop)) < plan.transfers / 8
     dead = replace(
         machine, link_src=machine.link_src[1:], link_dst=machine.link_dst[1:], link_type=machine.link_type[1:]
     )
-    plan = one("trees", dead, Collective("allgather", 16), pieces=1)
+    plan = only("trees", dead, Collective("allgather", 16), pieces=1)
     assert len(np.unique(classify_hops(plan, dead).block)) > 1
 
 
@@ -135,12 +130,12 @@ def test_allgather_of_mi250_boxes() -> None:
 def test_what_is_asked_for() -> None:
     machine, wanted = topology("line:ranks=9"), Collective("allgather", 9)
     with pytest.raises(Invalid, match="give steps, too"):
-        one("trees", machine, wanted, waits=True)
+        only("trees", machine, wanted, waits=True)
     with pytest.raises(Invalid, match="option waits: expected true or false"):
-        one("trees", machine, wanted, steps=9, waits=3)
+        only("trees", machine, wanted, steps=9, waits=3)
     with pytest.raises(Unsupported, match="too large for hops that wait in 1024 steps"):
-        one("trees", machine, wanted, steps=1024, waits=True)
-    made = one("trees", machine, wanted, steps=9, waits=True)
+        only("trees", machine, wanted, steps=1024, waits=True)
+    made = only("trees", machine, wanted, steps=9, waits=True)
     verify(made, machine).or_raise()
 
 
@@ -160,22 +155,22 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In few steps, too, where there would be room for finer classes."""
     machine, wanted = topology("line:ranks=5"), Collective("allgather", 5)
-    waits = Waits(one("trees", machine, wanted, pieces=1), machine)
+    waits = Waits(only("trees", machine, wanted, pieces=1), machine)
     finest = len(every(waits)[0])
     monkeypatch.setattr(pipelining, "MOST_PLACES", finest * 4 * waits.plan.steps)
     found, _ = pipelining.best_hop_timing(waits, 10**6, 0.0)
     assert found is not None
     assert found.options["steps"] < 4 * waits.plan.steps
-    again = one("trees", machine, wanted, **found.options)
+    again = only("trees", machine, wanted, **found.options)
     for name in ("step", "chunk", "src", "dst"):
         assert getattr(again, name).tolist() == getattr(found.schedule, name).tolist()
 
 
 def test_why_hops_cannot_wait() -> None:
     machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
-    plan = one("trees", machine, wanted, pieces=1)
+    plan = only("trees", machine, wanted, pieces=1)
     asked = pipelining.Asked("flows", steps=8, waits=True)
     with pytest.raises(Unsupported, match="have no time of their own"):
         list(pipelining.stage_plans(pipelining.Ready([plan, plan], machine), asked))
     with pytest.raises(Unsupported, match="3 steps or more"):
-        one("trees", machine, wanted, steps=2, waits=True)
+        only("trees", machine, wanted, steps=2, waits=True)

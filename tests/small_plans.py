@@ -1,0 +1,60 @@
+"""Small machines, and what planners make on them, for tests of all kinds."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import antiphon
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.registry import find
+from antiphon.runtimes.measure.case import Row, Runnable
+from antiphon.runtimes.measure.rows import run_schedule
+
+PORT = LinkType("port", Fraction(10**9), 1e-6)
+
+
+@cache
+def star(ranks: int, port: LinkType = PORT, ability: Ability = Ability()) -> Topology:  # noqa: B008  # it is frozen
+    """Ranks on one switch."""
+    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], port), switches=1, abilities=[ability])
+
+
+@cache
+def full(ranks: int, link: LinkType = PORT) -> Topology:
+    """A link from every rank to every other."""
+    return build("full", ranks, [(a, b, link) for a in range(ranks) for b in range(ranks) if a != b])
+
+
+def wanted(kind: str, ranks: int, root: int = 0, members: tuple[int, ...] = ()) -> Collective:
+    """A collective; with a root where its kind has one."""
+    return Collective(kind, ranks, members, (root,) if kind in ROOTED else ())
+
+
+def schedules(planner: str, machine: Topology, collective: Collective | str, **options: Any) -> Iterator[Schedule]:
+    """All that a planner yields, verified."""
+    target = Collective(collective, machine.ranks) if isinstance(collective, str) else collective
+    for schedule in find("planner", planner).load()(Request(machine, target), **options):
+        verify(schedule, machine).or_raise()
+        yield schedule
+
+
+def only(planner: str, machine: Topology, collective: Collective | str, **options: Any) -> Schedule:
+    """The one schedule of a planner, verified."""
+    (schedule,) = schedules(planner, machine, collective, **options)
+    return schedule
+
+
+def planned(kind: str, machine: str, planner: str, **options: Any) -> Schedule:
+    """The schedule of a plan for any size, on a machine of the catalogue."""
+    schedule: Schedule = antiphon.plan(kind, antiphon.topology(machine), planner=planner, **options).at(0).schedule
+    return schedule
+
+
+def run_local(schedule: Schedule, nbytes: Any, dtype: str = "float32", op: str = "sum", **how: Any) -> list[Row]:
+    """Run a schedule on random data in this process and check every element: a row for each size."""
+    return run_schedule("local", Runnable(schedule), nbytes, dtype, op, **how) or []
