@@ -35,7 +35,9 @@ def wanted(kind: str, ranks: int, root: int = 0, members: tuple[int, ...] = ()) 
     return Collective(kind, ranks, members, (root,) if kind in ROOTED else ())
 
 
-def schedules(planner: str, machine: Topology, collective: Collective | str, **options: Any) -> Iterator[Schedule]:
+def schedules(
+    planner: str, machine: Topology, collective: Collective | str = "allreduce", **options: Any
+) -> Iterator[Schedule]:
     """All that a planner yields, verified."""
     target = Collective(collective, machine.ranks) if isinstance(collective, str) else collective
     for schedule in find("planner", planner).load()(Request(machine, target), **options):
@@ -43,7 +45,7 @@ def schedules(planner: str, machine: Topology, collective: Collective | str, **o
         yield schedule
 
 
-def only(planner: str, machine: Topology, collective: Collective | str, **options: Any) -> Schedule:
+def only(planner: str, machine: Topology, collective: Collective | str = "allreduce", **options: Any) -> Schedule:
     """The one schedule of a planner, verified."""
     (schedule,) = schedules(planner, machine, collective, **options)
     return schedule

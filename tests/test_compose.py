@@ -12,6 +12,7 @@ from entries import alpha_beta, compose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import crossed, in_turn, ordinary
+from small_plans import wanted
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -32,10 +33,6 @@ from antiphon.planners.shared.groups import reverse_parts
 from antiphon.planners.shared.pipelining import least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
-
-
-def wanted(kind: str, ranks: int, root: int = 0, **more: Any) -> Collective:
-    return Collective(kind, ranks, roots=(root,) if kind in ("broadcast", "reduce") else (), **more)
 
 
 def best(kind: str, machine: Topology, **options: Any) -> Schedule:

@@ -13,6 +13,7 @@ import pytest
 from generate import Case, case, cases
 from hypothesis import example, given
 from quick import in_turn, some
+from small_plans import only
 
 from antiphon.core.bounds.memory import (
     least_incast,
@@ -54,10 +55,6 @@ def star(ranks: int) -> Topology:
     return build("star", ranks, ends, switches=1)
 
 
-def made(planner: str, machine: Topology, kind: str = "allreduce", **options: Any) -> Schedule:
-    return next(iter(find("planner", planner).load()(Request(machine, Collective(kind, machine.ranks)), **options)))
-
-
 def rows(machine: Topology, kind: str, table: list[tuple[int, ...]], **more: Any) -> Schedule:
     """A schedule of single rows (step, chunk, src, dst, op); a model does not ask whether it is right."""
     wanted = Collective(kind, machine.ranks)
@@ -81,10 +78,10 @@ def agree(schedule: Schedule, machine: Topology, want: Terms) -> None:
 def test_every_form_agrees_with_its_schedule_for_any_number_of_servers() -> None:
     for n in some([*range(2, 34), 47, 48, 63, 64]):
         machine = star(n)
-        agree(made("colocated-ps", machine), machine, forms.cps(n, NBYTES, TIER, SERVER))
-        agree(made("ring", machine, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER))
-        agree(made("parameter-server", machine), machine, forms.reduce_broadcast(n, NBYTES, TIER, SERVER))
-        agree(made("halving-doubling", machine), machine, forms.rhd(n, NBYTES, TIER, SERVER))
+        agree(only("colocated-ps", machine), machine, forms.cps(n, NBYTES, TIER, SERVER))
+        agree(only("ring", machine, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER))
+        agree(only("parameter-server", machine), machine, forms.reduce_broadcast(n, NBYTES, TIER, SERVER))
+        agree(only("halving-doubling", machine), machine, forms.rhd(n, NBYTES, TIER, SERVER))
 
 
 SOME = (4, 6, 12, 16, 24, 30, 36, 64)
@@ -111,12 +108,12 @@ def test_every_factorisation_agrees(n: int) -> None:
 def test_the_halves_agree(kind: str, n: int) -> None:
     machine = star(n)
     # an n-th of nbytes is a block: nbytes is the same buffer here as in the allreduce
-    one = made("hierarchical-ps", machine, kind, fanins=[n])
+    one = only("hierarchical-ps", machine, kind, fanins=[n])
     agree(one, machine, forms.cps(n, NBYTES, TIER, SERVER, kind))
-    agree(made("ring", machine, kind, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER, kind))
+    agree(only("ring", machine, kind, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER, kind))
     if n == 8:
-        agree(made("halving-doubling", machine, kind), machine, forms.rhd(n, NBYTES, TIER, SERVER, kind))
-        two = made("hierarchical-ps", machine, kind, fanins="4x2")
+        agree(only("halving-doubling", machine, kind), machine, forms.rhd(n, NBYTES, TIER, SERVER, kind))
+        two = only("hierarchical-ps", machine, kind, fanins="4x2")
         agree(two, machine, forms.hcps((4, 2), NBYTES, TIER, SERVER, kind))
     halves = [forms.cps(n, NBYTES, TIER, SERVER, half) for half in forms.HALVES]
     assert (halves[0] + halves[1]).total == pytest.approx(forms.cps(n, NBYTES, TIER, SERVER).total)
@@ -226,7 +223,7 @@ def test_fan_in_of_reductions() -> None:
 
 def test_without_figures_it_is_alpha_beta_and_says_so() -> None:
     machine = topology("dgx1v")
-    schedule = made("ring", machine)
+    schedule = only("ring", machine)
     found, plainer = (prepare(model, schedule, machine)(NBYTES) for model in ("genmodel", "alpha-beta"))
     assert found.seconds == pytest.approx(plainer.seconds)
     assert "no incast" in found.note
@@ -322,7 +319,7 @@ def test_pieces_are_not_written_out() -> None:
     few, many = (prepare("genmodel", pipeline(chain, p), machine, profile=MEASURED)(NBYTES) for p in (2**3, 2**20))
     assert few.terms["delta"] == pytest.approx((5 + 7) / 8 * 3 * NBYTES * SERVER.delta)
     assert many.terms["delta"] == pytest.approx((5 + 2**20 - 1) / 2**20 * 3 * NBYTES * SERVER.delta)
-    deep = made("colocated-ps", machine, pieces=2**20)
+    deep = only("colocated-ps", machine, pieces=2**20)
     found = prepare("genmodel", deep, machine, profile=MEASURED)(NBYTES)
     want = forms.cps(6, NBYTES, TIER, SERVER)
     # both steps overlap: in most pipelined steps every link carries both, from the same five senders
@@ -369,7 +366,7 @@ def test_a_profile_is_written_and_read(tmp_path: Path) -> None:
 
 def test_a_profile_of_other_links_is_refused() -> None:
     with pytest.raises(Invalid, match="kind ib"):
-        prepare("genmodel", made("ring", star(3)), star(3), profile=Profile(incast={"ib": Incast(1e-9, 2)}))
+        prepare("genmodel", only("ring", star(3)), star(3), profile=Profile(incast={"ib": Incast(1e-9, 2)}))
     with pytest.raises(Invalid, match="incast"):
         Profile(incast={"ib": 3})  # type: ignore[dict-item]
     with pytest.raises(Invalid, match="w_t"):
@@ -385,13 +382,13 @@ def test_theorem_1() -> None:
         for kind in ("allreduce", "reducescatter"):
             least = least_memory_accesses(Collective(kind, n))
             assert least == Fraction(n + 1, n)
-            whole = made("hierarchical-ps", star(n), kind, fanins=[n])
+            whole = only("hierarchical-ps", star(n), kind, fanins=[n])
             assert work_of(whole).most_accesses == least
-            around = work_of(made("ring", star(n), kind, directions=1))
+            around = work_of(only("ring", star(n), kind, directions=1))
             assert around.most_accesses == Fraction(3 * (n - 1), n)
             assert set(around.additions) == {Fraction(n - 1, n)}
-    assert work_of(made("hierarchical-ps", star(12), fanins="6x2")).most_accesses == Fraction(12 + 1 + 2 * 2, 12)
-    assert work_of(made("parameter-server", star(5))).most_accesses == 6
+    assert work_of(only("hierarchical-ps", star(12), fanins="6x2")).most_accesses == Fraction(12 + 1 + 2 * 2, 12)
+    assert work_of(only("parameter-server", star(5))).most_accesses == 6
     for kind in ("broadcast", "allgather", "alltoall", "scatter", "gather"):
         assert least_memory_accesses(Collective(kind, 4)) == 0
     assert least_memory_accesses(Collective("reduce", 8, (1, 2, 5))) == Fraction(3 + 1, 8)
@@ -400,9 +397,9 @@ def test_theorem_1() -> None:
 def test_theorem_2_and_how_slots_escape_it() -> None:
     wanted = Collective("allreduce", 6)
     assert (least_incast(wanted), senders_if_least_memory(wanted)) == (1, 5)
-    assert most_senders(made("colocated-ps", star(6))) == 5 == senders_if_least_memory(wanted)
-    assert most_senders(made("ring", star(6), directions=1)) == 1
-    assert most_senders(made("hierarchical-ps", star(6), fanins="3x2")) == 2
+    assert most_senders(only("colocated-ps", star(6))) == 5 == senders_if_least_memory(wanted)
+    assert most_senders(only("ring", star(6), directions=1)) == 1
+    assert most_senders(only("hierarchical-ps", star(6), fanins="3x2")) == 2
     # one after another into slots of their own, then combined at once: least in both, in 5 steps and 5 buffers
     machine, reduce = star(6), Collective("reduce", 6)
     arrive = [(step, 0, step + 1, 0, COPY, 0, step + 1) for step in range(5)]
@@ -422,12 +419,12 @@ def test_the_distance_from_both() -> None:
         "memory": {"accesses": "13/12", "senders": 11},
         "incast": {"senders": 1},
     }
-    around = made("hierarchical-ps", star(12), fanins="6x2")
+    around = only("hierarchical-ps", star(12), fanins="6x2")
     assert reached_json(around) == {
         "memory": {"accesses": "17/12", "least": "13/12", "gap": pytest.approx(17 / 13)},
         "incast": {"senders": 5, "least": 1},
     }
-    assert reached_json(made("ring", star(4), "allgather"))["memory"] == {"accesses": "0", "least": "0", "gap": None}
+    assert reached_json(only("ring", star(4), "allgather"))["memory"] == {"accesses": "0", "least": "0", "gap": None}
 
 
 @given(cases())
@@ -478,7 +475,7 @@ def test_published_times_on_one_switch() -> None:
         for plan, times in published.items():
             for size, fanins, seconds in zip((10**7, 32 * 10**6, 10**8), TABLE_6[network], times, strict=True):
                 named = {"fanins": fanins} if plan == "GenTree" else {}
-                schedule = made("hierarchical-ps" if named else plan, machine, **named)
+                schedule = only("hierarchical-ps" if named else plan, machine, **named)
                 found = prepare("genmodel", schedule, machine, profile="genmodel-table5")(4 * size)
                 off.append(abs(found.seconds / seconds - 1))
     assert len(off) == 21

@@ -32,7 +32,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
-from small_plans import run_local
+from small_plans import PORT, run_local, star
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import most_senders, work_of
@@ -51,14 +51,8 @@ from antiphon.registry import table
 from antiphon.topologies import topology
 
 B = 10**9
-PORT = LinkType("port", Fraction(B), 1e-6)
 NVLS = Ability(multicast=True, reduce=True, own=True)
 SHARP = Ability(multicast=True, reduce=True, through=True)
-
-
-def star(ranks: int, ability: Ability) -> Topology:
-    links = both_ways([(rank, ranks) for rank in range(ranks)], PORT)
-    return build("star", ranks, links, switches=1, abilities=[ability])
 
 
 def leaves(sizes: list[int], ability: Ability, trunk: int = B) -> Topology:
@@ -115,7 +109,7 @@ KINDS = ("allreduce", "reducescatter", "allgather", "broadcast", "reduce")
 @given(st.integers(3, 12), st.booleans(), st.sampled_from(KINDS), st.integers(0, 11), st.sampled_from([1, 3, 8]))
 @settings(max_examples=examples(20))
 def test_nvls_on_one_switch(n: int, own: bool, kind: str, root: int, p: int) -> None:
-    machine = star(n, replace(NVLS, own=own))
+    machine = star(n, PORT, replace(NVLS, own=own))
     (schedule,) = plans("nvls", machine, wanted(kind, machine, root % n), pieces=p)
     right(schedule, machine)
     part = Fraction(1) if own else Fraction(n - 1, n)
@@ -136,7 +130,7 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
     n = k * turns
     if n < 3:
         return
-    machine = star(n, replace(NVLS, at_once=2 * k))
+    machine = star(n, PORT, replace(NVLS, at_once=2 * k))
     (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=p, beside=False)
     right(schedule, machine)
     if not (p == 1 and 2 * k >= n):
@@ -154,7 +148,7 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
 @settings(max_examples=examples(20))
 def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: int) -> None:
     k = data.draw(st.integers(1, n - 1))
-    machine = star(n, replace(NVLS, at_once=2 * k))
+    machine = star(n, PORT, replace(NVLS, at_once=2 * k))
     (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=laps, beside=True)
     right(schedule, machine)
     limit = Fraction(2 * (n - 1) * (k + 1), 2 * k * (n - 1) + n - k)
@@ -169,7 +163,7 @@ def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: in
 @pytest.mark.parametrize(("n", "k"), [(8, 1), (8, 3), (8, 4), (16, 2), (12, 10)])
 def test_a_mixture_comes_near_its_limit(n: int, k: int) -> None:
     """And is the faster the fewer joints there is room for, compared with those alone and with none."""
-    machine = star(n, replace(NVLS, at_once=2 * k + 1))
+    machine = star(n, PORT, replace(NVLS, at_once=2 * k + 1))
     limit = Fraction(2 * (n - 1) * (k + 1), 2 * k * (n - 1) + n - k)
     (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=8, beside=True)
     assert verify(schedule, machine).fault is None
@@ -179,13 +173,13 @@ def test_a_mixture_comes_near_its_limit(n: int, k: int) -> None:
 
 def test_where_joints_leave_nothing_there_is_no_mixture() -> None:
     for ability in (NVLS, replace(NVLS, at_once=1), replace(NVLS, at_once=16), replace(NVLS, own=False, at_once=4)):
-        machine = star(8, ability)
+        machine = star(8, PORT, ability)
         assert not any(
             one.provenance["options"].get("beside") for one in plans("nvls", machine, wanted("allreduce", machine))
         )
         with pytest.raises(Unsupported, match=r"from 2 to 15 joints at once \(at_once\); leave option beside out"):
             next(plans("nvls", machine, wanted("allreduce", machine), beside=True))
-    machine = star(8, replace(NVLS, at_once=4))
+    machine = star(8, PORT, replace(NVLS, at_once=4))
     with pytest.raises(Unsupported, match="beside the joints of this allgather"):
         next(plans("nvls", machine, wanted("allgather", machine), beside=True))
 
@@ -286,7 +280,7 @@ def test_what_a_switch_combined_is_one_value_that_arrives() -> None:
     """Own value and arrival are read, and the sum is written: 3 accesses of each rank's part, or of all data where all
     ranks get it in one joint. While each of the n-1 others multicasts a piece of its part the next one is reduced."""
     n = 6
-    machine = star(n, NVLS)
+    machine = star(n, PORT, NVLS)
     (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=4)
     assert (work_of(schedule).most_accesses, most_senders(schedule)) == (Fraction(3, n), n)
     alone = unjoined(schedule)
@@ -311,7 +305,7 @@ def test_known_machines() -> None:
 
 
 def test_what_switches_cannot_is_refused_by_name() -> None:
-    plain = star(4, Ability())
+    plain = star(4, PORT, Ability())
     for name in ("nvls", "sharp", "nvls-tree"):
         with pytest.raises(Unsupported, match=f"planner {name}: .*; use "):
             list(plans(name, plain, wanted("allreduce", plain)))
@@ -327,7 +321,7 @@ def test_what_switches_cannot_is_refused_by_name() -> None:
 @settings(max_examples=examples(20))
 def test_programs_may_say_what_belongs_to_a_joint(n: int, kind: str, in_place: bool, p: int) -> None:
     """Sends and receives of the same joints as the schedule's rows; the same program as of the rows alone else."""
-    machine = star(n, NVLS)
+    machine = star(n, PORT, NVLS)
     (schedule,) = plans("nvls", machine, wanted(kind, machine), pieces=p)
     with pytest.raises(Unsupported, match="joint"):
         lower(schedule, in_place=in_place)

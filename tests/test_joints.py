@@ -14,6 +14,7 @@ from entries import goal, piccl_xml
 from generate_joints import Bound, joined_cases
 from hypothesis import given, settings
 from quick import examples
+from small_plans import star
 
 import antiphon
 from antiphon.cli import run
@@ -39,10 +40,6 @@ from antiphon.lower import lowering
 LINK = LinkType("nvlink", Fraction(450), 1e-6)
 NVLS = Ability(multicast=True, reduce=True, own=True)
 SHARP = Ability(multicast=True, reduce=True, through=True)
-
-
-def star(ranks: int, ability: Ability) -> Topology:
-    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], LINK), switches=1, abilities=[ability])
 
 
 def rows(collective: Collective, parts: int, listed: Sequence[tuple[int, ...]], **more: Any) -> Schedule:
@@ -83,7 +80,7 @@ def fault(schedule: Schedule, topology: Topology, **data: str) -> Fault | None:
     ],
 )  # fmt: skip
 def test_loads_are_those_of_the_documents(schedule: Schedule, ability: Ability, rate: int | Fraction) -> None:
-    machine = star(schedule.collective.ranks, ability)
+    machine = star(schedule.collective.ranks, LINK, ability)
     assert fault(schedule, machine) is None
     assert throughput(schedule, machine) == rate
 
@@ -132,7 +129,7 @@ WRONG: list[tuple[Schedule, Ability, str]] = [
 
 @pytest.mark.parametrize(("schedule", "ability", "why"), WRONG)
 def test_what_no_joint_is(schedule: Schedule, ability: Ability, why: str) -> None:
-    found = fault(schedule, star(schedule.collective.ranks, ability))
+    found = fault(schedule, star(schedule.collective.ranks, LINK, ability))
     assert found is not None
     assert found.kind == "joint"
     assert why in found.message
@@ -175,7 +172,7 @@ def test_parallel_links_and_a_lacking_way_back() -> None:
 
 @pytest.mark.parametrize("op", ["sum", "avg", "max"])
 def test_an_operator_that_the_switch_cannot_do(op: str) -> None:
-    machine = star(4, Ability(True, True, operators=("sum",), types=("float32", "bfloat16")))
+    machine = star(4, LINK, Ability(True, True, operators=("sum",), types=("float32", "bfloat16")))
     found = fault(nvls(4), machine, op=op, dtype="float32")
     assert (found is None) == (op != "max")
     assert found is None or "cannot do max of float32" in found.message
@@ -197,7 +194,7 @@ def test_an_operator_that_the_switch_can_do_of_some_types(dtype: str | None) -> 
 
 def test_pieces_are_under_way_in_several_steps() -> None:
     """Two multicasts one step apart: served one at a time, unless the first is in two pieces."""
-    machine = star(3, Ability(True, True, at_once=1))
+    machine = star(3, LINK, Ability(True, True, at_once=1))
     listed = [(step, step, 0, r, COPY, step) for step in (0, 1) for r in (1, 2)]
     whole = rows(Collective("broadcast", 3), 2, listed)
     assert fault(whole, machine) is None
@@ -276,9 +273,9 @@ def test_backwards_a_multicast_is_a_reduction(one: Bound) -> None:
 
 def test_files_without_joints_are_as_they_were() -> None:
     alone = unjoined(nvls(4))
-    assert b"joint" not in dumps(Plan.of(star(4, Ability()), alone))
+    assert b"joint" not in dumps(Plan.of(star(4, LINK, Ability()), alone))
     assert rows(Collective("allreduce", 2), 1, [(0, 0, 0, 1, 1, -1), (0, 0, 1, 0, 1, -1)]).joint is None
-    told = json.loads(dumps(Plan.of(star(4, NVLS), nvls(4))))
+    told = json.loads(dumps(Plan.of(star(4, LINK, NVLS), nvls(4))))
     assert told["entries"][0]["schedule"]["joint"] == nvls(4).joint.tolist()  # type: ignore[union-attr]
     with pytest.raises(Invalid, match="joint"):
         nvls(4).take(np.arange(24), joint=[-2] * 24)
@@ -288,7 +285,7 @@ def test_files_without_joints_are_as_they_were() -> None:
 
 
 def test_a_joint_is_one_message() -> None:
-    machine, schedule = star(4, SHARP), sharp(4)
+    machine, schedule = star(4, LINK, SHARP), sharp(4)
     found = messages(schedule)
     assert len(found) == 1
     assert found.share.tolist() == [1.0]
@@ -300,21 +297,21 @@ def test_a_joint_is_one_message() -> None:
 
 @pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "flows"])
 def test_models_price_them(model: str) -> None:
-    seconds = prepare(model, sharp(4), star(4, SHARP))(4500).seconds
+    seconds = prepare(model, sharp(4), star(4, LINK, SHARP))(4500).seconds
     assert seconds == pytest.approx(2e-6 + 10)
-    seconds = prepare(model, nvls(4), star(4, NVLS))(4500).seconds
+    seconds = prepare(model, nvls(4), star(4, LINK, NVLS))(4500).seconds
     assert 2 * 2e-6 + 4500 / 360 * (1 - 1e-9) <= seconds <= 2 * 2e-6 + 20 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("model", ["genmodel", "alpha-beta-gamma", "loggp"])
 def test_other_models_refuse(model: str) -> None:
     with pytest.raises(Unsupported, match=r"joints.*flows price it.*transform\.unjoined"):
-        prepare(model, nvls(4), star(4, NVLS))
-    prepare(model, unjoined(nvls(4)), star(4, NVLS))
+        prepare(model, nvls(4), star(4, LINK, NVLS))
+    prepare(model, unjoined(nvls(4)), star(4, LINK, NVLS))
 
 
 def test_who_cannot_say_them_refuses() -> None:
-    plan = Plan.of(star(4, NVLS), nvls(4))
+    plan = Plan.of(star(4, LINK, NVLS), nvls(4))
     for does in (
         lambda: lowering.lower(nvls(4)),
         lambda: goal(plan, nbytes=4096),
@@ -337,7 +334,7 @@ def test_data_do_not_see_them() -> None:
 
 
 def test_the_command_line_asks_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    machine, file = star(4, Ability(True, True, operators=("sum",), types=("float32",))), tmp_path / "plan.json"
+    machine, file = star(4, LINK, Ability(True, True, operators=("sum",), types=("float32",))), tmp_path / "plan.json"
     save_plan(file, Plan.of(machine, nvls(4)))
     assert run(["verify", str(file)]) == 0
     assert run(["verify", str(file), "--op", "avg", "--dtype", "f32"]) == 0

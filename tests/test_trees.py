@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
 from quick import crossed, examples, in_turn, some
+from small_plans import wanted
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -29,10 +30,6 @@ from antiphon.select import prove
 
 GB = 10**9
 KINDS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-
-
-def wanted(kind: str, ranks: int, root: int = 0, members: tuple[int, ...] = ()) -> Collective:
-    return Collective(kind, ranks, members, (root,) if kind in ("broadcast", "reduce", "scatter", "gather") else ())
 
 
 def made(
