@@ -22,9 +22,10 @@ from quick import in_turn
 import antiphon
 from antiphon import registry
 from antiphon.core import loads
-from antiphon.core.bounds import bound, needs_of
+from antiphon.core.bounds import bound
 from antiphon.core.bounds import latency_seconds as module
 from antiphon.core.bounds.latency_seconds import quickest
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
