@@ -19,74 +19,22 @@ import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
-# A layer is a file or a folder of src/antiphon; it may import from those before it.
-LAYERS = (
-    "errors",
-    "deprecations",
-    "units",
-    "options",
-    "core",
-    "registry",
-    "isolate",
-    "topologies",
-    "cost",
-    "planners",
-    "lower",
-    "formats",
-    "select",
-    "author",
-    "runtimes",
-    "reproduce",
-    "show",
-    "torch",
-    "api",
-    "available",
-    "comm",
-    "fit",
-    "frontier",
-    "lab",
-    "machines",
-    "measure",
-    "native",
-    "pages",
-    "papers",
-    "replay",
-    "traces",
-    "cli",
-    "__main__",
-)
+PAGE = SRC.parent / "docs" / "architecture.md"
 
-# A module of core is a file or a package; it may import from those before it.
-CORE = (
-    "portable",
-    "columns",
-    "cache",
-    "choose",
-    "topology",
-    "reshape",
-    "symmetry",
-    "routes",
-    "collective",
-    "request",
-    "schedule",
-    "example",
-    "dependencies",
-    "joints",
-    "stairs",
-    "loads",
-    "verify",
-    "datatypes",
-    "interpret",
-    "transform",
-    "messages",
-    "bounds",
-    "ksync",
-    "program",
-    "plan",
-    "files",
-    "jsontext",
-    "serialize",
-)
+
+def read_order() -> tuple[list[str], list[str]]:
+    """The layers (files or folders of src/antiphon) and the modules of core, as the architecture page lists them."""
+    text = PAGE.read_text(encoding="utf-8").split("## What may import what")[1].split("\n    ", 1)[1].split("\n\n")[0]
+    layers, core = list[str](), list[str]()
+    for line in text.splitlines():
+        names = re.findall(r"\w+", line)
+        is_core = "core:" in line or line.startswith(" " * 10)  # with the lines that continue it
+        (core if is_core else layers).extend(names)
+        layers += ["core"] if "core:" in line else []
+    return layers, core[1:]
+
+
+LAYERS, CORE = read_order()
 
 HEAVY = ("igraph", "ml_dtypes", "scipy")
 
@@ -131,9 +79,9 @@ def imports_of(text: str, package: Path) -> list[Import]:
 def place_problem(name: Name) -> str | None:
     """What is wrong with where a module is, if anything: it must have a place in the order."""
     if name and name[0] not in LAYERS:
-        return f"{dotted(name[:1])} has no place in LAYERS of {Path(__file__).name}"
+        return f"{dotted(name[:1])} has no place in {PAGE.name}"
     if name[:1] == ("core",) and len(name) > 1 and name[1] not in CORE:
-        return f"{dotted(name[:2])} has no place in CORE of {Path(__file__).name}"
+        return f"{dotted(name[:2])} has no place in {PAGE.name}"
     return None
 
 
@@ -349,9 +297,9 @@ def test_a_good_tree_passes(tmp_path: Path) -> None:
         pytest.param("planners/__init__.py", "from antiphon.cli import main", "cli comes after", id="init-later"),
         pytest.param("core/routes.py", "from . import topology", "imports name the whole module", id="relative"),
         pytest.param("core/routes.py", "from antiphon import Plan", "only __version__", id="from-the-top"),
-        pytest.param("core/newcomer.py", "", "core.newcomer has no place in CORE", id="unknown-core-file"),
-        pytest.param("core/fresh/part.py", "", "core.fresh has no place in CORE", id="unknown-core-package"),
-        pytest.param("other.py", "", "antiphon.other has no place in LAYERS", id="unknown-layer"),
+        pytest.param("core/newcomer.py", "", "core.newcomer has no place in", id="unknown-core-file"),
+        pytest.param("core/fresh/part.py", "", "core.fresh has no place in", id="unknown-core-package"),
+        pytest.param("other.py", "", "antiphon.other has no place in", id="unknown-layer"),
         pytest.param("cli.py", "import antiphon.missing", "antiphon.missing has no place", id="unknown-target"),
     ],
 )
