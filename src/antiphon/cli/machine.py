@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -25,10 +26,11 @@ from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
+from antiphon.select import least_times, sizes_of
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.topologies.spec import UNITS
-from antiphon.units import format_bandwidth, parse_ranks, plain
+from antiphon.units import format_bandwidth, format_seconds, format_size, parse_ranks, plain
 
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
@@ -234,11 +236,28 @@ def bound_command(
     root: arg.Root = None,
     only: arg.Only = "",
     ranks: arg.Ranks = "",
+    nbytes: Annotated[
+        str, typer.Option(metavar="SIZES", help="also the least time at these sizes, such as 1KB:1GB")
+    ] = "",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="the cost model of the times by size")] = "alpha-beta",
     json: arg.Json = False,
 ) -> None:
-    """Exact lower bounds on steps and on time, each with what proves it."""
+    """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(coll, topo, root, only, ranks)
+    sizes = sizes_of(nbytes)[1] if nbytes else ()
     with working(f"bounding {target.kind} on {machine.name}"):
         limits = bound(target, machine)
+        times = least_times(target, machine, limits, sizes, model) if sizes else {}
     memory = least_json(target, machine)
-    emit({**limits.as_json(), **memory}, "\n".join([bound_text(limits, machine, target), *memory_lines(memory)]), json)
+    by_size = {"seconds": {str(size): seconds for size, seconds in times.items()}, "model": model} if sizes else {}
+    text = [bound_text(limits, machine, target), *memory_lines(memory), *_least_time_lines(times, model)]
+    emit({**limits.as_json(), **memory, **by_size}, "\n".join(text), json)
+
+
+def _least_time_lines(times: Mapping[int, float], model: str) -> list[str]:
+    """The least time at each size, sizes and times in columns."""
+    if not times:
+        return []
+    width = max(len(format_size(size)) for size in times)
+    rows = [f"    {format_size(size):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]
+    return [f"  least time by model {model}:", *rows]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
     from antiphon.select.libraries import NOBODY
-    from antiphon.select.limits import Damage, Limit, LinkLoss, Loss
+    from antiphon.select.limits import Damage, Limit, LinkLoss, Loss, least_times
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
     from antiphon.select.plan_files import TABLE, dump_tables, load_plans, save_plans
     from antiphon.select.plans import every_plan, plan, put_together
@@ -27,7 +27,7 @@ else:  # a file is loaded when a name of it is used: a machine alone needs a ten
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
         "libraries": ("NOBODY",),
-        "limits": ("Damage", "Limit", "LinkLoss", "Loss"),
+        "limits": ("Damage", "Limit", "LinkLoss", "Loss", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
         "plan_files": ("TABLE", "dump_tables", "load_plans", "save_plans"),
         "plans": ("every_plan", "plan", "put_together"),
@@ -49,6 +49,6 @@ __all__ = [
     "DEFINITIONS", "NOBODY", "TABLE", "Candidate", "Damage", "Frontier", "FrontierPoint", "Gain", "Judged", "Limit",
     "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting", "SeveralOrders", "Tuning", "Tunings", "Without",
     "check", "collective", "dump_tables", "every_plan", "figures_of", "frontier", "gaps", "is_file", "judged",
-    "load_plans", "machine_of", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_plans",
-    "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
+    "least_times", "load_plans", "machine_of", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep",
+    "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
 ]  # fmt: skip

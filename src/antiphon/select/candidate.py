@@ -113,6 +113,7 @@ class Range:
     beyond_error: bool | None = None
     runners_up: tuple[Candidate, ...] = ()
     reference: str = ""
+    gap_model: str = ""  # the model under which the gap's lower bound holds
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
@@ -131,6 +132,7 @@ class Range:
             "options": dict(self.candidate.options),
             "seconds": self.seconds,
             "gap": self.gap,
+            "gap_model": self.gap_model or None,
             "speedup": self.speedup,
             "at": self.at,
             "variant": self.candidate.variant,

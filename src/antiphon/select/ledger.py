@@ -84,7 +84,9 @@ class Ledger:
             context = self.context
             machine, target = context.with_profile(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
-            self.limits[task.kind] = Limit.of(message.by_profile, machine, target, message.latency)
+            self.limits[task.kind] = Limit.of(
+                message.by_profile, machine, target, message.latency, context.model_name, message.times
+            )
             if self.library is not None:
                 self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
@@ -141,9 +143,9 @@ class Ledger:
             return ""
         seconds, planner = self.leads[kind]
         size = self.context.sizes[-1]
-        lower_bound = self.limits[kind].seconds(size) if kind in self.limits else 0.0
-        gap = f", {seconds / lower_bound:.3f} times the bound" if lower_bound else ""
-        return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{gap})"
+        gap = self.limits[kind].gap(size, seconds) if kind in self.limits else None
+        distance = "" if gap is None else f", {gap:.3f} times the bound"
+        return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
 
@@ -254,8 +256,7 @@ class Ledger:
         rows: Mapping[Key, Candidate],
     ) -> Range:  # fmt: skip
         seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
-        lower_bound = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
-        gap = seconds / lower_bound if lower_bound else None
+        gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None
         if gap is not None and abs(gap - 1) < TIE:  # as fast as the bound, but for rounding
             gap = 1.0
         speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
@@ -266,7 +267,7 @@ class Ledger:
         rivals.sort(key=lambda row: row.seconds[at])
         unaided = [row for row in rivals if not row.uses][:1]  # the best that uses no switches is always listed
         return Range(
-            kind, *ends, at, best, seconds, gap, speedup,
+            kind, *ends, at, best, seconds, gap, speedup, gap_model="" if gap is None else self.context.model_name,
             without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
             served_by=served_by, beyond_error=None if error is None or speedup is None else speedup > 1 + error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),

@@ -5,8 +5,8 @@ Losses are reported twice: as bandwidth of links, one by one, and as bounds of e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +19,8 @@ from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
+from antiphon.cost import Profile, model_of
+from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 
@@ -28,27 +30,38 @@ SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """The bounds of a collective on the machine, as a time by size."""
+    """The bounds of a collective on the machine, and the least time by size under a model.
+
+    `model`: the model whose bound `times` has for some sizes; "" where none is known.
+    """
 
     steps: int
     latency: float  # seconds
     bytes_per_second: Fraction | None
     because: tuple[str, ...] = ()
     without_switches: Fraction | None = None  # bytes per second where switches that may help only forward
+    model: str = ""
+    times: Mapping[int, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
-        """`latency`: if it is known already."""
+    def of(
+        bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None, model: str = "",
+        times: Mapping[int, float] | None = None,
+    ) -> Limit:  # fmt: skip
+        """`latency`: if it is known already. `model`, `times`: the least times under a model, where known."""
         if latency is None:
             latency = quickest(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
         unaided = bound.without_switches if bound.unaided is not None else None
-        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided)
+        return Limit(
+            bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided, model if times else "", times or {}
+        )
 
-    def seconds(self, nbytes: int) -> float:
-        transfer = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
-        return max(self.latency, transfer)
+    def gap(self, nbytes: int, seconds: float) -> float | None:
+        """Return a time over the least time under the same model; None where that is not known, or is 0."""
+        lower_bound = self.times.get(nbytes)
+        return seconds / lower_bound if lower_bound else None
 
     def rates(self) -> dict[str, Any]:
         """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
@@ -70,8 +83,24 @@ class Limit:
             "latency_seconds": self.latency,
             "because": list(self.because),
             "assumes": [],
-            "seconds": {str(size): self.seconds(size) for size in sizes},
+            "model": self.model or None,
+            "seconds": {str(size): self.times[size] for size in sizes if size in self.times},
         }
+
+
+def least_times(
+    collective: Collective, topology: Topology, bound: Bound, sizes: Sequence[int], model: str,
+    profile: Profile | None = None,
+) -> dict[int, float]:  # fmt: skip
+    """Return the least seconds of any schedule by size under a model; Unsupported where no bound of it is known."""
+    options = model_of(model)[1]
+    proofs = ProvedLimits(topology, collective, bound)
+    lower_bound = model_bound(model.partition(":")[0], options, proofs, profile)
+    if lower_bound is None:
+        raise Unsupported(
+            f"no lower bound is known under model {model} on {topology.name}; models with one: {', '.join(BOUNDS)}"
+        )
+    return {nbytes: lower_bound(nbytes) for nbytes in sizes}
 
 
 @dataclass(frozen=True)

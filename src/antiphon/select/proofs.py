@@ -20,9 +20,9 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
+from antiphon.cost.model_bound import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.select.figures import figures_verified
-from antiphon.select.limits import Limit
 from antiphon.select.provenance import (
     certificate_of,
     check_origin,
@@ -143,7 +143,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
         unaided = without(limits.unaided.assumes)
         proved.append(f"{unaided} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
-    limit = Limit.of(limits, topology, plan.collective)
+    evidence = ProvedLimits(topology, plan.collective, limits)
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():
@@ -152,7 +152,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
             checked = certified(entry.schedule, topology)
             rate_proofs = check_rate(entry.schedule, topology, limits)
             check_origin(entry)
-            prediction = check_prediction(entry, topology, limit)
+            prediction = check_prediction(entry, topology, evidence)
             label = label_of(entry.schedule)
             claimed_label = entry.claims.get("optimality", label)
             if claimed_label != label:

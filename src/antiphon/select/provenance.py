@@ -24,9 +24,9 @@ from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost.model_bound import ProvedLimits, model_bound
 from antiphon.errors import Invalid, quote
 from antiphon.registry import find
-from antiphon.select.limits import Limit
 from antiphon.units import format_seconds, format_size, plain
 
 # Recomputed from the schedule, so that no note is made of them; all others are.
@@ -236,8 +236,8 @@ def check_origin(entry: Entry) -> None:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def _claims_gap(entry: Entry, lower_bound: float, seconds: float) -> bool:
-    """Whether the claimed gap is the predicted time ÷ its lower bound, or is null where that is 0."""
+def _claims_gap(entry: Entry, lower_bound: float | None, seconds: float) -> bool:
+    """Whether the claimed gap is the predicted time ÷ its lower bound, or is null where that is not known or 0."""
     claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
     if gap is None or claimed is None:
         return claimed is gap
@@ -245,7 +245,7 @@ def _claims_gap(entry: Entry, lower_bound: float, seconds: float) -> bool:
     return is_number and math.isclose(claimed, gap, rel_tol=SAME_PREDICTION)
 
 
-def check_prediction(entry: Entry, topology: Topology, limit: Limit) -> str | None:
+def check_prediction(entry: Entry, topology: Topology, proofs: ProvedLimits) -> str | None:
     """Predict again what the plan claims that a model predicts; return it in words, or None if it claims nothing.
 
     Claims by a profile of the user's are not recomputed: a plan carries the profile's name, and not its figures.
@@ -273,8 +273,12 @@ def check_prediction(entry: Entry, topology: Topology, limit: Limit) -> str | No
             f"bottleneck: the plan claims {quote(entry.claims['bottleneck'])}, but by model {model} it is "
             f"{quote(prediction.bottleneck)}; plan anew"
         )
-    if "gap" in entry.claims and not _claims_gap(entry, limit.seconds(nbytes), prediction.seconds):
-        raise Invalid(f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew")
+    if "gap_model" in entry.claims:
+        lower_bound = model_bound(model.partition(":")[0], model_of(model)[1], proofs)
+        if not _claims_gap(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
+            raise Invalid(
+                f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew"
+            )
     return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
 
 
@@ -284,7 +288,9 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     `is_predicted`: the predictions of its model were recomputed.
     """
     provenance = entry.schedule.provenance
-    checked = FIGURES | {"use"} | (PREDICTED | {"model", "gap"} if is_predicted else set())
+    checked = FIGURES | {"use"} | (PREDICTED | {"model"} if is_predicted else set())
+    if is_predicted and "gap_model" in entry.claims:  # older plans hold another gap, which nothing recomputes
+        checked |= {"gap", "gap_model"}
     stated, recomputed = planner_figures(entry.schedule), {"proof"}
     if "rate" in stated:
         recomputed |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())

@@ -19,7 +19,6 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.latency_seconds import Quickest, quickest
-from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, timeline
@@ -31,6 +30,7 @@ from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.cost.basis import basis_of
+from antiphon.cost.model_bound import ProvedLimits, model_bound
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
@@ -99,12 +99,16 @@ class Priced:
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """The bounds of a collective: on the machine, which plans claim, and on it with the profile, which times meet."""
+    """The bounds of a collective: on the machine, which plans claim, and on it with the profile, which times meet.
+
+    `times`: the least seconds by size under the model; None where no bound of it is known.
+    """
 
     index: int
     bound: Bound
     by_profile: Bound
     latency: Quickest | None
+    times: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -340,7 +344,11 @@ def find_bounds(context: Context, task: Task) -> Limits:
     collective, machine = context.collectives[task.kind], context.with_profile(context.topology)
     nominal = bound(context.topology, collective)
     by_profile = nominal if machine == context.topology else bound(machine, collective)
-    return Limits(task.index, nominal, by_profile, quickest(machine, needs_of(collective), by_profile.latency_witness))
+    proofs = ProvedLimits(context.topology, collective, by_profile)
+    lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
+    times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
+    latency = quickest(machine, proofs.needs, by_profile.latency_witness)
+    return Limits(task.index, nominal, by_profile, latency, times)
 
 
 # ---- text ----

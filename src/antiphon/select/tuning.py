@@ -35,8 +35,8 @@ Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of
 DEFINITIONS = {
     "verdict": "by collective one sentence: which sizes to serve by these plans, and which to leave to the library",
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
-    "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
-    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
+    "gap": "seconds over the least seconds that any schedule takes under the same model and profile (gap_model); null "
+    "where no bound of the model is known",
     "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
     "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
     "which)",

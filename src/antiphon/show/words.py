@@ -76,7 +76,8 @@ def bound_text(tuning: Tuning) -> str:
         if helped_text(limit) and limit.without_switches is not None:
             kinds_by_rate.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
     texts = [f"{rate} for {', '.join(kinds)}" for rate, kinds in kinds_by_rate.items()]
-    return "no schedule can beat" + (f" (without the help of switches: {'; '.join(texts)})" if texts else "")
+    unaided = f" (without the help of switches: {'; '.join(texts)})" if texts else ""
+    return f"no schedule can beat by this model{unaided}"
 
 
 def helped_text(limit: Limit) -> str:

@@ -36,6 +36,11 @@ def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, in
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
 
 
+def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
+    """Return the bytes per second of these links together, within their shared limits."""
+    return _cover(topology, crossing)[1]
+
+
 def _bounded(topology: Topology) -> set[int]:
     """The links under some limit."""
     return set().union(*(limit.links for limit in topology.limits))

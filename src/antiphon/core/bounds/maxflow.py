@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 EXACT_DOUBLES = 2**53
 
 
@@ -41,6 +44,14 @@ class Flows:
         for node in least_cut.partition[0]:
             inside[node] = True
         return int(least_cut.value), inside
+
+    def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
+        """The same for capacities in floating point: for searches whose result is evaluated exactly afterwards."""
+        least_cut = self._igraph().maxflow(source, sink, capacity.tolist())
+        inside = [False] * self.nodes
+        for node in least_cut.partition[0]:
+            inside[node] = True
+        return float(least_cut.value), inside
 
 
 def dinic(

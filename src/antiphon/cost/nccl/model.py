@@ -62,7 +62,9 @@ def calls(
         raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(BY)}")
     node = node_of_ranks(topology)
     far = node[schedule.src] != node[schedule.dst]
-    own = _find_library(schedule, topology, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes})
+    own = _find_library(
+        topology, schedule.collective.members, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes}
+    )
     predictors, between = _prepare_protocols(own, schedule, topology, BY[by]), own.costs.network
     extra = {"messages": _count_messages(schedule, node) * between.message if between is not None else 0.0}
     extra["fan"] = _count_fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
@@ -73,10 +75,9 @@ def calls(
     return (_Traced if traced else _Called)(predictors, launch, extra, costs, joined, strange)
 
 
-def _find_library(schedule: Schedule, topology: Topology, leaves: bool, overrides: Mapping[str, str]) -> Library:
+def _find_library(topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]) -> Library:
     """Return whose figures apply: those of a group's own topology, which also decides whether any are known; otherwise,
     and where the group sends through other nodes, those of the whole."""
-    members = schedule.collective.members
     if len(members) == topology.ranks:
         return library_here(topology, **overrides)
     try:
@@ -206,22 +207,61 @@ def _passes(schedule: Schedule) -> float:
 
 def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
+    if schedule.joint is not None and (switched := _switched_figures(own, topology)) is not None:
+        return {"nvls": _prepare_switched(schedule, topology, switched)}
+    figures = _figures_by_protocol(own, topology)
+    return {protocol: by(schedule, topology, profile=_profile(links)) for protocol, links in figures.items()}
+
+
+def _switched_figures(own: Library, topology: Topology) -> Seen | None:
+    """Return the figures of links where switches reduce and multicast; None where none are known."""
+    near, far, trunks = _sort_kinds(own.place, topology)
+    nvls = own.costs.gpu.nvls
+    if nvls is None:
+        return None
+    latency, share = nvls.latency / NVLS_PASSES, nvls.share
+    return {**dict.fromkeys(near, (latency, share)), **_network_figures(own.costs.network, far, trunks, SIMPLE)}
+
+
+def _figures_by_protocol(own: Library, topology: Topology) -> dict[str, Seen]:
+    """Return by protocol the latency and bandwidth share of each kind of link."""
     gpu, network, place = own.costs.gpu, own.costs.network, own.place
     near, far, trunks = _sort_kinds(place, topology)
-    if schedule.joint is not None and gpu.nvls is not None:
-        latency, share = gpu.nvls.latency / NVLS_PASSES, gpu.nvls.share
-        link_figures = {**dict.fromkeys(near, (latency, share)), **_network_figures(network, far, trunks, SIMPLE)}
-        return {"nvls": _prepare_switched(schedule, topology, link_figures)}
-    able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
     links = 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
-    predictors: dict[str, Predictor] = {}
-    for p in able:
-        link_figures = {
-            **dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])),
-            **_network_figures(network, far, trunks, p),
+    return {
+        protocol: {
+            **dict.fromkeys(near, (gpu.hop[protocol] / links, gpu.share[protocol])),
+            **_network_figures(network, far, trunks, protocol),
         }
-        predictors[p] = by(schedule, topology, profile=_profile(link_figures))
-    return predictors
+        for protocol in PROTOCOLS
+        if protocol in gpu.hop and (network is None or protocol in network.hop)
+    }
+
+
+@dataclass(frozen=True)
+class ProtocolFigures:
+    """What every schedule among some ranks pays: a launch, and the figures of links by one of the protocols.
+
+    `switched`: those where switches reduce and multicast, if they can.
+    """
+
+    launch: Callable[[float], float]
+    protocols: tuple[Profile, ...]
+    switched: Profile | None
+
+
+def protocol_figures(
+    topology: Topology, members: Sequence[int], *, gpu: str = "", network: str = "", processes: str = "each",
+    by: str = "alpha-beta",
+) -> ProtocolFigures:  # fmt: skip
+    """Return the figures that `calls` takes for schedules among these ranks. Unsupported where none are known."""
+    own = _find_library(topology, members, True, {"gpu": gpu, "network": network, "processes": processes})
+    switched = _switched_figures(own, topology)
+    return ProtocolFigures(
+        partial(own.costs.launch, own.place.local),
+        tuple(_profile(links) for links in _figures_by_protocol(own, topology).values()),
+        None if switched is None else _profile(switched),
+    )
 
 
 def _sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:

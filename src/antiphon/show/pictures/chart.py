@@ -70,7 +70,7 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: b
     limit = tuning.limits.get(kind)
     values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
     if limit is not None and not relative:
-        values += [limit.seconds(size) for size in tuning.sizes]
+        values += limit.times.values()
     values = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
     if relative:
@@ -87,7 +87,7 @@ def value_scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, flo
     limit = tuning.limits.get(kind)
     if not relative or limit is None:
         return lambda size, seconds: seconds
-    return lambda size, seconds: seconds / (limit.seconds(size) or seconds or 1.0)
+    return lambda size, seconds: limit.gap(size, seconds) or 1.0
 
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
@@ -104,7 +104,7 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
             _draw_line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', candidates[i])
         )
     if limit is not None:
-        points = [(size, 1.0 if relative else limit.seconds(size)) for size in tuning.sizes]
+        points = [(size, 1.0 if relative else seconds) for size, seconds in limit.times.items()]
         lines.append(_draw_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = f"{escape(kind)}: {'times the bound' if relative else 'time'} by size"

@@ -1,0 +1,369 @@
+"""A lower bound as a function of the message size: no schedule with barriers between its steps is faster.
+
+In the alpha-beta model a schedule of N steps takes its latency plus nbytes times the sum of its steps' wire times per
+byte. The latency is at least that of the quickest path, and N times the least latency of a message; the wire time is at
+least the bandwidth bound, and what the evidence of `steps.py` proves for N steps. The bound is the least over N:
+
+    seconds(n) = min over N of  max(L, N * alpha) + max(B, f(N)) * n
+
+All of this is computed for the machine, and for the machine of its hosts (each contracted to one rank), where a message
+between hosts has a latency of its own; the greater counts. The costs are counted, not timed, and do not depend on the
+size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.bounds.needs import Needs, needs_of
+from antiphon.core.bounds.network import network_of
+from antiphon.core.bounds.places import abilities_of
+from antiphon.core.bounds.step_search import Spread, find_step_cuts, nearest_side, steps_from
+from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, StepTimes, proved_times
+from antiphon.core.bounds.witness import Record
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Floats, Longs
+from antiphon.core.topology import Topology, hosts
+from antiphon.errors import Invalid
+
+SPREADS, COLLECTS = ("broadcast", "allgather", "allreduce"), ("reduce", "reducescatter", "allreduce")
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """Effort of the search for evidence, by counts so that every machine finds the same."""
+
+    max_steps: int = 2**14  # numbers of steps that are told apart; beyond, the bandwidth bound alone counts
+    max_pairs: int = 6  # far ends of chains from one rank
+    max_nodes: int = 4096  # no chains on larger machines: each is some maximum flows
+    cut_ranks: int = 12  # step cuts are searched for on machines of at most so many ranks
+    cut_links: int = 256
+    cut_steps: int = 5  # numbers of steps in a row, from the least; the next ones grow by a factor
+    cut_growth: float = 1.25
+    last_cut_steps: int = 16
+    min_gain: float = 1.01  # by which step cuts must beat the other evidence, or the search ends
+
+
+LIMITS = SizeLimits()
+
+
+@dataclass(frozen=True)
+class ViewEvidence(Record):
+    """Evidence about one view of the machine: the machine itself, or (`hosts_of`: host of every rank) its hosts."""
+
+    hosts_of: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
+class SizeEvidence(Record):
+    """What the bound by size is computed from, beside the bounds on latency and bandwidth."""
+
+    views: tuple[ViewEvidence, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SizeBound:
+    """Least seconds by size on one machine.
+
+    `latency`: seconds of the quickest path. `seconds_per_byte`: the bandwidth bound. `views`: for each, the least
+    latency of a message and the least seconds per byte for 1, 2, 3, ... steps.
+    """
+
+    latency: float
+    seconds_per_byte: float
+    views: tuple[tuple[float, Floats], ...]
+
+    def seconds(self, nbytes: int) -> float:
+        """Return the least time of any schedule for this size."""
+        transfer = self.seconds_per_byte * nbytes
+        return max([self.latency + transfer, *(self._view_seconds(*view, nbytes) for view in self.views)])
+
+    def _view_seconds(self, alpha: float, per_byte: Floats, nbytes: int) -> float:
+        total = np.maximum(self.latency, self._steps[: len(per_byte)] * alpha) + per_byte * nbytes
+        beyond = max(self.latency, len(per_byte) * alpha) + self.seconds_per_byte * nbytes
+        return min(float(total.min()), beyond)
+
+    @cached_property
+    def _steps(self) -> Floats:
+        return np.arange(1, max((len(per_byte) for _, per_byte in self.views), default=0) + 1, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A view of the machine with what its ranks need of each other."""
+
+    topology: Topology
+    needs: Needs
+    collective: Collective
+
+    @cached_property
+    def switches_help(self) -> bool:
+        return bool(abilities_of(self.topology, self.collective))
+
+    @cached_property
+    def any_through(self) -> bool:
+        return any(ability.through for ability in abilities_of(self.topology, self.collective).values())
+
+    def prove(self, evidence: Evidence) -> StepTimes:
+        if isinstance(evidence, Exchange) and self.any_through:
+            raise Invalid("this bound's evidence does not hold: a switch reduces and multicasts at once")
+        return proved_times(self.topology, self.needs, evidence, self.switches_help)
+
+
+def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
+    """Search for evidence about numbers of steps: on the machine, and on that of its hosts."""
+    views = [ViewEvidence((), tuple(_search(_see(topology, collective, ()))))]
+    if hosts_of := hosts(topology):
+        views.append(ViewEvidence(hosts_of, tuple(_search(_see(topology, collective, hosts_of)))))
+    return SizeEvidence(tuple(views))
+
+
+def bound_by_size(
+    topology: Topology, collective: Collective, latency: float, seconds_per_byte: float, evidence: SizeEvidence
+) -> SizeBound:
+    """Evaluate evidence on a machine, which may differ from the one it was found on in latencies and bandwidths.
+
+    `latency`, `seconds_per_byte`: the least seconds of the quickest path and per byte of this machine. Invalid where
+    the evidence proves nothing.
+    """
+    steps = np.arange(1, LIMITS.max_steps + 1, dtype=np.float64)
+    assert collective.buffer_weight
+    views = []
+    for stated in evidence.views:
+        if stated.hosts_of and stated.hosts_of != hosts(topology):
+            raise Invalid("this bound's evidence does not hold: its hosts are not those of the machine")
+        view = _see(topology, collective, stated.hosts_of)
+        per_byte = np.full(len(steps), seconds_per_byte)
+        for item in stated.evidence:
+            per_weight = view.prove(item).per_weight(steps)
+            per_byte = np.maximum(per_byte, per_weight / collective.buffer_weight)
+        views.append((least_message_latency(view.topology), per_byte))
+    return SizeBound(latency, seconds_per_byte, tuple(views))
+
+
+def least_message_latency(topology: Topology) -> float:
+    """Return the least latency in seconds of a route from one rank to another; 0 where there is none."""
+    if not topology.links:
+        return 0.0
+    latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
+    at = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
+    shortest = np.inf
+    ends = topology.link_dst < topology.ranks
+    for _ in range(topology.switches + 1):
+        arrival = at[topology.link_src] + latency
+        shortest = min(shortest, float(arrival[ends].min(initial=np.inf)))
+        at = np.full(topology.nodes, np.inf)
+        np.minimum.at(at, topology.link_dst[~ends], arrival[~ends])
+        if not (at < shortest).any():
+            break
+    return shortest if np.isfinite(shortest) else 0.0
+
+
+# ---- views ----
+
+
+def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) -> _View:
+    needs = needs_of(collective)
+    if not hosts_of:
+        return _View(topology, needs, collective)
+    host = np.array(hosts_of, np.int64)
+    sets = tuple(tuple(sorted({int(host[holder]) for holder in holders})) for holders in needs.sets)
+    dst = host[needs.dst]
+    outside = np.array([len(of) for of in sets]) > 0
+    inside = np.zeros(len(dst), bool)
+    for i, of in enumerate(sets):  # a host that holds it itself needs nothing
+        inside |= (needs.holders == i) & np.isin(dst, of)
+    keep = outside[needs.holders] & ~inside
+    rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
+    # Equal sets of hosts become one: with ranks told apart, an exchange between hosts would not be recognised.
+    distinct = sorted(set(sets))
+    number = np.array([distinct.index(of) for of in sets], np.int64)
+    rows = np.unique(np.stack([rows[:, 0], number[rows[:, 1]], rows[:, 2]], axis=1), axis=0)
+    merged = replace(needs, block=rows[:, 0], holders=rows[:, 1], dst=rows[:, 2], sets=tuple(distinct))
+    return _View(contract(topology, host), merged, collective)
+
+
+def contract(topology: Topology, host: Longs) -> Topology:
+    """Return the machine whose ranks are the hosts of the given one; links inside a host vanish."""
+    ranks = int(host.max()) + 1
+    number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
+    src, dst = number[topology.link_src], number[topology.link_dst]
+    keep = src != dst
+    renumbered = np.cumsum(keep) - 1
+    limits = []
+    for limit in topology.limits:
+        links = tuple(int(renumbered[link]) for link in limit.links if keep[link])
+        if links:
+            limits.append(replace(limit, links=links))
+    return Topology(
+        topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
+        tuple(limits), unit=topology.unit, abilities=topology.abilities,
+    )  # fmt: skip
+
+
+# ---- search ----
+
+
+def _search(view: _View) -> Iterator[Evidence]:
+    """Yield evidence that proves more than nothing, the strongest of each kind."""
+    kind, topology = view.collective.kind, view.topology
+    if view.collective.custom is not None or not len(view.needs) or not topology.links:
+        return
+    candidates: list[Evidence] = []
+    if kind in ("broadcast", "reduce", "allreduce") and topology.nodes <= LIMITS.max_nodes:
+        for src, dst in _far_pairs(view):
+            candidates += _chains(view, src, dst)
+        if not view.switches_help:
+            candidates += _fans(view)
+        elif kind == "allreduce" and not view.any_through:
+            candidates.append(Exchange(tuple(sorted({*view.needs.dst.tolist()}))))
+    proofs = {evidence: view.prove(evidence) for evidence in dict.fromkeys(candidates)}
+    useful = _not_dominated(proofs)
+    yield from useful
+    if topology.ranks <= LIMITS.cut_ranks and topology.links <= LIMITS.cut_links:
+        yield from _step_cuts(view, [proofs[evidence] for evidence in useful])
+
+
+def _not_dominated(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
+    """Return the evidence that proves the most for some number of steps."""
+    steps = np.unique(np.geomspace(1, LIMITS.max_steps, 256).astype(np.int64)).astype(np.float64)
+    if not proofs:
+        return []
+    table = np.array([times.per_weight(steps) for times in proofs.values()])
+    winners = set(table.argmax(axis=0).tolist())
+    return [evidence for i, evidence in enumerate(proofs) if i in winners]
+
+
+def _far_pairs(view: _View) -> list[tuple[int, int]]:
+    """Return pairs (src, dst) for chains: from one end of the collective to far ranks that little capacity leads to."""
+    topology, needs = view.topology, view.needs
+    holders = {of[0] for of in needs.sets if len(of) == 1}
+    pairs = []
+    if view.collective.kind in ("broadcast", "allreduce"):
+        src = min(
+            holders, key=lambda rank: (-int(steps_from(topology, rank)[list(set(needs.dst.tolist()))].max()), rank)
+        )
+        pairs += [(src, dst) for dst in _spread_out(topology, src, set(needs.dst.tolist()) - {src})]
+    if view.collective.kind == "reduce":
+        dst = int(needs.dst[0])
+        pairs += [(src, dst) for src in _spread_out(topology, dst, holders - {dst}, backwards=True)]
+    return pairs
+
+
+def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: bool = False) -> list[int]:
+    """Return the farthest ranks, one for each distance and capacity."""
+    steps = steps_from(topology, center, backwards=backwards)
+    ends = topology.link_src if backwards else topology.link_dst
+    capacity = np.zeros(topology.nodes)
+    np.add.at(capacity, ends, np.array([float(kind.bandwidth) for kind in topology.types])[topology.link_type])
+    representatives: dict[tuple[int, float], int] = {}
+    for rank in sorted(ranks):
+        representatives.setdefault((-int(steps[rank]), float(capacity[rank])), rank)
+    return [representatives[key] for key in sorted(representatives)[: LIMITS.max_pairs]]
+
+
+def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
+    """Yield chains between two ranks, by three ways to put the other ranks on levels.
+
+    By steps from the source, by steps to the destination, and by the mean of both, which puts what hangs off a path on
+    the level where it hangs. In each case a step raises the level by at most one.
+    """
+    topology = view.topology
+    after, before = steps_from(topology, src), steps_from(topology, dst, backwards=True)
+    top = int(after[dst])
+    triple = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
+    placements = [np.clip(levels, 0, top) for levels in (after, top - before, (after + top - before) // 2)]
+    for levels in {tuple(levels.tolist()): levels for levels in (*placements, triple)}.values():
+        yield from _chains_of(topology, levels, int(levels[dst]))
+
+
+def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
+    """Yield the chains of a placement: every run of cuts, each as narrow as its widest cut, or as its ends alone."""
+    cuts = [nearest_side(topology, levels <= i, levels > i) for i in range(top)]
+    jumps = [nearest_side(topology, levels < i, levels > i) for i in range(1, top)]
+    named = tuple(levels.tolist())
+    for first in range(top):
+        for last in range(first, top):
+            switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
+            yield Chain(named, first, switches, tuple(s for _, s in over))
+            if last - first > 1 and not any(capacity for capacity, _ in over):
+                yield Chain(named, first, switches, tuple(s for _, s in over), windows=True)
+
+
+def _fans(view: _View) -> Iterator[Fan]:
+    """Yield fans from (or into) a rank: to the few ranks with the least capacity, or to more."""
+    topology, needs = view.topology, view.needs
+    holders = sorted({of[0] for of in needs.sets if len(of) == 1})
+    capacity = np.array([float(kind.bandwidth) for kind in topology.types])[topology.link_type]
+    for inward in (False, True):
+        if view.collective.kind == ("broadcast" if inward else "reduce"):
+            continue
+        center_end, other_end = (
+            (topology.link_dst, topology.link_src) if inward else (topology.link_src, topology.link_dst)
+        )
+        centers, far_ends = (sorted(set(needs.dst.tolist())), holders)
+        if not inward:
+            centers, far_ends = far_ends, centers
+        own, far = np.zeros(topology.nodes), np.zeros(topology.nodes)
+        np.add.at(own, center_end, capacity)
+        np.add.at(far, other_end, capacity)
+        center = min(centers, key=lambda rank: (own[rank], rank))
+        ranked = sorted((rank for rank in far_ends if rank != center), key=lambda rank: (far[rank], rank))
+        ends = [i for i in range(1, len(ranked) + 1) if i == len(ranked) or far[ranked[i - 1]] < far[ranked[i]]]
+        yield from (Fan(center, tuple(ranked[:count]), inward) for count in ends)
+
+
+def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
+    """Yield cuts over time for growing numbers of steps, until they prove hardly more than the other evidence."""
+    spreads = list(_spreads(view))
+    if not spreads:
+        return
+    any_steps = max(spread.weight_per_capacity() for spread in spreads)
+    first = max(spread.least_steps() for spread in spreads)
+    for steps in _step_counts(first):
+        evidence = [cuts for spread in spreads if (cuts := find_step_cuts(spread, steps)) is not None]
+        rates = {cuts: float(view.prove(cuts).rate) for cuts in evidence}
+        if not rates:
+            return
+        strongest = max(rates, key=rates.__getitem__)
+        other_rates = [float(times.per_weight(np.array([float(steps)]))[0]) for times in proofs]
+        if rates[strongest] > max([any_steps, *other_rates]) * LIMITS.min_gain:
+            yield strongest
+        elif steps > first:
+            return
+
+
+def _step_counts(first: int) -> list[int]:
+    """Return the numbers of steps for which cuts are searched: each up to `cut_steps` more, then ever fewer.
+
+    >>> _step_counts(2)
+    [2, 3, 4, 5, 6, 8, 10, 13, 17]
+    """
+    counts = list(range(first, first + LIMITS.cut_steps))
+    while counts[-1] < LIMITS.last_cut_steps:
+        counts.append(max(counts[-1] + 1, math.ceil(counts[-1] * LIMITS.cut_growth)))
+    return counts
+
+
+def _spreads(view: _View) -> Iterator[Spread]:
+    """Yield the spreads that the collective contains: ranks with data of their own that all members need."""
+    kind, needs, topology = view.collective.kind, view.needs, view.topology
+    members = sorted({*needs.dst.tolist(), *(of[0] for of in needs.sets if len(of) == 1)})
+    same_both_ways = kind == "allreduce" and not topology.limits and network_of(topology).symmetric
+    for collects in (False, True):
+        if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
+            continue  # links alike both ways: collecting takes as long as spreading
+        supply = np.zeros(topology.ranks, np.int64)
+        if kind == "allreduce":
+            supply[members[0]] = needs.weights[needs.block[0]]
+        else:
+            ends = needs.dst if collects else np.array([of[0] for of in needs.sets])[needs.holders]
+            for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
+                supply[end] += needs.weights[block]
+        yield Spread(topology, supply, tuple(members), collects)

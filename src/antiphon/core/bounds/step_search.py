@@ -1,0 +1,214 @@
+"""The search for cuts over time: a linear program over the wire times of the steps, with cuts added where they are
+violated.
+
+Minimise t_1 + ... + t_N such that every rank that needs data can be reached by all of it: by the max-flow min-cut
+theorem a maximum flow in the network with one copy of every node for each step (links of step s with capacity bandwidth
+* t_s, waiting unlimited). Where the flow for the current times is too small, its minimum cut is a violated condition,
+linear in t, and joins the program. The dual values of the conditions in the last program are the multipliers of the
+evidence; they are rounded to whole numbers, which keeps it valid, and it is then evaluated exactly
+(`steps.proved_times`).
+
+Data that are collected (reduce, reducescatter) are spread on the machine with all links reversed, and the cuts found
+are turned back in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.network import link_capacities
+from antiphon.core.bounds.steps import StepCut, StepCuts, Switches
+from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.reshape import reverse
+from antiphon.core.topology import Topology
+
+MAX_ROUNDS = 40  # of the cutting-plane loop; evidence found until then is valid, and only weaker
+SAME_FLOW = 1 - 1e-7  # a flow this near to the demand serves it
+MULTIPLIER_SCALE = 2**16  # multipliers are rounded to whole numbers of this scale
+
+
+def steps_from(topology: Topology, rank: int, *, backwards: bool = False) -> Longs:
+    """Return the least number of steps from a rank to every rank (or from every rank to it); entering a rank costs one.
+
+    A rank out of reach has `topology.nodes`.
+    """
+    tail, head = topology.link_src, topology.link_dst
+    if backwards:
+        tail, head = head, tail
+    cost = (head < topology.ranks).astype(np.int64)
+    steps = np.full(topology.nodes, topology.nodes, np.int64)
+    steps[rank] = 0
+    while True:
+        relaxed = steps.copy()
+        np.minimum.at(relaxed, head, steps[tail] + cost)
+        if np.array_equal(relaxed, steps):
+            return steps[: topology.ranks]
+        steps = relaxed
+
+
+def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Switches]:
+    """Return the least capacity from the ranks of `near` to those of `far` through switches alone, and the switches on
+    the near side of such a cut.
+    """
+    if not topology.switches:
+        return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
+    source, sink = topology.nodes, topology.nodes + 1
+    node = np.arange(topology.nodes)
+    tails, heads = node.copy(), node.copy()
+    tails[: topology.ranks] = np.where(near, source, -1)
+    heads[: topology.ranks] = np.where(far, sink, -1)
+    tail, head = tails[topology.link_src], heads[topology.link_dst]
+    usable = (tail >= 0) & (head >= 0)
+    flows = Flows(topology.nodes + 2, tail[usable].tolist(), head[usable].tolist())
+    value, side = flows.cut(link_capacities(topology)[usable].tolist(), source, sink)
+    return value, tuple(switch for switch in range(topology.ranks, topology.nodes) if side[switch])
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Data of weight `supply` at every rank, all of which each of `members` needs.
+
+    `collects`: on the reversed machine, for collectives that combine what the ranks have.
+    """
+
+    machine: Topology
+    supply: Longs
+    members: tuple[int, ...]
+    collects: bool
+
+    @cached_property
+    def topology(self) -> Topology:
+        return reverse(self.machine) if self.collects else self.machine
+
+    @property
+    def sinks(self) -> list[int]:
+        return [rank for rank in self.members if self.supply.sum() > self.supply[rank]]
+
+    def least_steps(self) -> int:
+        """Return the greatest distance from a rank with data to a member."""
+        return max(int(steps_from(self.topology, int(rank))[self.sinks].max()) for rank in np.flatnonzero(self.supply))
+
+    def weight_per_capacity(self) -> float:
+        """Return what a cut around one member, or around the only rank with data, proves for any number of steps."""
+        capacity, scale = link_capacities(self.topology), float(self.topology.resources.scale)
+        into, out = np.zeros(self.topology.nodes), np.zeros(self.topology.nodes)
+        np.add.at(into, self.topology.link_dst, capacity.astype(np.float64))
+        np.add.at(out, self.topology.link_src, capacity.astype(np.float64))
+        total = float(self.supply.sum())
+        rates = [(total - float(self.supply[rank])) / into[rank] for rank in self.sinks if into[rank]]
+        rates += [total / out[rank] for rank in np.flatnonzero(self.supply == total).tolist() if out[rank]]
+        return max(rates, default=0.0) / scale
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """sum over s of capacity[s] * t_s >= weight, for the ranks and switches that count as near."""
+
+    capacity: Floats
+    weight: float
+    near_from: tuple[int, ...]
+    switches: tuple[Switches, ...]
+
+
+class _TimedNetwork:
+    """The network with one copy of every rank for each time 0 .. N, and of every switch for each step."""
+
+    def __init__(self, spread: Spread, steps: int) -> None:
+        topology = spread.topology
+        self.spread, self.steps, self.topology = spread, steps, topology
+        self.capacity = link_capacities(topology).astype(np.float64)
+        ranks, nodes = topology.ranks, topology.nodes
+        self.source = (steps + 1) * nodes
+        sends_as_rank = topology.link_src < ranks
+        step = np.arange(1, steps + 1)[:, None]
+        # Copy number of node v at time s is s * nodes + v; a rank sends in step s what it had at time s - 1.
+        tail = (step - sends_as_rank) * nodes + topology.link_src
+        head = step * nodes + topology.link_dst
+        waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
+        self.holders = np.flatnonzero(spread.supply)
+        self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source)])
+        self.head = np.concatenate([head.ravel(), waiting + nodes, self.holders])
+        self.flows = Flows(self.source + 1, self.tail.tolist(), self.head.tolist())
+        self.total = float(spread.supply.sum())
+
+    def violated(self, times: Floats, sink: int) -> _Condition | None:
+        """Return a condition that these wire times violate for a sink, or None if all data can reach it."""
+        widths = (np.array(times)[:, None] * self.capacity).ravel()
+        waiting = np.full(self.steps * self.topology.ranks, self.total * 2)
+        supply = self.spread.supply[self.holders].astype(np.float64)
+        value, side = self.flows.cut_floats(
+            np.concatenate([widths, waiting, supply]), self.source, self.steps * self.topology.nodes + sink
+        )
+        if value >= self.total * SAME_FLOW:
+            return None
+        return self._condition(np.array(side[:-1], bool).reshape(self.steps + 1, self.topology.nodes))
+
+    def _condition(self, near: NDArray[np.bool_]) -> _Condition:
+        topology, ranks = self.topology, self.topology.ranks
+        near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
+        switches = [tuple((np.flatnonzero(near[step, ranks:]) + ranks).tolist()) for step in range(1, self.steps + 1)]
+        capacity = np.zeros(self.steps)
+        for step in range(1, self.steps + 1):
+            near_nodes = np.concatenate([near_from < step, near[step, ranks:]])
+            far_nodes = np.concatenate([near_from > step, ~near[step, ranks:]])
+            crossing = near_nodes[topology.link_src] & far_nodes[topology.link_dst]
+            capacity[step - 1] = self.capacity[crossing].sum()
+        weight = float(self.spread.supply[near_from == 0].sum())
+        return _Condition(capacity, weight, tuple(near_from.tolist()), tuple(switches))
+
+
+def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
+    """Return cuts over time that bound the wire time of any schedule of so many steps, or None if there are none."""
+    network = _TimedNetwork(spread, steps)
+    conditions: list[_Condition] = []
+    times = np.full(steps, spread.weight_per_capacity() / steps * float(spread.topology.resources.scale))
+    multipliers = np.zeros(0)
+    for _ in range(MAX_ROUNDS):
+        added = [c for sink in spread.sinks if (c := network.violated(times, sink)) is not None]
+        listed = {(c.near_from, c.switches) for c in conditions}
+        fresh = {(c.near_from, c.switches): c for c in added if (c.near_from, c.switches) not in listed}
+        if not fresh:
+            break
+        conditions += fresh.values()
+        if any(not c.capacity.any() for c in conditions):
+            return None  # out of reach in so few steps
+        times, multipliers = _solve(conditions, network.capacity.max())
+    return _evidence(spread, steps, conditions, multipliers)
+
+
+def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
+    """Return the least wire times that meet the conditions, and the dual value of each condition."""
+    from scipy.optimize import linprog
+
+    matrix = np.array([c.capacity for c in conditions]) / scale
+    weight = np.array([c.weight for c in conditions])
+    top = weight.max() or 1.0
+    solution: Any = linprog(np.ones(matrix.shape[1]), A_ub=-matrix, b_ub=-weight / top, method="highs-ds")
+    return solution.x * top / scale, -solution.ineqlin.marginals
+
+
+def _evidence(spread: Spread, steps: int, conditions: list[_Condition], multipliers: Floats) -> StepCuts | None:
+    if not len(multipliers) or not multipliers.max() > 0:
+        return None
+    rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
+    pairs = [(condition, times) for condition, times in zip(conditions, rounded, strict=True) if times]
+    turn = _turned if spread.collects else _unturned
+    return StepCuts(steps, tuple(turn(spread, steps, condition, times) for condition, times in pairs))
+
+
+def _unturned(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+    return StepCut(condition.near_from, condition.switches, times)
+
+
+def _turned(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+    """A cut of the reversed machine, backwards in time: what was far there at the end is near here from the start."""
+    near_from = tuple(steps + 1 - start for start in condition.near_from)
+    every = range(spread.topology.ranks, spread.topology.nodes)
+    switches = tuple(tuple(s for s in every if s not in near) for near in reversed(condition.switches))
+    return StepCut(near_from, switches, times)

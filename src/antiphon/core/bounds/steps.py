@@ -1,0 +1,245 @@
+"""How fast data can move in a given number of steps: cuts over time, each of which can be checked on its own.
+
+A schedule of N steps moves all its bytes in wire times t_1 ... t_N (steps are barriers: step s lasts its latency and
+then t_s, the time of its most loaded link). A *cut over time* says from which step on each rank counts as near:
+`near_from` is 0 for ranks that are near from the start and N + 1 for ranks that never are. In step s data can move from
+the ranks with near_from < s to those with near_from > s only over links between the two sets, C_s bytes per second in
+all; a rank with near_from == s may receive anything in that step and has nothing to send yet. So every block that only
+ranks of near_from 0 hold, and that a rank of near_from N + 1 needs, must cross:
+
+    sum over s of C_s * t_s  >=  weight of these blocks
+
+This is the cut condition of Ford and Fulkerson in the network that has one copy of every node for each step. Sums of
+such conditions with positive multipliers are conditions, too, and bound sum(t) from below. A line of three ranks 0, 1,
+2
+ with links of 1 byte per second, a broadcast of 1 byte and N = 3 steps: rank 1 may become near in step 1, 2 or 3,
+and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1 and t_1 + t_2 >= 1 together say
+sum(t) >= 3/2: what cutting the data into two pieces attains.
+
+Four kinds of evidence state such conditions:
+
+- `StepCuts`: cuts over time with multipliers for one N, found by linear programming on small machines.
+- `Chain`: levels of ranks, one step apart. With d levels between the first cut and the last, the average over all
+  choices of d steps says sum(t) >= rate * N / (N - d), as for N - d pieces on a line of d + 1 links. Links that jump
+  over a level reduce d to `loss`. `windows`: only the first and last cut are narrow, so d steps on end are lost:
+  c / (c - 1) with c = N / d rounded up.
+- `Fan`: one rank has what K others need (or needs what they have). In the step in which the others become near, it
+  can serve at most one of them per byte, so (K - 1) / K of a step is lost.
+- `Exchange`: everyone needs what everyone has. In that step P ranks can serve 2 (P - 1) of P (P - 1) pairs, even if
+  switches multicast or reduce, so 1 - 2 / P of a step is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.counting import capacity_of
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.witness import Record
+from antiphon.core.columns import Bools, Floats
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+Switches = tuple[int, ...]  # that count as near
+
+
+@dataclass(frozen=True)
+class StepCut(Record):
+    """One cut over time: `near_from` for every rank, and for every step the switches that count as near."""
+
+    near_from: tuple[int, ...]
+    switches: tuple[Switches, ...]
+    multiplier: int
+
+
+@dataclass(frozen=True)
+class StepCuts(Record):
+    """Cuts over time for schedules of `steps` steps."""
+
+    steps: int
+    cuts: tuple[StepCut, ...]
+
+    kind = "step_cuts"
+
+
+@dataclass(frozen=True)
+class Chain(Record):
+    """Levels of ranks. Cut i lies between levels first + i and first + i + 1; `switches` lists those on its near side.
+
+    `jumps`: the same for the links that jump over level first + 1 + i. `windows`: the cuts between the first and the
+    last are not counted.
+    """
+
+    levels: tuple[int, ...]
+    first: int
+    switches: tuple[Switches, ...]
+    jumps: tuple[Switches, ...]
+    windows: bool = False
+
+    kind = "chain"
+
+
+@dataclass(frozen=True)
+class Fan(Record):
+    """`center` must send the same data to each of `far_ends`, or receive data from each of them (`inward`)."""
+
+    center: int
+    far_ends: tuple[int, ...]
+    inward: bool
+
+    kind = "fan"
+
+
+@dataclass(frozen=True)
+class Exchange(Record):
+    """Every one of `ranks` must receive the same block's contribution from every other one."""
+
+    ranks: tuple[int, ...]
+
+    kind = "exchange"
+
+
+Evidence = StepCuts | Chain | Fan | Exchange
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Least seconds per unit of weight as a function of the number of steps: what one piece of evidence proves.
+
+    `steps`: for schedules of at most so many steps (0: of any number) at least `rate`; else `rate` * N / (N - `loss`),
+    or with windows of `stages` steps `rate` * c / (c - 1).
+    """
+
+    rate: Fraction
+    stages: int = 0
+    loss: Fraction = Fraction(0)
+    windows: bool = False
+    steps: int = 0
+
+    def per_weight(self, steps: Floats) -> Floats:
+        """Return the least seconds per unit of weight for these numbers of steps (ascending)."""
+        rate = float(self.rate)
+        if not rate:
+            return np.zeros(len(steps))
+        if self.steps:
+            return np.where(steps <= self.steps, rate, 0.0)
+        if self.windows:
+            windows = np.maximum(np.ceil(steps / self.stages), 2)
+            return np.where(steps > self.stages, rate * windows / (windows - 1), np.inf)
+        usable = np.maximum(steps, self.stages)  # f does not grow with N, and the average needs N >= d
+        with np.errstate(divide="ignore"):
+            return np.asarray(rate * usable / np.maximum(usable - float(self.loss), 0.0))
+
+
+def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_help: bool) -> StepTimes:
+    """Return what a piece of evidence proves, from sums alone; Invalid if it proves nothing.
+
+    `switches_help`: whether some switch multicasts or reduces for this collective, which a `Fan` cannot bear. The
+    caller makes sure that no switch that helps does both at once (`through`) where the evidence is an `Exchange`.
+    """
+    if isinstance(evidence, StepCuts):
+        return _prove_cuts(topology, needs, evidence)
+    if isinstance(evidence, Chain):
+        return _prove_chain(topology, needs, evidence)
+    if isinstance(evidence, Fan):
+        _require(not switches_help, "a switch may serve several ranks at once")
+        return _prove_fan(topology, needs, evidence)
+    return _prove_exchange(topology, needs, evidence)
+
+
+def _require(true: bool, failure: str) -> None:
+    if not true:
+        raise Invalid(f"this bound's evidence does not hold: {failure}; compute the bound anew")
+
+
+def crossing_weight(needs: Needs, near: Bools, far: Bools) -> int:
+    """Return the weight of the blocks that only ranks of `near` hold and some rank of `far` needs."""
+    held_near = np.array([all(near[h] for h in holders) for holders in needs.sets], bool)
+    blocks = np.unique(needs.block[held_near[needs.holders] & far[needs.dst]]) if len(needs) else needs.block
+    return int(needs.weights[blocks].sum())
+
+
+def step_capacity(topology: Topology, near: Bools, far: Bools, switches: Sequence[int]) -> Fraction:
+    """Return bytes per second from the ranks of `near` to those of `far` within a step.
+
+    `switches` count as near, all others as far. Routes pass only through switches, so links at other ranks do not
+    count.
+    """
+    _require(all(topology.ranks <= s < topology.nodes for s in switches), "it names a switch that is not there")
+    beyond = np.ones(topology.switches, bool)
+    beyond[np.array(switches, np.int64) - topology.ranks] = False
+    near_nodes, far_nodes = np.concatenate([near, ~beyond]), np.concatenate([far, beyond])
+    return capacity_of(topology, near_nodes[topology.link_src] & far_nodes[topology.link_dst])
+
+
+def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTimes:
+    steps = evidence.steps
+    weight, load = 0, [Fraction(0)] * steps
+    for cut in evidence.cuts:
+        near_from = np.array(cut.near_from, np.int64)
+        _require(len(near_from) == topology.ranks and len(cut.switches) == steps, "a cut has another shape")
+        _require(cut.multiplier >= 0, "a multiplier is negative")
+        weight += cut.multiplier * crossing_weight(needs, near_from <= 0, near_from > steps)
+        for s in range(1, steps + 1):
+            load[s - 1] += cut.multiplier * step_capacity(topology, near_from < s, near_from > s, cut.switches[s - 1])
+    _require(max(load, default=Fraction(0)) > 0, "its cuts have no capacity")
+    return StepTimes(weight / max(load), steps=steps)
+
+
+def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes:
+    levels, first, cuts = np.array(evidence.levels, np.int64), evidence.first, evidence.switches
+    _require(len(levels) == topology.ranks and len(cuts) >= 1, "its levels are not one per rank")
+    last, stages = first + len(cuts) - 1, len(cuts) - 1
+    _require(len(evidence.jumps) == stages, "it has not one set of jumps per level")
+    capacity = [step_capacity(topology, levels <= first + i, levels > first + i, cuts[i]) for i in range(len(cuts))]
+    jumps = [
+        step_capacity(topology, levels < first + 1 + i, levels > first + 1 + i, evidence.jumps[i])
+        for i in range(stages)
+    ]
+    if evidence.windows:
+        _require(stages > 0 and not any(jumps), "a link jumps over a level")
+        capacity = [capacity[0], capacity[-1]]
+    widest = max(capacity)
+    _require(widest > 0, "nothing can cross")
+    weight = crossing_weight(needs, levels <= first, levels > last)
+    loss = stages * max(Fraction(0), 1 - max(jumps, default=Fraction(0)) / widest)
+    return StepTimes(Fraction(weight) / widest, stages, loss, evidence.windows)
+
+
+def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
+    center, far_ends = evidence.center, evidence.far_ends
+    _require(len(set(far_ends) - {center}) == len(far_ends) > 0, "its ranks are not distinct")
+    tail, head = (topology.link_dst, topology.link_src) if evidence.inward else (topology.link_src, topology.link_dst)
+    narrow = capacity_of(topology, tail == center)
+    widest = max(narrow, *(capacity_of(topology, head == rank) for rank in far_ends))
+    _require(narrow > 0, "nothing can cross")
+    ends = [(rank, center) if evidence.inward else (center, rank) for rank in far_ends]
+    weight = min(crossing_weight(needs, *_pair(topology, src, dst)) for src, dst in ends)
+    return StepTimes(Fraction(weight) / widest, 1, 1 - narrow / (len(far_ends) * widest))
+
+
+def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
+    ranks = evidence.ranks
+    _require(len(set(ranks)) == len(ranks) > 1, "its ranks are not distinct")
+    widest = max(capacity_of(topology, end == rank) for rank in ranks for end in (topology.link_src, topology.link_dst))
+    _require(widest > 0, "nothing can cross")
+    pairs = set(
+        zip(needs.holders.tolist(), needs.dst.tolist(), strict=True) if len(np.unique(needs.block)) == 1 else ()
+    )
+    numbers = {holders[0]: i for i, holders in enumerate(needs.sets) if len(holders) == 1}
+    _require(
+        all((numbers.get(a), b) in pairs for a in ranks for b in ranks if a != b),
+        "its ranks do not all need each other",
+    )
+    weight = int(needs.weights[needs.block[0]])
+    return StepTimes(Fraction(weight) / widest, 1, 1 - Fraction(2, len(ranks)))
+
+
+def _pair(topology: Topology, src: int, dst: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    ranks = np.arange(topology.ranks)
+    return ranks == src, ranks == dst

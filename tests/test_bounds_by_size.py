@@ -1,0 +1,209 @@
+"""The lower bound by size against schedules: none is faster, and on simple machines some are exactly as fast."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from quick import in_turn
+
+from antiphon.core.bounds import bound
+from antiphon.core.bounds.by_size import bound_by_size, find_evidence, least_message_latency
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.steps import Chain, Exchange, Fan, StepCut, StepCuts, proved_times
+from antiphon.core.collective import Collective
+from antiphon.core.topology import LinkType, Topology, build
+from antiphon.cost import prepare
+from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.select import plan
+from antiphon.topologies import topology
+
+SIZES = (1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 30)
+ROUNDING = 1 - 1e-9
+KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
+
+
+def alpha_beta_bound(machine: Topology, kind: str):  # type: ignore[no-untyped-def]
+    target = Collective(kind, machine.ranks)
+    least = model_bound("alpha-beta", {}, ProvedLimits(machine, target, bound(machine, target)))
+    assert least is not None
+    return least
+
+
+def random_machine(rng: random.Random, ranks: int) -> Topology:
+    """A strongly connected machine of ranks whose links differ in bandwidth and latency."""
+    kinds = [
+        LinkType(f"k{i}", Fraction(10**9 * rng.choice((1, 1, 2, 3))), rng.choice((1e-6, 1e-6, 5e-6))) for i in range(3)
+    ]
+    order = rng.sample(range(ranks), ranks)
+    pairs = set(zip(order, order[1:] + order[:1], strict=True))
+    pairs |= {pair for pair in itertools.permutations(range(ranks), 2) if rng.random() < 0.4}
+    return build("random", ranks, [(a, b, rng.choice(kinds)) for a, b in sorted(pairs)])
+
+
+def fastest_spread(machine: Topology, kind: str, pieces: int, nbytes: int) -> float:
+    """The least alpha-beta time of all schedules of a broadcast or allgather in equal pieces, by exhaustive search.
+
+    A state is what every rank has. In a step of wire time t a link carries any pieces that its tail has, as many as
+    fit; what each rank gains does not depend on the others.
+    """
+    ranks = machine.ranks
+    blocks = 1 if kind == "broadcast" else ranks
+    size = nbytes / blocks / pieces
+    every = frozenset(range(blocks * pieces))
+    start = tuple(
+        every if kind == "broadcast" and rank == 0 else
+        frozenset(range(rank * pieces, (rank + 1) * pieces)) if kind == "allgather" else frozenset()
+        for rank in range(ranks)
+    )  # fmt: skip
+    links = list(zip(machine.link_src.tolist(), machine.link_dst.tolist(), range(machine.links), strict=True))
+    widths = {float(machine.bandwidth(link)) for _, _, link in links}
+    late = {float(kind.latency) for kind in machine.types}
+    wire_times = sorted({count * size / width for count in range(1, len(every) + 1) for width in widths})
+    best, queue = {start: 0.0}, [(0.0, 0, start)]
+    number = itertools.count(1)
+    while queue:
+        seconds, _, state = heapq.heappop(queue)
+        if seconds > best[state]:
+            continue
+        if all(held == every for held in state):
+            return seconds
+        for wire, alpha in itertools.product(wire_times, late):
+            gains = []
+            for rank in range(ranks):
+                options = {frozenset()}
+                for src, dst, link in links:
+                    if dst != rank or machine.types[int(machine.link_type[link])].latency > alpha:
+                        continue
+                    fits = int(wire * float(machine.bandwidth(link)) / size + 1e-9)
+                    useful = state[src] - state[rank]
+                    carried = [
+                        frozenset(chosen) for chosen in itertools.combinations(sorted(useful), min(fits, len(useful)))
+                    ]
+                    options = {gain | more for gain in options for more in carried}
+                largest = max(map(len, options))
+                gains.append([state[rank] | gain for gain in options if len(gain) == largest or len(options) < 8])
+            for after in itertools.product(*gains):
+                total = seconds + alpha + wire
+                if total < best.get(after, float("inf")):
+                    best[after] = total
+                    heapq.heappush(queue, (total, next(number), after))
+    raise AssertionError("not connected")
+
+
+@pytest.mark.parametrize("seed", in_turn(range(36), 12))
+@pytest.mark.parametrize("kind", ["broadcast", "allgather"])
+def test_no_schedule_in_pieces_is_faster_by_exhaustive_search(kind: str, seed: int) -> None:
+    rng = random.Random(seed)
+    machine = random_machine(rng, 3 if kind == "allgather" else rng.choice((3, 4)))
+    least = alpha_beta_bound(machine, kind)
+    for pieces in (1, 2) if kind == "broadcast" else (1,):
+        for nbytes in (1 << 10, 1 << 14, 1 << 22):
+            fastest = fastest_spread(machine, kind, pieces, nbytes)
+            assert least(nbytes) <= fastest / ROUNDING, (pieces, nbytes)
+
+
+MACHINES = (
+    "dgx1v", "hgx-h100", "ring:ranks=5", "star:ranks=5", "tree:fanouts=2x(2+1)", "hypercube:ranks=8", "line:ranks=4",
+    "full:ranks=4", "mesh:dims=2x3", "cluster:box=pcie8,boxes=2", "z52", "dgx-a100",
+)  # fmt: skip
+QUICK = (
+    "direct", "ring", "multi-ring", "binomial-tree", "double-binary-tree", "halving-doubling", "recursive-doubling",
+    "pairwise", "bruck", "kring", "recmult", "nvls", "colocated-ps", "flows",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 7))
+def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, kind: str) -> None:
+    machine = topology(spec)
+    target = Collective(kind, machine.ranks)
+    proofs = ProvedLimits(machine, target, bound(machine, target))
+    bounds = {model: least for model in BOUNDS if (least := model_bound(model, {}, proofs)) is not None}
+    assert {"alpha-beta", "critical-path"} <= bounds.keys()
+    for planner in QUICK:
+        try:
+            schedule = plan(kind, machine, planner=planner, budget=2).entries[0].schedule
+        except AntiphonError:
+            continue
+        for model, least in bounds.items():
+            try:
+                predict = prepare(model, schedule, machine)
+            except AntiphonError:
+                continue
+            for nbytes in SIZES:
+                seconds = predict(nbytes).seconds
+                assert least(nbytes) <= seconds / ROUNDING, (planner, model, nbytes, seconds)
+
+
+@pytest.mark.parametrize("seed", in_turn(range(60), 60))
+def test_no_plan_is_faster_on_random_machines(seed: int) -> None:
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 8))
+    for kind in KINDS:
+        least = alpha_beta_bound(machine, kind)
+        for planner in ("trees", "flows", "greedy", "direct"):
+            try:
+                schedules = [entry.schedule for entry in plan(kind, machine, planner=planner, effort=0.2).entries]
+            except AntiphonError:
+                continue
+            for schedule in schedules:
+                predict = prepare("alpha-beta", schedule, machine)
+                for nbytes in SIZES:
+                    assert least(nbytes) <= predict(nbytes).seconds / ROUNDING, (kind, planner, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "planner"),
+    [("star:ranks=8", "allgather", "direct"), ("full:ranks=6", "allgather", "direct"),
+     ("full:ranks=6", "broadcast", "direct"), ("hypercube:ranks=8", "allgather", "sccl"),
+     ("ring:ranks=6", "allgather", "sccl"), ("line:ranks=5", "gather", "flows")],
+)  # fmt: skip
+def test_simple_machines_attain_it_at_some_sizes(spec: str, kind: str, planner: str) -> None:
+    machine = topology(spec)
+    least = alpha_beta_bound(machine, kind)
+    schedules = [entry.schedule for entry in plan(kind, machine, planner=planner).entries]
+    small = min(prepare("alpha-beta", schedule, machine)(1 << 10).seconds for schedule in schedules)
+    assert small == pytest.approx(least(1 << 10), rel=1e-3)
+
+
+def test_the_line_of_the_docstring_takes_three_halves_in_three_steps() -> None:
+    wire = LinkType("wire", Fraction(1), 0.0)
+    machine = build("line", 3, [(0, 1, wire), (1, 2, wire)])
+    needs = needs_of(Collective("broadcast", 3))
+    cuts = tuple(StepCut((0, step, 4), ((), (), ()), 1) for step in (1, 2, 3))
+    assert proved_times(machine, needs, StepCuts(3, cuts), False).rate == Fraction(3, 2)
+    chain = proved_times(machine, needs, Chain((0, 1, 2), 0, ((), ()), ((),)), False)
+    assert chain.per_weight(np.array([2.0, 3.0, 4.0])).tolist() == [2.0, 1.5, 4 / 3]
+
+
+def test_evidence_that_does_not_hold_is_refused() -> None:
+    machine = topology("hgx-h100")
+    needs = needs_of(Collective("broadcast", 8))
+    with pytest.raises(Invalid, match="several ranks at once"):
+        proved_times(machine, needs, Fan(0, (1, 2), False), True)
+    with pytest.raises(Invalid, match="need each other"):
+        proved_times(machine, needs, Exchange((0, 1, 2)), True)
+    with pytest.raises(Invalid, match="negative"):
+        proved_times(machine, needs, StepCuts(1, (StepCut((0,) * 7 + (2,), ((),), -1),)), False)
+    line = topology("line:ranks=3")
+    skips = Chain((0, 1, 3), 0, ((), (), ()), ((), ()))
+    proved = proved_times(line, needs_of(Collective("broadcast", 3)), skips, False)
+    assert proved.rate > 0  # rank 2 is put too far: cuts 1 and 2 are the same links, and no step passes both
+
+
+def test_evidence_for_other_hosts_is_refused() -> None:
+    machine, other = topology("cluster:box=pcie8,boxes=2"), topology("cluster:box=pcie8,boxes=4")
+    evidence = find_evidence(machine, Collective("broadcast", machine.ranks))
+    with pytest.raises(Invalid, match="hosts"):
+        bound_by_size(other, Collective("broadcast", other.ranks), 0.0, 0.0, evidence)
+
+
+def test_the_least_latency_of_a_message_passes_through_switches() -> None:
+    assert least_message_latency(topology("star:ranks=4")) == pytest.approx(
+        2 * topology("star:ranks=4").types[0].latency
+    )
