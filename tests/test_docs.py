@@ -117,7 +117,6 @@ UNTESTED = {
     "docs/bench.md": {"needs GPUs"},
     "docs/device.md": {"needs GPUs and their compilers"},
     "docs/fitting.md": {"needs the hosts that are to be measured"},
-    "docs/replay.md": {"takes long"},
     "docs/zoo.md": {"takes long"},
 }
 
