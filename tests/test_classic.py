@@ -20,7 +20,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.cycles import widest_cycle
-from antiphon.planners.rings.edge_disjoint import capacities, pack
+from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factors import joined_factors
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.groups import list_factorizations, nested_groups
@@ -358,7 +358,7 @@ def test_as_many_rings_as_there_are(data: st.DataObject, size: int, alike: bool)
                     capacity[b, a] = units
     most = most_by_force(capacity, members)
     for cycles, proved in (
-        ((p := pack(capacity, members)).cycles, p.optimal),
+        ((p := pack_cycles(capacity, members)).cycles, p.optimal),
         ((m := most_rings(capacity, members)).cycles, m.proved),
     ):
         assert is_packing(cycles, capacity, members)

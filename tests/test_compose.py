@@ -24,9 +24,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.compose.inside import Inside, usual
+from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.splits import given_split
-from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
+from antiphon.planners.compose.stages import KINDS, StagePlanner, broadcast_variants, stage_collective
 from antiphon.planners.shared import end_sizes
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.groups import reverse_parts
@@ -56,8 +56,8 @@ def rate(made: Schedule, machine: Topology) -> float:
 
 def test_groups_alike_are_planned_once_and_others_apart() -> None:
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=4")
-    inside = Inside(Request(machine, Collective("allgather", 32)), usual())
-    (boxes,) = inside.alike(np.arange(32).reshape(4, 8))
+    inside = GroupPlanner(Request(machine, Collective("allgather", 32)), usual_planners())
+    (boxes,) = inside.classify_groups(np.arange(32).reshape(4, 8))
     assert len(boxes.groups) == 4
     assert boxes.links.shape == (4, boxes.machine.links)
     ends = machine.link_src[boxes.links], machine.link_dst[boxes.links]
@@ -65,12 +65,21 @@ def test_groups_alike_are_planned_once_and_others_apart() -> None:
         ranks = {*src.tolist(), *dst.tolist()} & set(range(32))
         assert ranks == set(range(8 * group, 8 * group + 8))
     slower = degrade(machine, pairs=[(0, int(dst)) for dst in machine.link_dst[machine.link_src == 0]], slower=2)
-    assert len(Inside(Request(slower, Collective("allgather", 32)), usual()).alike(np.arange(32).reshape(4, 8))) == 2
+    assert (
+        len(
+            GroupPlanner(Request(slower, Collective("allgather", 32)), usual_planners()).classify_groups(
+                np.arange(32).reshape(4, 8)
+            )
+        )
+        == 2
+    )
 
 
 def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
-    (box,) = Inside(Request(machine, Collective("allgather", 16)), usual()).alike(np.arange(8)[None])
+    (box,) = GroupPlanner(Request(machine, Collective("allgather", 16)), usual_planners()).classify_groups(
+        np.arange(8)[None]
+    )
     kinds = {machine.types[machine.link_type[link]].kind for link in box.links[0].tolist()}
     assert kinds == {"nvlink"}
 
@@ -78,12 +87,12 @@ def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
 def test_in_large_groups_planners_that_search_are_asked_where_no_other_has_a_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.modules[Inside.__module__], "MOST_EFFORT", 500)
+    monkeypatch.setattr(sys.modules[GroupPlanner.__module__], "MOST_EFFORT", 500)
     for spec, kind in (("star:ranks=9", "allreduce"), ("mesh:dims=3x3", "broadcast")):
         machine = antiphon.topology(spec)
         target = wanted(kind, 9)
-        inside = Inside(Request(machine, target), ("greedy", "trees", "halving-doubling"))
-        asked = {way.planner for way in inside.ways(machine, target)}
+        inside = GroupPlanner(Request(machine, target), ("greedy", "trees", "halving-doubling"))
+        asked = {way.planner for way in inside.plans_for(machine, target)}
         assert ("halving-doubling" in asked) == spec.startswith("star")
         assert bool(asked & {"greedy", "trees"}) != spec.startswith("star")
 
@@ -92,12 +101,12 @@ def test_where_some_ranks_only_relay_planners_that_search_are_asked_in_smaller_g
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a broadcast on 4096 ranks of a torus, trees for 255 of 256 ranks took minutes."""
-    monkeypatch.setattr(sys.modules[Inside.__module__], "MOST_EFFORT", 8000)
+    monkeypatch.setattr(sys.modules[GroupPlanner.__module__], "MOST_EFFORT", 8000)
     machine = antiphon.topology("torus:dims=3x3")
     asked = []
     for target in (Collective("allgather", 9), Collective("allgather", 9, tuple(range(1, 9)))):
-        inside = Inside(Request(machine, target), ("relay", "trees"))
-        asked.append({way.planner for way in inside.ways(machine, target)})
+        inside = GroupPlanner(Request(machine, target), ("relay", "trees"))
+        asked.append({way.planner for way in inside.plans_for(machine, target)})
     assert asked == [{"trees"}, {"relay"}]
 
 
@@ -158,12 +167,12 @@ def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: 
     """Its group scatters, broadcasts, or deals out all to the others."""
     size = {"3+4": 7, "2+1+3": 6, "4x2": 8}[groups]
     machine, spread = antiphon.topology(f"star:ranks={size}"), wanted("broadcast", size, root)
-    inside = Inside(Request(machine if kind == "broadcast" else reverse(machine), spread), ("direct", "ring"))
+    inside = GroupPlanner(Request(machine if kind == "broadcast" else reverse(machine), spread), ("direct", "ring"))
     split = given_split(groups, range(size))
-    ways = list(broadcasts(spread, split, Plans(spread, split, inside, "rate")))
+    ways = list(broadcast_variants(spread, split, StagePlanner(spread, split, inside, "rate")))
     assert len(ways) == 3
     for one in ways:
-        way = one if kind == "broadcast" else replace(one, parts=tuple(reverse_parts(one.parts)))
+        way = one if kind == "broadcast" else replace(one, placements=tuple(reverse_parts(one.placements)))
         assert not verify(way.schedule(wanted(kind, size, root)), machine).fault
 
 
@@ -274,7 +283,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_what_cannot_be_split_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[staged.__module__], "MOST_TOKENS", 63)
+    monkeypatch.setattr(sys.modules[stage_collective.__module__], "MOST_TOKENS", 63)
     with pytest.raises(Unsupported, match=r"among 8 ranks is too large to be split; use fewer ranks"):
         best("alltoall", antiphon.topology("mesh:dims=2x4"))
     with pytest.raises(Unsupported, match="groups=4x2"):
@@ -366,6 +375,6 @@ def test_the_halves_of_a_broadcast_are_counted_and_only_made_where_none_met_the_
     for spec, planned in (("torus:dims=2x3", 3), ("full:ranks=2", 1)):
         machine = antiphon.topology(spec)
         target = Collective("broadcast", machine.ranks, roots=(0,))
-        made = Inside(Request(machine, target), ("trees", "relay", "direct"))
-        made.ways(machine, target)
+        made = GroupPlanner(Request(machine, target), ("trees", "relay", "direct"))
+        made.plans_for(machine, target)
         assert made.tried == planned

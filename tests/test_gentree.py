@@ -20,11 +20,11 @@ from antiphon.core.verify import verify
 from antiphon.cost import Incast, Profile, as_profile
 from antiphon.cost.genmodel import forms as genmodel_forms
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.switchtrees.assign import Owned, dealt
-from antiphon.planners.switchtrees.choose import choose
+from antiphon.planners.switchtrees.assign import Owned, deal_blocks
+from antiphon.planners.switchtrees.choose import choose_plans
 from antiphon.planners.switchtrees.cost import Cost
-from antiphon.planners.switchtrees.graph import read
-from antiphon.planners.switchtrees.tree import rooted, roots
+from antiphon.planners.switchtrees.graph import read_tree
+from antiphon.planners.switchtrees.tree import candidate_roots, root_tree
 from antiphon.planners.switchtrees.types import fans_of
 from antiphon.topologies import topology
 
@@ -204,8 +204,8 @@ def test_every_tree_has_a_verified_plan(
 def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None, nbytes: int) -> None:
     known = usable(profile, here)
     given_profile = as_profile(known)
-    graph = read(here, range(here.ranks))
-    tree = rooted(graph, next(iter(roots(graph, here))), given_profile.on(here), given_profile)
+    graph = read_tree(here, range(here.ranks))
+    tree = root_tree(graph, next(iter(candidate_roots(graph, here))), given_profile.on(here), given_profile)
     flat = Cost(tree, given_profile, nbytes, "allreduce").flat(0)
     assert seconds(planned(here, nbytes=nbytes, profile=known)) <= flat * (1 + 1e-9)
     # and that estimate of co-located PS is what GenModel says of it
@@ -310,8 +310,8 @@ def test_the_bandwidth_of_parallel_switches_adds_up() -> None:
     seen = []
     for spines in (1, 4):
         here = topology(f"cluster:box=dgx-a100,boxes=4,fabric=leaf-spine,spines={spines}")
-        graph = read(here, range(here.ranks))
-        tree = rooted(graph, next(iter(roots(graph, here))), here, Profile())
+        graph = read_tree(here, range(here.ranks))
+        tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, Profile())
         seen.append((tree.up.beta.round(20).tolist(), tree.parent.tolist()))
     assert seen[0] == seen[1]
 
@@ -364,9 +364,9 @@ def test_no_block_is_left_over(children: list[int], more: int, seed: int) -> Non
     load = np.full(servers, blocks // servers)
     load[chance.permutation(servers)[: blocks % servers]] += 1
     owner = chance.permutation(np.repeat(np.arange(servers), load))
-    owned = Owned.of(owner, low)
+    owned = Owned.by_child(owner, low)
     for first, last in zip(low[:-1].tolist(), low[1:].tolist(), strict=True):
-        holder = dealt(owner, owned, first, last)
+        holder = deal_blocks(owner, owned, first, last)
         many = np.bincount(holder - first, minlength=last - first)
         assert len(many) == last - first
         assert blocks // (last - first) <= many.min() <= many.max() <= -(-blocks // (last - first))
@@ -392,8 +392,8 @@ def test_children_of_equal_size_hold_the_same_blocks_at_the_same_places() -> Non
 def test_the_best_of_all_factorisations_is_found(count: int, nbytes: int) -> None:
     here = topology(f"star:ranks={count},latency=20us")
     profile = Profile(incast={here.types[0].kind: Incast(3e-11, 4)}, gamma=1e-10, delta=4e-11)
-    graph = read(here, range(count))
-    tree = rooted(graph, next(iter(roots(graph, here))), here, profile)
+    graph = read_tree(here, range(count))
+    tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, profile)
     cost = Cost(tree, profile, nbytes, "allreduce")
     tier = next(t for t in cost.tiers(0) if t.epsilon)
     every = list(_factorisations(count))
@@ -432,8 +432,8 @@ def test_ring_and_halving_where_they_are_fastest(
 
 def test_switches_that_are_alike_are_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     here, asked = topology("tree:fanouts=64x4"), []
-    graph = read(here, range(256))
-    tree = rooted(graph, next(iter(roots(graph, here))), here, Profile())
+    graph = read_tree(here, range(256))
+    tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, Profile())
     before = Cost.best_type
 
     def counted(self: Cost, node: int, *rest: object) -> object:
@@ -441,6 +441,6 @@ def test_switches_that_are_alike_are_decided_once(monkeypatch: pytest.MonkeyPatc
         return before(self, node, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Cost, "best_type", counted)
-    choices = choose(tree, Cost(tree, Profile(), 10**6, "allreduce"), "never")
+    choices = choose_plans(tree, Cost(tree, Profile(), 10**6, "allreduce"), "never")
     assert sum(choice is not None for choice in choices) == 65
     assert len(asked) == 2

@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.greedy.bits import any_of, put
+from antiphon.planners.greedy.bits import add_chunks, any_of
 from antiphon.planners.greedy.hops import hops_of
 from antiphon.planners.greedy.search import Search
 from antiphon.planners.greedy.tasks import task_of
@@ -115,9 +115,9 @@ def test_what_cannot_be_faster_is_not_tried() -> None:
     tried = []
     for nbytes in (GB, 10**6):
         search = Search(machine, Collective("allgather", 36), 0, 0.1)
-        found = search.best(nbytes, None, None)
+        found = search.find_fastest(nbytes, None, None)
         assert found.seconds(nbytes) == min(made.seconds(nbytes) for made in search.known.values())
-        assert all(0 < made.least <= made.load * (1 + 1e-9) for made in search.known.values())
+        assert all(0 < made.least_load <= made.load * (1 + 1e-9) for made in search.known.values())
         tried.append(len(search.known))
     assert tried[0] == 1 < tried[1]
 
@@ -131,7 +131,7 @@ def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
     runs = []
     for effort in (1e-6, 0.1):
         search = Search(machine, wanted, 0, effort)
-        search.best(GB, None, None)
+        search.find_fastest(GB, None, None)
         runs.append(len(search.known))
     assert runs[0] == 1 < runs[1]
 
@@ -189,7 +189,7 @@ def test_chunks_are_drawn_from_their_sets_and_every_one_can_be(chunks: int) -> N
     held = [set(rng.choice(chunks, min(chunks, many), replace=False).tolist()) for many in (0, 1, 2, 5)]
     sets = np.zeros((len(held), -(-chunks // 64)), np.uint64)
     for row, some in enumerate(held):
-        put(sets, np.full(len(some), row), np.array(sorted(some), np.int64))
+        add_chunks(sets, np.full(len(some), row), np.array(sorted(some), np.int64))
     drawn = np.concatenate([any_of(sets, rng, 2) for _ in range(500)])
     assert [set(column) for column in drawn.T.tolist()] == [some or {-1} for some in held]
 

@@ -20,7 +20,7 @@ from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.radix.lanes import near_root
+from antiphon.planners.radix.lanes import divisor_near_root
 from antiphon.planners.radix.mixed import core_of, factors_up_to, power_below
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.registry import table
@@ -342,7 +342,7 @@ def test_groups_are_hosts_unless_told_otherwise() -> None:
     assert groups(hosted(2, 2), order="0,2,1,3") == "4*1"  # no two of a host side by side
     assert groups(hosted(2, 2), order="1,0,3,2") == "2*2"
     assert (groups(star(12)), groups(star(7)), groups(star(16)), groups(star(8))) == ("3*4", "7", "4*4", "2*4")
-    assert near_root(36) == 6
+    assert divisor_near_root(36) == 6
 
 
 def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:

@@ -22,7 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.flows.descent import descended
+from antiphon.planners.flows.descent import descend
 from antiphon.planners.flows.program import FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.topologies import topology
@@ -145,10 +145,10 @@ def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
 def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
     machine = topology(spec)
     program = FlowProgram(machine, wants_of(machine, Collective("alltoall", machine.ranks)))
-    least, found = program.least(), descended(program)
+    least, found = program.solve_fastest(), descend(program)
     assert least is not None
     assert least.time * (1 - 1e-6) <= found.time <= 1.15 * least.time
-    served = program.loads(found.amount)
+    served = program.row_loads(found.amount)
     assert np.isclose(found.time, (served / program.capacity).max())
 
 

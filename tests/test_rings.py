@@ -23,9 +23,9 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 from antiphon.planners.rings.bound import least_time
-from antiphon.planners.rings.circles import around
-from antiphon.planners.rings.circles import both_ways as there_and_back
-from antiphon.planners.rings.edge_disjoint import pack
+from antiphon.planners.rings.circles import plan_around
+from antiphon.planners.rings.circles import plan_both_ways as there_and_back
+from antiphon.planners.rings.edge_disjoint import pack_cycles
 from antiphon.planners.rings.flips import joined_flips
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
@@ -62,7 +62,7 @@ def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
         for pair in adjacent([*cycle, cycle[0]]):
             used[pair] = used.get(pair, 0) + 1
     assert all(units <= capacity.get(pair, 0) for pair, units in used.items())
-    assert len(pack(capacity, members).cycles) <= len(found.cycles) <= found.at_most
+    assert len(pack_cycles(capacity, members).cycles) <= len(found.cycles) <= found.at_most
     if numbers := re.fullmatch(r"only (\d+) units of links leave ranks ([\d,]+)", found.because):
         inside = {int(rank) for rank in numbers[2].split(",")}
         assert inside < set(members)
@@ -160,7 +160,7 @@ def test_both_ways_is_right_for_every_order_and_group(ranks: int, data: st.DataO
     weights = data.draw(st.lists(st.integers(0, 3), min_size=len(members) ** 2, max_size=len(members) ** 2))
     wanted = Collective("alltoall", ranks, members, weights=np.array(weights) + (sum(weights) == 0))
     verify(there_and_back(wanted, order), topology(f"full:ranks={ranks}")).or_raise()
-    verify(around(wanted, order), topology(f"full:ranks={ranks}")).or_raise()
+    verify(plan_around(wanted, order), topology(f"full:ranks={ranks}")).or_raise()
 
 
 def test_alltoall_over_many_rings_goes_the_shorter_way_on_each() -> None:
@@ -200,7 +200,7 @@ def trees(most: int) -> st.SearchStrategy[Groups]:
 
 def steps_of(groups: Groups) -> int:
     """The parts less one, summed along the longest branch."""
-    return len(groups.parts) - 1 + max(map(steps_of, groups.parts)) if groups.parts else 0
+    return len(groups.subgroups) - 1 + max(map(steps_of, groups.subgroups)) if groups.subgroups else 0
 
 
 @given(

@@ -61,7 +61,7 @@ def test_paths_are_the_shortest_by_the_widest_links_and_take_their_turn(machine:
         assert (i in found.lost) == (hops < 0)
         if hops < 0:
             continue
-        assert found.ways[i] == len(good)
+        assert found.equal_links[i] == len(good)
         assert path[0] == good[(b + turn) % len(good)]
         for link, after in pairwise(path):
             node = int(machine.link_dst[link])

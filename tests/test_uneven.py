@@ -174,7 +174,7 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     assert timeline(together, machine).total <= timeline(equal, machine).total
     parts = Uneven([plan], machine).sizes_for(30)
     assert parts is not None
-    assert 1 < len(np.unique(parts.parts, axis=0)) < len(parts.parts)
+    assert 1 < len(np.unique(parts.counts, axis=0)) < len(parts.counts)
     monkeypatch.setattr(module, "MOST_CELLS", 10)
     assert Uneven([plan], machine).sizes_for(30) is None
 

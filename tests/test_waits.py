@@ -96,7 +96,7 @@ def test_what_is_waited_for() -> None:
     """An exchange: each rank reads what the other writes to, in one step."""
     swap = of_rows("allreduce", 2, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
     flow, made = timed(Waits(swap, topology("line:ranks=2")), 3, 3)
-    assert flow.parts.shape[0] == 1
+    assert flow.counts.shape[0] == 1
     assert set(zip(made.src.tolist(), made.dst.tolist(), strict=True)) == {(0, 1), (1, 0)}
     flow, _ = timed(Waits(star(), example()), 3, 4)
     assert flow.hops.steps == 2

@@ -15,7 +15,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack
+from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack_cycles
 
 Planner = Callable[..., Iterator[Schedule]]
 PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
@@ -54,7 +54,7 @@ def pack_rings(machine: Topology) -> CyclePacking:
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
     for link, pair in enumerate(ends):
         width[pair] = width.get(pair, 0) + int(machine.bandwidth(link) / machine.unit)
-    return pack(width, tuple(range(machine.ranks)))
+    return pack_cycles(width, tuple(range(machine.ranks)))
 
 
 def ring_rate(kind: str, count: int, ranks: int) -> Fraction:

@@ -1,7 +1,10 @@
-"""The binomial tree: in every step whoever has the data passes it on, so that those who have it double.
+"""The binomial tree: in every step each rank that has the data sends it to one that has not, so their number doubles.
 
-ceil(log2 P) steps for broadcast, reduce, scatter and gather on any number of ranks, twice that for those made of two
-of them (Thakur, Rabenseifner and Gropp 2005).
+ceil(log2 P) steps for broadcast, reduce, scatter and gather on any number of ranks; allreduce, allgather and
+reducescatter are made of two of these (Thakur, Rabenseifner and Gropp 2005). Optimal in steps, so good for small
+messages; the root sends the whole message log2 P times, so bad for large ones.
+
+Example: P = 8: 0 > 4; then 0 > 2, 4 > 6; then 0 > 1, 2 > 3, 4 > 5, 6 > 7.
 """
 
 from __future__ import annotations
@@ -44,17 +47,17 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> 
         "binomial-tree", topology, collective, roots * ranks * (ranks if wide else ranks.bit_length())
     )
     options = {"order": order, "pieces": pieces}
-    yield finish_schedule(_plan(collective, order), topology, collective, "binomial-tree", options, pieces)
+    yield finish_schedule(_plan_collective(collective, order), topology, collective, "binomial-tree", options, pieces)
 
 
-def _plan(collective: Collective, order: Order) -> Schedule:
+def _plan_collective(collective: Collective, order: Order) -> Schedule:
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda single: seats.broadcast(single, order))
+        return per_root(collective, lambda single: seats.binomial_broadcast(single, order))
     if kind == "scatter":
-        return per_root(collective, lambda single: seats.scatter(single, order))
+        return per_root(collective, lambda single: seats.binomial_scatter(single, order))
     if kind in ("reduce", "gather"):
-        return plan_backwards(collective, lambda single: _plan(single, order))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order))
     root = int(Seats.in_order(collective, order).rank[0])
-    first, second = (_plan(collective_among(collective, half, root), order) for half in _HALVES[kind])
+    first, second = (_plan_collective(collective_among(collective, half, root), order) for half in _HALVES[kind])
     return compose(first, second)

@@ -1,12 +1,14 @@
-"""Bruck's algorithm: ceil(log2 P) steps on any number of ranks, with no folding.
+"""Bruck's algorithm: ceil(log2 P) steps on any number of ranks, without folding (Bruck et al. 1997).
 
-Allgather: in step s everyone sends the 2^s parts that it has (fewer in the last step) to the rank 2^s before it.
-Alltoall: what has to go a distance d makes one hop of 2^s for every bit s of d (Bruck, Ho, Kipnis, Upfal and
-Weathersby 1997).
+Allgather: in step s every rank sends the 2^s blocks that it has (fewer in the last step) to the rank 2^s before it.
+Alltoall: a block that has to travel a distance d makes one hop of 2^s for every bit s of d, so P blocks take log2 P
+steps at the price of log2(P) / 2 times the traffic.
+
+Example: P = 5, allgather: rank 0 receives block 1; then blocks 2, 3; then block 4.
 
 Messages are contiguous in buffers that begin with a rank's own block. So every rank rotates its buffer: once for
-allgather, at the end; before the first step and after the last for alltoall, where the sent blocks of a step are
-also put together and taken apart. The rotations are priced as local work, a copy of the buffer each.
+allgather, at the end; before the first step and after the last for alltoall, where the blocks of a step must also be
+packed and unpacked. The rotations are priced as local work, a copy of the buffer each.
 """
 
 from __future__ import annotations
@@ -40,32 +42,32 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
     refuse_more_than_fits("bruck", topology, collective, int(ranks * ranks * times))
     copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
-    schedule = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
+    schedule = replace(_plan_collective(collective, order), local=(Local("rotation", Fraction(copies)),))
     yield finish_schedule(schedule, topology, collective, "bruck", {"order": order})
 
 
-def _plan(collective: Collective, order: Order) -> Schedule:
+def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "allgather":
-        return _allgather(collective, order)
+        return _plan_allgather(collective, order)
     if collective.kind == "alltoall":
-        return _alltoall(collective, order)
+        return _plan_alltoall(collective, order)
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan(single, order))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order))
     return compose(
-        _plan(collective_among(collective, "reducescatter"), order),
-        _plan(collective_among(collective, "allgather"), order),
+        _plan_collective(collective_among(collective, "reducescatter"), order),
+        _plan_collective(collective_among(collective, "allgather"), order),
     )
 
 
-def _allgather(collective: Collective, order: Order) -> Schedule:
+def _plan_allgather(collective: Collective, order: Order) -> Schedule:
     seats = Seats.in_order(collective, order)
     size = len(seats)
     away, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
-    step = np.frexp(away)[1].astype(np.int64) - 1  # floor(log2): whose part comes from so far arrives then
+    step = np.frexp(away)[1].astype(np.int64) - 1  # floor(log2): the step in which a block from this far arrives
     return rows_to_schedule(collective, seats, step, seats.member[(dst + away) % size], (dst + (1 << step)) % size, dst)
 
 
-def _alltoall(collective: Collective, order: Order) -> Schedule:
+def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
     seats = Seats.in_order(collective, order)
     size = len(seats)
     rows = []

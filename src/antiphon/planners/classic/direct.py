@@ -1,7 +1,7 @@
-"""Everything in one step: whoever has something sends it straight to whoever needs it.
+"""Everything in one step: each holder sends directly to each rank that needs its data.
 
-The fewest steps there can be. An allreduce sends everyone's whole buffer to everyone: P - 1 times nbytes per rank,
-for the smallest sizes only.
+The minimum number of steps. An allreduce sends every rank's whole buffer to everyone, (P - 1) times nbytes per rank:
+for the smallest messages only.
 """
 
 from __future__ import annotations

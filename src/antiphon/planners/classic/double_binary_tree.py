@@ -1,8 +1,12 @@
-"""Two binary trees, each for half of the data: every rank is inside at most one of them, so that all ports are busy.
+"""Two binary trees, each for half of the data: every rank is an inner node in at most one, so all ports are busy.
 
-Sanders, Speck and Träff 2009 ("Two-tree algorithms for full bandwidth broadcast, reduction and scan"); NCCL uses them
-for allreduce since 2.4. Pipelined in p pieces, a broadcast takes ceil(log2 P) + p - 1 steps, and every rank sends at
-most nbytes in it; allreduce takes 2 ceil(log2 P) + p - 1 steps, and every rank sends at most 2 nbytes.
+In a pipelined binary tree inner nodes send everything twice and leaves send nothing. With a second tree in which leaves
+and inner nodes change places, and half of the data for each, every rank sends at most nbytes and receives nbytes
+(Sanders, Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; NCCL uses them
+for allreduce since 2.4). In p pieces a broadcast takes ceil(log2 P) + p - 1 steps; allreduce 2 ceil(log2 P) + p - 1,
+and every rank sends at most 2 nbytes.
+
+Example: 4 ranks, root 0: tree one 0 > 2 > {1, 3}, tree two 0 > 3 > {2, 1}. Ranks 2 and 3 are inner nodes once each.
 """
 
 from __future__ import annotations
@@ -36,27 +40,29 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: int = P
     roots = max(len(collective.roots), 1)
     refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
-    yield finish_schedule(_plan(collective, order), topology, collective, "double-binary-tree", options, pieces)
-
-
-def _plan(collective: Collective, order: Order) -> Schedule:
-    if collective.kind == "broadcast":
-        return per_root(collective, lambda single: _broadcast(single, order))
-    if collective.kind == "reduce":
-        return plan_backwards(collective, lambda single: _plan(single, order))
-    root = int(Seats.in_order(collective, order).rank[0])
-    return compose(
-        _plan(collective_among(collective, "reduce", root), order),
-        _plan(collective_among(collective, "broadcast", root), order),
+    yield finish_schedule(
+        _plan_collective(collective, order), topology, collective, "double-binary-tree", options, pieces
     )
 
 
-def _broadcast(collective: Collective, order: Order) -> Schedule:
-    """The root, seat 0, hands each tree its half.
+def _plan_collective(collective: Collective, order: Order) -> Schedule:
+    if collective.kind == "broadcast":
+        return per_root(collective, lambda single: _plan_broadcast(single, order))
+    if collective.kind == "reduce":
+        return plan_backwards(collective, lambda single: _plan_collective(single, order))
+    root = int(Seats.in_order(collective, order).rank[0])
+    return compose(
+        _plan_collective(collective_among(collective, "reduce", root), order),
+        _plan_collective(collective_among(collective, "broadcast", root), order),
+    )
+
+
+def _plan_broadcast(collective: Collective, order: Order) -> Schedule:
+    """Plan a broadcast; the root, seat 0, gives each tree its half.
 
     Among four: half 0 by rank 2 to ranks 1 and 3, half 1 by rank 3 to ranks 2 and 1:
 
-    >>> schedule = _broadcast(Collective("broadcast", 4, roots=(0,)), None)
+    >>> schedule = _plan_broadcast(Collective("broadcast", 4, roots=(0,)), None)
     >>> rows = list(zip(schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()))
     >>> rows[:3], rows[3:]
     ([(1, 0, 2, 1), (0, 0, 0, 2), (1, 0, 2, 3)], [(1, 1, 3, 2), (0, 1, 0, 3), (1, 1, 3, 1)])
@@ -64,24 +70,27 @@ def _broadcast(collective: Collective, order: Order) -> Schedule:
     seats = Seats.in_order(collective, order, collective.roots[0])
     below = len(seats) - 1
     seat = np.arange(1, below + 1)
-    parent = _parents(below)
-    other = below + 1 - seat if below % 2 == 0 else seat % below + 1  # seat i plays in tree 1 the part other[i] has
-    name = np.concatenate([[0], other])  # in tree 2: so that whoever has children in one is a leaf in the other
-    depth = _depths(parent)
+    parent = _tree_parents(below)
+    other = (
+        below + 1 - seat if below % 2 == 0 else seat % below + 1
+    )  # mirror image (P even) or rotation by one (P odd) of the seats
+    name = np.concatenate([[0], other])  # seats of tree 2, so that inner nodes of one tree are leaves in the other
+    depth = _tree_depths(parent)
     step = np.concatenate([depth, depth]) - 1
     src, dst = np.concatenate([parent, name[parent]]), np.concatenate([seat, name[seat]])
-    return rows_to_schedule(collective, seats, step, np.repeat([0, 1], below), src, dst, parts=2)
+    return rows_to_schedule(collective, seats, step, np.repeat([0, 1], below), src, dst, chunks_per_block=2)
 
 
-def _parents(number: int) -> Longs:
-    """Parents of nodes 1..number in a binary tree in order: odd nodes are leaves, 0 is above the top."""
+def _tree_parents(number: int) -> Longs:
+    """Return the parents of nodes 1..number in an in-order binary tree: odd nodes are leaves, 0 is above the top."""
     node = np.arange(1, number + 1)
+    # the lowest set bit is the node's height: its parent has the next higher bit, on one side or the other
     bit = node & -node
     up = (node ^ bit) | (bit << 1)
     return np.where(up <= number, up, node ^ bit)
 
 
-def _depths(parent: Longs) -> Longs:
+def _tree_depths(parent: Longs) -> Longs:
     up = np.concatenate([[0], parent])
     depth = np.zeros(len(up), np.int64)
     above = np.arange(len(up))

@@ -1,8 +1,11 @@
-"""Recursive halving, then recursive doubling: partners exchange halves, quarters, ..., and back again.
+"""Recursive halving, then recursive doubling: partners exchange halves, quarters, ..., and back again (Rabenseifner).
 
-Allreduce on P = 2^k ranks takes 2k steps, and every rank sends 2 (P-1)/P nbytes: as much as it must. Otherwise
-P - 2^k ranks fold into a neighbour before and are told after: two more steps and up to 2 nbytes more (GenTree,
-section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
+Reducescatter by halving: in each of log2 P steps a rank exchanges half of its remaining part with a partner and keeps
+the other half. Allgather by doubling is the reverse. Allreduce on P = 2^k ranks takes 2k steps, and every rank sends
+2 (P-1)/P nbytes, which is optimal. Otherwise P - 2^k ranks fold into a neighbour before and receive the result after:
+two more steps and up to 2 nbytes more (GenTree, section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
+
+Example: P = 4, near first: 0-1 and 2-3 exchange halves, 0-2 and 1-3 exchange quarters; then quarters, then halves back.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
-from antiphon.planners.classic.seats import scatter
-from antiphon.planners.radix.mixed import allgather, core_of, doubling, reversal
+from antiphon.planners.classic.seats import binomial_scatter
+from antiphon.planners.radix.mixed import allgather_rounds, core_of, digit_reversal, doubling_radices
 from antiphon.planners.shared.rows import (
     Order,
     Seats,
@@ -47,33 +50,35 @@ def halving_doubling(
     ranks = len(collective.members)
     refuse_more_than_fits("halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
     options = {"order": order, "large": large, "pieces": pieces}
-    yield finish_schedule(_plan(collective, order, large), topology, collective, "halving-doubling", options, pieces)
+    yield finish_schedule(
+        _plan_collective(collective, order, large), topology, collective, "halving-doubling", options, pieces
+    )
 
 
-def _plan(collective: Collective, order: Order, large: str) -> Schedule:
+def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
-        return allgather(collective, order, doubling(len(collective.members)), large == "near")
+        return allgather_rounds(collective, order, doubling_radices(len(collective.members)), large == "near")
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan(single, order, large))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order, large))
     if kind == "broadcast":
-        return per_root(collective, lambda single: _broadcast(single, order, large))
-    return _allreduce(collective, order, large)
+        return per_root(collective, lambda single: _plan_broadcast(single, order, large))
+    return _plan_allreduce(collective, order, large)
 
 
-def _broadcast(collective: Collective, order: Order, large: str) -> Schedule:
-    first = scatter(collective_among(collective, "scatter", collective.roots[0]), order)
-    return compose(first, _plan(collective_among(collective, "allgather"), order, large))
+def _plan_broadcast(collective: Collective, order: Order, large: str) -> Schedule:
+    first = binomial_scatter(collective_among(collective, "scatter", collective.roots[0]), order)
+    return compose(first, _plan_collective(collective_among(collective, "allgather"), order, large))
 
 
-def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
+def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     seats = Seats.in_order(collective, order)
-    radices = doubling(len(seats))
+    radices = doubling_radices(len(seats))
     core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat]
-    gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
+    gathered = _plan_collective(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     exchange = compose(invert(gathered), gathered)
     place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
-    place[np.argsort(np.argsort(inner))] = reversal(radices) if large == "near" else np.arange(len(inner))
+    place[np.argsort(np.argsort(inner))] = digit_reversal(radices) if large == "near" else np.arange(len(inner))
     runs = replace(exchange, chunk=place[exchange.chunk])
     return fold_extra_ranks(collective, runs, seats.rank[core.extra], seats.rank[core.partner])

@@ -114,8 +114,8 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
     if kind == "allreduce":
         where = where.grouped(np.array([0, size]))
         if not groups.is_even():  # every outermost group stands for as much of the data
-            where = Spans.side_by_side(np.array([len(groups.parts) * fine]))
-            line = Spans.side_by_side(np.full(len(groups.parts), fine))
+            where = Spans.side_by_side(np.array([len(groups.subgroups) * fine]))
+            line = Spans.side_by_side(np.full(len(groups.subgroups), fine))
     if groups.is_even() or kind != "allreduce":
         line = line.grouped(np.array([0, size]))
     gather = _chain_exchanges(list_exchanges(groups, line), seats, direction)
@@ -186,7 +186,7 @@ def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direc
     """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
     where there would be far too many transfers."""
     size = len(seating)
-    if groups.parts and size * len(groups.parts) * len(find_stretches(groups.parts)[0]) > MOST_ROWS:
+    if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MOST_ROWS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
     for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * pieces_per_seat(groups)]))):

@@ -1,4 +1,4 @@
-"""Everything in one step: whoever has something sends it straight to whoever needs it."""
+"""Everything in one step: each holder sends directly to each rank that needs its data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.planners.shared.rows import Seats, rows_to_schedule
 
 
 def one_step(collective: Collective) -> Schedule:
-    """One row per (block, holder, taker) that differ: O(P) per root, O(P^2) else. Any built-in kind."""
+    """Return one row per (block, holder, receiver) that differ: O(P) per root, O(P^2) else. Any built-in kind."""
     relation, members = collective.relation, len(collective.members)
     pre, post = (np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block))
     if collective.kind == "allreduce":

@@ -1,7 +1,8 @@
-"""Pairwise exchange: in step s everyone exchanges with the partner s away, and sends it just what it needs.
+"""Pairwise exchange: in step s every rank exchanges with the partner s away, and sends exactly what that one needs.
 
 P - 1 steps, one partner at a time, and no byte more than needed: for large alltoalls (Thakur, Rabenseifner and Gropp
-2005).
+2005). With P a power of two the partner is i xor s, so that pairs exchange in both directions; otherwise a rank sends
+to i + s and receives from i - s. Either way each step is a permutation, without contention at the ends.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     refuse_more_than_fits(
         "pairwise", topology, collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1)
     )
-    yield finish_schedule(_plan(collective, order), topology, collective, "pairwise", {"order": order})
+    yield finish_schedule(_plan_collective(collective, order), topology, collective, "pairwise", {"order": order})
 
 
-def _plan(collective: Collective, order: Order) -> Schedule:
+def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan(single, order))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order))
     if collective.kind == "allreduce":
         return compose(
-            _plan(collective_among(collective, "reducescatter"), order),
-            _plan(collective_among(collective, "allgather"), order),
+            _plan_collective(collective_among(collective, "reducescatter"), order),
+            _plan_collective(collective_among(collective, "allgather"), order),
         )
     seats = Seats.in_order(collective, order)
     size = len(seats)

@@ -1,8 +1,8 @@
 """Parameter servers: one rank collects, combines and spreads everything; or every rank does so for a part.
 
 `parameter-server` is GenTree's reduce-broadcast (section 2.1): 2 steps, and the server sends and receives (P-1) times
-nbytes. `colocated-ps` (sections 2.1 and 3.3): every rank is the server of 1/P of the data: 2 steps, and every rank
-sends 2 (P-1)/P nbytes, as much as it must; the price is that P - 1 ranks send to one at once.
+nbytes, so its links are the bottleneck. `colocated-ps` (sections 2.1 and 3.3): every rank serves 1/P of the data: 2
+steps, and every rank sends 2 (P-1)/P nbytes, the minimum; the price is that P - 1 ranks send to one at once (incast).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parameter_server(request: Request, *, server: int | None = None, pieces: int
         "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
     )
     first, second = (
-        one_step(collective_among(collective, half, _root(half, chosen))) for half in _ONE_SERVER[collective.kind]
+        one_step(collective_among(collective, half, _root_for(half, chosen))) for half in _ONE_SERVER[collective.kind]
     )
     options = {"server": chosen, "pieces": pieces}
     yield finish_schedule(compose(first, second), topology, collective, "parameter-server", options, pieces)
@@ -60,7 +60,7 @@ def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
     def plan(single: Collective) -> Schedule:
         root = single.roots[0] if single.roots else 0
         first, second = (
-            one_step(collective_among(single, half, _root(half, root))) for half in _ALL_SERVE[single.kind]
+            one_step(collective_among(single, half, _root_for(half, root))) for half in _ALL_SERVE[single.kind]
         )
         return compose(first, second)
 
@@ -68,5 +68,5 @@ def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
     yield finish_schedule(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
 
 
-def _root(kind: str, root: int) -> int | None:
+def _root_for(kind: str, root: int) -> int | None:
     return None if kind in ("allgather", "reducescatter") else root

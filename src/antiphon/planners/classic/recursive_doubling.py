@@ -1,7 +1,9 @@
-"""Recursive doubling: partners at distance 1, 2, 4, ... exchange all they have.
+"""Recursive doubling: partners at distance 1, 2, 4, ... exchange all they have; log2 P steps.
 
-log2 P steps. With P no power of two, P - 2^k ranks fold into a neighbour before and are told after: two more steps
-(Thakur, Rabenseifner and Gropp 2005; SCCL, section 3.1).
+If P is no power of two, P - 2^k ranks fold into a neighbour before and receive the result after: two more steps
+(Thakur, Rabenseifner and Gropp 2005; SCCL, section 3.1). As radix-2 recursive multiplying: radix/mixed.py.
+
+Example: P = 4 allgather: 0-1 and 2-3 exchange a block; then 0-2 and 1-3 exchange two blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.planners.radix.mixed import allgather, doubling, whole_vectors
+from antiphon.planners.radix.mixed import allgather_rounds, allreduce_whole, doubling_radices
 from antiphon.planners.shared.rows import Order, finish_schedule, refuse_more_than_fits
 
 
@@ -20,6 +22,6 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_more_than_fits("recursive-doubling", topology, collective, rows)
-    make = allgather if collective.kind == "allgather" else whole_vectors
-    schedule = make(collective, order, doubling(ranks), False)
+    make = allgather_rounds if collective.kind == "allgather" else allreduce_whole
+    schedule = make(collective, order, doubling_radices(ranks), False)
     yield finish_schedule(schedule, topology, collective, "recursive-doubling", {"order": order})

@@ -1,4 +1,4 @@
-"""The binomial tree over seats: in every step whoever has the data passes it on."""
+"""The binomial tree over seats: in every step each rank that has the data forwards it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from antiphon.planners.radix.mixed import edges, powers_above
 from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
 
-def broadcast(collective: Collective, order: Order) -> Schedule:
-    """From a single root, which sits at seat 0. P - 1 rows."""
+def binomial_broadcast(collective: Collective, order: Order) -> Schedule:
+    """Plan a broadcast from a single root, which sits at seat 0. P - 1 rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, _ = edges(len(seats), powers_above(len(seats), 2))
     return rows_to_schedule(collective, seats, step, np.zeros_like(step), parent, child)
 
 
-def scatter(collective: Collective, order: Order) -> Schedule:
-    """From a single root: every rank gets the parts of its whole subtree. O(P log P) rows."""
+def binomial_scatter(collective: Collective, order: Order) -> Schedule:
+    """Plan a scatter from a single root: every rank gets the blocks of its whole subtree. O(P log P) rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, size = edges(len(seats), powers_above(len(seats), 2))
     block = seats.member[ranges(child, size)]

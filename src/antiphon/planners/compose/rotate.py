@@ -1,4 +1,13 @@
-"""Several orders of the levels at once, each for a share of the data, so that all links work."""
+"""Several orders of the levels at once, each for a fraction of the data, so that all links work.
+
+With one order, the links of a level idle while another level works. If levels have links of their own (the dimensions
+of a torus, or NVLink and network), let part i of the data begin at level i and continue cyclically: in each phase every
+level is busy with another part. The fractions solve a small linear program: minimize the largest total load of a level.
+
+Example: an allgather on an n x n torus: the dimension that works second carries n times as much as the first, since
+each rank then passes on a whole row. Half of the data in either order loads both dimensions equally, which takes about
+half the time.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +19,26 @@ from itertools import zip_longest
 
 import numpy as np
 
-from antiphon.planners.compose.stages import STEP, Staged
+from antiphon.planners.compose.stages import STEP, StagedPlan
 
 Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]
-FINEST = 60  # the denominator of shares
+FINEST = 60  # denominator of shares
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A collective by one split, or by several at once with their shares; how long that may take, if levels have links
-    of their own: nothing is laid yet."""
+    """A collective by one split, or by several at once with their shares, and an estimate of its time.
 
-    each: tuple[Staged, ...]
+    The estimate assumes that levels have links of their own; no schedule is built yet.
+    """
+
+    each: tuple[StagedPlan, ...]
     shares: tuple[Fraction, ...]
     alone: Fraction
     piped: Fraction
 
     @staticmethod
-    def single(staged: Staged) -> Plan:
+    def of_one(staged: StagedPlan) -> Plan:
         return Plan((staged,), (Fraction(1),), staged.cost.alone, staged.cost.piped)
 
     @property
@@ -36,27 +47,33 @@ class Plan:
 
     @property
     def mark(self) -> Mark:
-        """Equal for plans that are as good in everything, by the same planners among the same groups."""
+        """Equal for plans with equal figures, by the same planners among the same groups."""
         splits = (str(staged.split) + staged.split.seating.tobytes().hex() for staged in self.each)
-        words = tuple(word for staged in self.each for word in staged.told)
+        words = tuple(word for staged in self.each for word in staged.descriptions)
         return (*splits, *words), (*self.shares, self.alone, self.piped, Fraction(self.steps))
 
     def seconds(self, nbytes: int) -> float:
-        """About how long it takes in as many pieces as are best: the first one in every step, then one a step."""
+        """Estimate the time with the best number of pieces: fill every step with the first piece, then one piece per
+        step.
+
+        Minimizing steps * latency + waiting / n + n * latency over n gives the square root.
+        """
         latency, alone, piped = float(STEP), float(self.alone), float(self.piped)
         waiting = max(alone - piped, 0.0) * nbytes
         return self.steps * latency + piped * nbytes + 2 * math.sqrt(waiting * latency)
 
 
-def shared(each: Sequence[Staged]) -> Plan | None:
-    """The shares with which the fullest level has least to carry; plan i has as its outermost level the i-th of the
-    first, and so on around. None where one plan alone is best."""
+def share_data(each: Sequence[StagedPlan]) -> Plan | None:
+    """Return the plan whose shares minimize the load of the fullest level; None where a single plan is best.
+
+    The outermost level of plan i is level i of the first plan, and so on cyclically.
+    """
     count = len(each)
     loads = [[Fraction(0)] * count for _ in each]  # of plan i on level j of the first
     for i, staged in enumerate(each):
         for level, load in staged.loads().items():
             loads[i][(i + level) % count] += load
-    shares = _even(loads)
+    shares = _balance_shares(loads)
     if sum(share > 0 for share in shares) < 2:
         return None
     used = [(staged, share) for staged, share in zip(each, shares, strict=True) if share]
@@ -68,8 +85,8 @@ def shared(each: Sequence[Staged]) -> Plan | None:
     return Plan(tuple(staged for staged, _ in used), tuple(share for _, share in used), alone, piped)
 
 
-def _even(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
-    """Shares that add up to 1 and make the greatest sum of a column least: a small linear program, rounded."""
+def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
+    """Return shares that sum to 1 and minimize the largest column sum: a small linear program, rounded."""
     count = len(loads)
     columns = [sum((row[j] for row in loads), Fraction(0)) for j in range(count)]
     if len(set(columns)) == 1 and all(sorted(row) == sorted(loads[0]) for row in loads):

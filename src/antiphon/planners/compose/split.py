@@ -1,4 +1,4 @@
-"""Ranks in an order in which groups are runs, and the groups."""
+"""A division of the members into nested groups: the ranks in an order where groups are contiguous, and the groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.planners.shared.groups import Groups
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The ranks that take part, by seat, and the groups that the seats form."""
+    """The members by seat, and the groups that the seats form."""
 
     seating: Longs
     groups: Groups

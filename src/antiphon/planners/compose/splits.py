@@ -1,4 +1,14 @@
-"""Into which groups a machine may be split: as its places say, as its fast links do, in every order of dimensions."""
+"""Into which groups a machine may be split: by places, by fast links, and with levels in any cyclic order.
+
+    by places   "host0/gpu3": one level per component of the names that makes several groups
+    by links    ranks connected by links of at least some bandwidth (NVLink islands), or around one switch
+    rotations   for equal groups the levels may be exchanged: 4 boxes of 8 GPUs is also 8 rails of 4 GPUs
+
+Any subset of the levels found is a split, too: coarse levels give few steps, fine ones use each kind of link for what
+it does best. `find_splits` lists the distinct ones, the deepest first.
+
+Example: 2 hosts x 2 sockets x 4 GPUs. Splits: 2 x 2 x 4, 2 x 8 (hosts only), 4 x 4 (sockets only).
+"""
 
 from __future__ import annotations
 
@@ -12,42 +22,42 @@ from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.groups import Groups, given_fans, given_groups, groups_at
 
-MOST_LEVELS = 5  # of places that are told apart
+MOST_LEVELS = 5  # levels of places that are distinguished
 
 
 def given_split(text: str, members: Sequence[int]) -> Split:
-    """The option `groups`: "8x4", the innermost first, or "3+4"."""
+    """Parse the option `groups`: "8x4", the innermost first, or "3+4"."""
     if set(text) & set("+*()"):
         return Split(np.array(members), given_groups(text, len(members)))
     return Split(np.array(members), Groups.of_fans(given_fans(text, len(members), "groups")))
 
 
 def fans_of(groups: Groups) -> list[int]:
-    """The way back, of even groups: the innermost first."""
+    """Return the fan-ins of even groups, the innermost first."""
     fans = []
-    while groups.parts:
-        fans.append(len(groups.parts))
-        groups = groups.parts[0]
+    while groups.subgroups:
+        fans.append(len(groups.subgroups))
+        groups = groups.subgroups[0]
     return fans[::-1]
 
 
-def splits(topology: Topology, members: Sequence[int]) -> list[Split]:
-    """Those with two levels or more, the one with the most levels first; each once."""
+def find_splits(topology: Topology, members: Sequence[int]) -> list[Split]:
+    """Return the distinct splits with two levels or more, the one with the most levels first."""
     by_name: dict[tuple[str, bytes], Split] = {}
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
         for count in range(len(partitions), 0, -1):
             for chosen in combinations(partitions, count):
-                split = _nested(chosen, members)
-                if any(group.parts for group in split.groups.parts):
+                split = _nest_groups(chosen, members)
+                if any(group.subgroups for group in split.groups.subgroups):
                     by_name.setdefault((str(split.groups), split.seating.tobytes()), split)
     return list(by_name.values())
 
 
-def turned(split: Split) -> list[Split]:
-    """Of equal groups every order of levels that begins at another one and goes on around; the split itself first.
+def rotate_levels(split: Split) -> list[Split]:
+    """Return, for equal groups, every cyclic order of the levels, the split itself first.
 
     >>> grid = Split(np.arange(6), Groups.of_fans([3, 2]))
-    >>> [(str(one), one.seating.tolist()) for one in turned(grid)]
+    >>> [(str(rotated), rotated.seating.tolist()) for rotated in rotate_levels(grid)]
     [('2*3', [0, 1, 2, 3, 4, 5]), ('3*2', [0, 3, 1, 4, 2, 5])]
     """
     if not split.groups.is_even():
@@ -67,23 +77,26 @@ Partition = list[list[int]]
 
 
 def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
-    """Groups at every depth of the places at which there are several, and not only single ranks: the widest first."""
+    """Return the groups at every depth of the places that makes several groups, not all single ranks; the widest
+    first.
+    """
     deepest = max(topology.places[rank].count("/") for rank in members)
     partitions = [groups_at(topology, members, depth) for depth in range(1, min(deepest, MOST_LEVELS) + 1)]
-    return _telling(partitions, len(members))
+    return _useful_partitions(partitions, len(members))
 
 
 def _by_links(topology: Topology, members: Sequence[int]) -> list[Partition]:
-    """What hangs together by links of at least some bandwidth, or around one switch."""
+    """Return connected components of links of at least some bandwidth, and of switches next to ranks."""
     rank_of = {kind: i for i, kind in enumerate(sorted({t.bandwidth for t in topology.types}))}
     width = np.array([rank_of[t.bandwidth] for t in topology.types])[topology.link_type]
-    partitions = [_together(topology, members, width >= low) for low in range(1, len(rank_of))]
+    partitions = [_connected_groups(topology, members, width >= low) for low in range(1, len(rank_of))]
     to_rank = (topology.link_src < topology.ranks) | (topology.link_dst < topology.ranks)
-    partitions.append(_together(topology, members, to_rank))
-    return _telling(sorted(partitions, key=len)[:MOST_LEVELS], len(members))
+    partitions.append(_connected_groups(topology, members, to_rank))
+    return _useful_partitions(sorted(partitions, key=len)[:MOST_LEVELS], len(members))
 
 
-def _together(topology: Topology, members: Sequence[int], links: Bools) -> Partition:
+def _connected_groups(topology: Topology, members: Sequence[int], links: Bools) -> Partition:
+    """Return the members by connected component of these links."""
     label = np.arange(topology.nodes)
     src, dst = topology.link_src[links], topology.link_dst[links]
     while True:
@@ -99,8 +112,10 @@ def _together(topology: Topology, members: Sequence[int], links: Bools) -> Parti
     return list(by_label.values())
 
 
-def _telling(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
-    """Those into several groups that are not all single ranks, each once, finer ones later."""
+def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
+    """Return the partitions into several groups that are not all single ranks, without repetitions; finer ones
+    later.
+    """
     chosen: list[Partition] = []
     for groups in partitions:
         if 1 < len(groups) < ranks and (not chosen or len(groups) > len(chosen[-1])):
@@ -108,8 +123,8 @@ def _telling(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
     return chosen
 
 
-def _nested(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
-    """Groups within groups, the widest first."""
+def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
+    """Return groups within groups, the widest first."""
     number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:

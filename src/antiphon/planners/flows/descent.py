@@ -1,8 +1,14 @@
-"""Good flows where a linear program would be too large: steepest descent, whose every step is a tree per want.
+"""Approximate flows where a linear program would be too large: Frank and Wolfe (1956), one shortest-path tree per want.
 
-Frank and Wolfe's method on a smooth stand-in of the greatest load, the logarithm of a sum of exponentials: at the
-prices that are its slope every want goes along its cheapest paths, and the flow moves towards that. All is counted:
-so many rounds, each one search per want.
+The maximum relative load max_r load_r / capacity_r is not smooth, so it is replaced by the soft maximum
+
+    log sum_r exp(sharp * load_r / capacity_r)
+
+whose gradient is a price per row: the fullest rows are expensive. Repeat: route everything along the cheapest paths at
+these prices, and move the current flow towards that by the best of a few step sizes. If no step helps, sharpen. The
+number of rounds is fixed, so results are the same on every machine.
+
+Example: two parallel paths, all flow on the first: its price is high, the tree uses the second, step 1/2 balances them.
 """
 
 from __future__ import annotations
@@ -16,20 +22,20 @@ from antiphon.core.portable import exp
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 
 ROUNDS = 48
-SHARP = 24.0  # how much the fullest row's price outdoes that of the empty: e to this
-SHARPER = 2.0  # times that, where it leads no further
-HOP = 1e-3  # of the mean price, for every link: of ways as good the shorter
+SHARP = 24.0  # the fullest row costs e^SHARP times an empty one
+SHARPER = 2.0  # factor on SHARP when no step improves
+HOP = 1e-3  # surcharge per link, of the mean price: prefers shorter of equally good paths
 
 
-def descended(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
+def descend(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
     """Return flows near the minimum time, and their time. O(rounds * wants * links log links)."""
     amount = _route_cheapest(program, 1 / program.capacity)
-    load, sharp = program.loads(amount), SHARP
+    load, sharp = program.row_loads(amount), SHARP
     for _ in range(rounds):
         full = load / program.capacity
         price = exp(sharp * (full / full.max() - 1)) / program.capacity
         better = _route_cheapest(program, price)
-        toward = program.loads(better)
+        toward = program.row_loads(better)
         step = _choose_step(program.capacity, load, toward)
         if not step:
             sharp *= SHARPER
@@ -48,7 +54,7 @@ def _choose_step(capacity: Floats, load: Floats, toward: Floats) -> float:
 
 def _route_cheapest(program: FlowProgram, price: Floats) -> Floats:
     """Route every want along its cheapest paths at these prices of rows."""
-    cost = program.priced(price)
+    cost = program.link_prices(price)
     cost = cost + HOP * float(cost[: program.topology.links].mean())
     amount = np.zeros((len(program.wants), program.links))
     for out in (True, False):

@@ -1,4 +1,17 @@
-"""The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/index.md#flows)."""
+"""The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/index.md#flows).
+
+Scatter, gather and alltoall neither copy nor combine, so with fine slices they are multicommodity flows: the least time
+is a linear program over loads of links, no cleverer schedule exists (core.bounds). Stages:
+
+    1. `wants_of`            per source (or per destination, whichever are fewer) the amounts and other ends
+    2. `_find_flow`          the flow with fewest hops among the fastest (program.py, or descent.py if too large)
+    3. `paths_of`            decompose into paths
+    4. `shares_of`           round their shares to a small common denominator
+    5. `lay_paths`           one row per hop; path after path from step 0 on, then pipelined (shared/pipelining)
+
+Example: alltoall on a ring of 4 with links both ways: neighbours directly, opposite ranks half each way: 1 + 2 * 1/2 =
+2 block loads per link, which is the bound.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +26,21 @@ from antiphon.core.bounds import bound
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.planners.flows.descent import descended
-from antiphon.planners.flows.lay import lay
+from antiphon.planners.flows.descent import descend
+from antiphon.planners.flows.lay import lay_paths
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
 
-MOST_VARIABLES = 100_000  # of a linear program that is tried at all
+MOST_VARIABLES = 100_000  # of a linear program
 
 
 def flows(request: Request, *, pieces: int | None = None, steps: int | None = None) -> Iterator[Schedule]:
-    """Yields the paths of the flow with the fewest hops of those that are fastest: in equal `pieces`, or begun unevenly
-    in so many `steps`. Where neither is given the best for `nbytes`, or several if that is not given.
+    """Yield the paths of the flow with the fewest hops among the fastest.
+
+    In equal `pieces`, or started unevenly in `steps` steps. With neither, the best for `nbytes`, or several without a
+    size.
     """
     topology, collective = request.topology, request.collective
     wants = wants_of(topology, collective, request.seed)
@@ -35,15 +50,15 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
     flow = _find_flow(program, float(time), bool(rate_bound.tight))
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
-    schedule = lay(topology, collective, paths, shares, wants.group, wants.blocks)
+    schedule = lay_paths(topology, collective, paths, shares, wants.group, wants.blocks)
     rate = throughput(schedule, topology)
     report: dict[str, Any] = {
         "rate": None if rate is None else str(rate / topology.unit),
         "optimal": rate == rate_bound.bytes_per_second,
-        "paths": int((shares.parts > 0).sum()) * len(wants.group),
+        "paths": int((shares.counts > 0).sum()) * len(wants.group),
         "deepest": schedule.steps,
         "denominator": schedule.chunks.denominator,
-        "loss": 0.0 if rate is None else _loss(rate, rate_bound.bytes_per_second),
+        "loss": 0.0 if rate is None else _lost_rate(rate, rate_bound.bytes_per_second),
     }
     stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
     for staged_plan in stage_plans(Ready([schedule], topology), stage_request):
@@ -56,13 +71,13 @@ def _find_flow(program: FlowProgram, time: float, tight: bool) -> Flow:
     if not program.wants:
         return Flow(np.zeros((0, program.links)), 0.0)
     if program.size > MOST_VARIABLES:
-        return descended(program)
-    flow = program.shortest(time) if tight else None
+        return descend(program)
+    flow = program.solve_shortest(time) if tight else None
     if flow is None:
-        fastest = program.least()
-        flow = None if fastest is None else program.shortest(fastest.time) or fastest
-    return flow or descended(program)
+        fastest = program.solve_fastest()
+        flow = None if fastest is None else program.solve_shortest(fastest.time) or fastest
+    return flow or descend(program)
 
 
-def _loss(rate: Fraction, limit: Fraction | None) -> float:
+def _lost_rate(rate: Fraction, limit: Fraction | None) -> float:
     return 0.0 if limit is None else float(1 - rate / limit)

@@ -1,4 +1,8 @@
-"""From paths and their shares to a schedule: hop after hop, every path from step 0 on."""
+"""From paths and their shares to a schedule: hop after hop, every path from step 0 on.
+
+Only the paths of one rank per orbit are known; the rows of all others are their images under the group, made in
+columns.
+"""
 
 from __future__ import annotations
 
@@ -21,53 +25,53 @@ Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """Chunks and rows of the wants that stand for all, by columns; chunks are numbered as they come."""
+    """Chunks and rows of the represented wants, in columns; chunks are numbered in order of creation."""
 
-    sender: Longs  # per chunk: the first of those that have it
+    sender: Longs  # per chunk: its first holder
     receiver: Longs
     block: Longs
-    parts: Longs
+    counts: Longs
     offset: Longs
     chunk: Longs  # per row
     step: Longs
     links: Longs  # rows x longest hop, -1 beyond the last
 
 
-def lay(
+def lay_paths(
     topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
 ) -> Schedule:
     """Return the schedule of these paths and all their images. O(rows log rows)."""
-    pattern = _pattern(paths, shares, blocks)
+    pattern = _make_pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
-    chunk_count, rows = len(pattern.parts), len(pattern.chunk)
-    block = _blocks(node, pattern, blocks)
-    still = collective.weights > 0  # what weighs nothing has no chunk
+    chunk_count, rows = len(pattern.counts), len(pattern.chunk)
+    block = _image_blocks(node, pattern, blocks)
+    still = collective.weights > 0  # blocks without data have no chunk
     still[block] = False
     unmoved = np.flatnonzero(still)
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
-    routes, route = _table(hops)
+    routes, route = _distinct_hops(hops)
     first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
-    number = _number(np.concatenate([block, unmoved]))
+    number = _order_by_block(np.concatenate([block, unmoved]))
     chunks = Chunks(
         np.concatenate([block, unmoved])[number].astype(np.int32),
         np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[number],
-        np.concatenate([np.tile(pattern.parts, len(group)), np.full(len(unmoved), shares.denominator)])[number],
+        np.concatenate([np.tile(pattern.counts, len(group)), np.full(len(unmoved), shares.denominator)])[number],
         shares.denominator,
     )
     place = np.argsort(number)
     chunk = place[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
-        collective, _reduced(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
+        collective, _reduce_fractions(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
         topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=own(narrow(route)), routes=routes,
     )  # fmt: skip
 
 
-def _pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
+def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
     chunks: list[tuple[int, int, int, int, int]] = []
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     begun: dict[tuple[tuple[int, ...], int], int] = {}
-    for path, share in zip(paths, shares.parts.tolist(), strict=True):
+    for path, share in zip(paths, shares.counts.tolist(), strict=True):
         if not share:
             continue
         offset = begun.get(path.pair, 0)
@@ -84,7 +88,7 @@ def _pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
     return _Pattern(sender, receiver, block_of, parts_of, offset_of, at[:, 0], at[:, 1], links)
 
 
-def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
+def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
     """Return the block of every chunk of every image, image by image."""
     if len(node) == 1:
         return pattern.block
@@ -95,10 +99,10 @@ def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
     return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
 
 
-def _table(hops: Table) -> tuple[Routes, Longs]:
+def _distinct_hops(hops: Table) -> tuple[Routes, Longs]:
     """Return the distinct hops, and the number of each row's hop. O(rows log rows).
 
-    >>> routes, route = _table(np.array([[3, -1], [0, 2], [3, -1]]))  # links of the ways of three rows
+    >>> routes, route = _distinct_hops(np.array([[3, -1], [0, 2], [3, -1]]))  # links of the ways of three rows
     >>> routes.links.tolist(), routes.ptr.tolist(), route.tolist()
     ([0, 2, 3], [0, 2, 3], [1, 0, 1])
     """
@@ -114,11 +118,11 @@ def _table(hops: Table) -> tuple[Routes, Longs]:
     return Routes(ptr, unique_hops[inside].astype(np.int32)), route
 
 
-def _number(block: Longs) -> Longs:
-    """Chunks by their blocks, those of a block as they come."""
+def _order_by_block(block: Longs) -> Longs:
+    """Return the order of chunks by block, stable within a block."""
     return np.argsort(block, kind="stable")
 
 
-def _reduced(chunks: Chunks) -> Chunks:
+def _reduce_fractions(chunks: Chunks) -> Chunks:
     common = math.gcd(chunks.denominator, *np.unique(chunks.share).tolist(), *np.unique(chunks.offset).tolist())
     return Chunks(chunks.block, chunks.offset // common, chunks.share // common, chunks.denominator // common)

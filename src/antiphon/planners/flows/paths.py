@@ -1,4 +1,8 @@
-"""Decompose flows into paths, and round their shares to a common denominator."""
+"""Decompose flows into paths, and round their shares to a common denominator.
+
+A flow from a root is decomposed from its ends backwards: follow links that carry flow to the root, subtract the
+bottleneck, repeat. Cycles met on the way are cancelled. At most ends + links paths per want.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ from antiphon.core.columns import Longs
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 from antiphon.planners.flows.wants import Want
 
-NOTHING = 1e-7  # of an end's weight: what the solver leaves by rounding
+NOTHING = 1e-7  # of an end's weight: below this is solver noise
 MOST = 1024  # the greatest denominator
-EXACT = 1e-6  # shares this near to whole numbers are these
+EXACT = 1e-6  # shares this near to integers count as integers
 COARSE = (*range(1, 17), 32, 64, 128, 256, 512, MOST)
-FINE = (2048, 4096, 8192, 16384)  # where these lose more than
+FINE = (2048, 4096, 8192, 16384)  # tried where the coarse ones lose more than LOSS
 LOSS = 1e-3  # of the time
 
 Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switches
@@ -34,11 +38,11 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """For every path how many of `denominator` parts of its pair's data it carries; some carry none."""
+    """For every path its units of 1 / `denominator` of its pair's data; some have none."""
 
-    parts: Longs
+    counts: Longs
     denominator: int
-    time: float  # weight over capacity: what the fullest row takes
+    time: float  # weight over capacity of the fullest row
 
 
 def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
@@ -125,12 +129,12 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
     """Round shares to the smallest denominator that represents them exactly, or to the one that loses least time."""
     if not paths:
         return Shares(np.zeros(0, np.int64), 1, 0.0)
-    pair = _numbered(paths)
+    pair = _number_pairs(paths)
     amount = np.array([path.amount for path in paths])
     share = amount / np.bincount(pair, weights=amount)[pair]
     weight = np.bincount(pair, weights=amount)[pair]
     best: Shares | None = None
-    for denominator in _denominators(share):
+    for denominator in _candidate_denominators(share):
         units = _round_shares(share, pair, denominator)
         needed_time = _max_load_time(program, paths, units / denominator * weight)
         if best is None or needed_time < best.time * (1 - 1e-9):
@@ -146,16 +150,16 @@ def _max_load_time(program: FlowProgram, paths: Sequence[Path], amounts: Floats)
     lengths = [sum(map(len, path.hops)) for path in paths]
     crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
     load = np.bincount(crossed, weights=np.repeat(amounts, lengths), minlength=program.links).astype(np.float64)
-    return float((program.loads(load) / program.capacity).max(initial=0.0))
+    return float((program.row_loads(load) / program.capacity).max(initial=0.0))
 
 
-def _denominators(share: Floats) -> list[int]:
+def _candidate_denominators(share: Floats) -> list[int]:
     """Yield candidates; those that represent all shares exactly come first."""
     exact = [k for k in range(1, MOST + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5]
     return [*exact[:1], *COARSE, *FINE]
 
 
-def _numbered(paths: Sequence[Path]) -> Longs:
+def _number_pairs(paths: Sequence[Path]) -> Longs:
     number: dict[tuple[tuple[int, ...], int], int] = {}
     return np.array([number.setdefault(path.pair, len(number)) for path in paths], np.int64)
 

@@ -1,9 +1,12 @@
 """The shortest flows within a time: a linear program over the links, one flow per want.
 
-`antiphon.core.bounds` says how long it takes at least. Where that is attained, the flows that fit into it are looked
-for, those with the fewest hops; elsewhere the least time first. On a symmetric machine the flows of one rank per orbit
-stand for all: a row of the program is an orbit of links or limits, and what the images of a flow load on a link is the
-flow's sum over the link's orbit, by its size.
+    variables    amount of each want on each link
+    constraints  conservation at every node but the want's root; load of each row <= capacity * time
+    minimize     number of hops (links into ranks cost 1, into switches 0.01), or the time itself
+
+`core.bounds` gives the least time. Where that is attained, only the first program is solved; elsewhere the least time
+first. On a symmetric machine only wants of one rank per orbit have variables: a row is an orbit of links or limits, and
+the images of a flow load a link by the flow's sum over the link's orbit, divided by its size.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from antiphon.planners.shared.orbits import rows_of
 
 Floats = NDArray[np.float64]
 SLACK = 1e-8  # of the time, so that rounding in the solver does not make it infeasible
-SWITCHED = 0.01  # what a link into a switch costs, where one into a rank costs 1
+SWITCHED = 0.01  # cost of a link into a switch; a link into a rank costs 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class Flow:
 
 
 class FlowProgram:
-    """Minimise hops within a time, or time, so that every want is served and nothing carries more than it can."""
+    """Minimize hops within a time, or time, such that every want is served within the capacities."""
 
     def __init__(self, topology: Topology, wants: Wants) -> None:
         self.topology, self.wants = topology, wants.wants
@@ -58,7 +61,9 @@ class FlowProgram:
         return self.links * len(self.wants)
 
     def ends_of(self, want: Want) -> tuple[Longs, Longs]:
-        """Every link's beginning and end as the flow out of the want's root sees them; holders lead to their set."""
+        """Return every link's ends as the flow out of the want's root sees them; holders lead to the node of their
+        set.
+        """
         src, dst = self.topology.link_src.astype(np.int64), self.topology.link_dst.astype(np.int64)
         if not want.out:
             src, dst = dst, src
@@ -67,7 +72,7 @@ class FlowProgram:
     def node_of(self, end: tuple[int, ...]) -> int:
         return end[0] if len(end) == 1 else self.set_node[end]
 
-    def _conserved(self) -> tuple[Any, Floats]:
+    def _conservation_rows(self) -> tuple[Any, Floats]:
         import scipy.sparse as sp
 
         blocks, right = [], []
@@ -86,39 +91,39 @@ class FlowProgram:
             right.append(supply[keep])
         return sp.block_diag(blocks, format="csr"), np.concatenate(right)
 
-    def _crossing(self) -> tuple[Longs, Longs]:
-        """Pairs (row, link): what a link carries loads the row of its own orbit, and those of its limits."""
+    def _rows_of_links(self) -> tuple[Longs, Longs]:
+        """Return pairs (row, link): a link's load counts in the row of its own orbit, and in those of its limits."""
         links, resources = self.topology.links, self.topology.resources
         limited = np.repeat(np.arange(links), np.diff(resources.limit_ptr))
         row = np.concatenate([self.row[:links], self.row[resources.limit_of]])
         return row, np.concatenate([np.arange(links), limited])
 
-    def _loads(self) -> Any:
+    def _load_matrix(self) -> Any:
         import scipy.sparse as sp
 
-        row, link = self._crossing()
+        row, link = self._rows_of_links()
         block = sp.csr_array((np.ones(len(row)), (row, link)), shape=(len(self.capacity), self.links))
         return sp.hstack([block] * len(self.wants), format="csr")
 
-    def loads(self, amount: Floats) -> Floats:
+    def row_loads(self, amount: Floats) -> Floats:
         """Return the load of every row, for amounts by link (or by want and link)."""
-        row, link = self._crossing()
+        row, link = self._rows_of_links()
         total = amount if amount.ndim == 1 else amount.sum(axis=0)
         load: Floats = np.bincount(row, weights=total[link], minlength=len(self.capacity)).astype(np.float64)
         return load
 
-    def priced(self, price: Floats) -> Floats:
+    def link_prices(self, price: Floats) -> Floats:
         """Return the price of a unit of weight on every link, from prices of rows."""
-        row, link = self._crossing()
+        row, link = self._rows_of_links()
         prices: Floats = np.bincount(link, weights=price[row], minlength=self.links).astype(np.float64)
         return prices
 
-    def least(self) -> Flow | None:
-        """Return flows of minimum time; None where the solver fails."""
+    def solve_fastest(self) -> Flow | None:
+        """Return flows of minimum time; None if the solver fails."""
         import scipy.sparse as sp
 
-        equal, right = self._conserved()
-        loads = self._loads()
+        equal, right = self._conservation_rows()
+        loads = self._load_matrix()
         scale = float(right.max(initial=1.0))
         room = self.capacity / self.capacity.max()
         solution = _solve_program(
@@ -130,25 +135,25 @@ class FlowProgram:
         )
         if solution is None:
             return None
-        return self._flow(solution[:-1] * scale, float(solution[-1]) * scale / self.capacity.max())
+        return self._to_flow(solution[:-1] * scale, float(solution[-1]) * scale / self.capacity.max())
 
-    def shortest(self, time: float) -> Flow | None:
-        """Return flows with the fewest hops within this time; None where there are none."""
-        equal, right = self._conserved()
+    def solve_shortest(self, time: float) -> Flow | None:
+        """Return flows with the fewest hops within this time; None if there are none."""
+        equal, right = self._conservation_rows()
         scale = float(right.max(initial=1.0))
         into_rank = self.topology.link_dst < self.topology.ranks
         cost = np.concatenate([np.where(into_rank, 1.0, SWITCHED), np.zeros(len(self.extra_rank))])
         room = self.capacity * (time * (1 + SLACK) / scale)
         wide = np.maximum(room, 1.0)
-        loads = self._loads()
+        loads = self._load_matrix()
         import scipy.sparse as sp
 
         solution = _solve_program(
             np.tile(cost, len(self.wants)), sp.diags_array(1 / wide) @ loads, room / wide, equal, right / scale
         )
-        return None if solution is None else self._flow(solution * scale, time)
+        return None if solution is None else self._to_flow(solution * scale, time)
 
-    def _flow(self, values: Floats, time: float) -> Flow:
+    def _to_flow(self, values: Floats, time: float) -> Flow:
         return Flow(values.reshape(len(self.wants), self.links), time)
 
 

@@ -19,8 +19,11 @@ MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
 
 @dataclass(frozen=True)
 class Want:
-    """All that one rank sends (`out`) or receives. An end is the ranks at the other side, any of which will do: one
-    receiver, or all that hold replicas; and the weight that it takes or gives."""
+    """All that one rank sends (`out`) or receives.
+
+    An end is the set of ranks at the other side, any of which serves: one receiver, or all that hold replicas; with the
+    weight that it receives or gives.
+    """
 
     root: int
     out: bool
@@ -29,9 +32,9 @@ class Want:
 
 @dataclass(frozen=True, eq=False)
 class Wants:
-    """The wants of one rank per orbit, and the symmetries (identity first) that take them to those of all others.
+    """The wants of one rank per orbit, and the symmetries (identity first) that map them to those of all others.
 
-    `blocks`: per (sender or holders, receiver) its blocks of any weight.
+    `blocks`: per (sender or holders, receiver) its blocks, of any weight.
     """
 
     wants: tuple[Want, ...]
@@ -65,13 +68,13 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
     for (holders, dst), weight in sorted(amount.items()):
         root, end = (holders[0], (dst,)) if out else (dst, holders)
         gathered.setdefault(root, []).append((end, weight))
-    group = _group(topology, collective, needs, seed)
+    group = _find_group(topology, collective, needs, seed)
     firsts = {int(group[:, root].min()) for root in gathered}
     wants = tuple(Want(root, out, tuple(gathered[root])) for root in sorted(firsts))
     return Wants(wants, group, blocks)
 
 
-def _group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
+def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
     """Return symmetries that preserve the wants: for an alltoall of equal blocks, all; else only the identity."""
     members: Sequence[int] = collective.members
     weights = needs.weights[needs.block]

@@ -1,4 +1,8 @@
-"""Sets of chunks as bits: a row of 64-bit words per rank, one bit per chunk."""
+"""Sets of chunks as bits: a row of 64-bit words per rank, one bit per chunk.
+
+All operations work on many rows at once, since the simulation asks the same question for thousands of hops. A random
+member is drawn hierarchically: a random nonzero word (found by a bitmap of nonzero words), then a random bit in it.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +16,40 @@ _ONE, _PLACE, _PLACES = np.uint64(1), np.uint64(6), np.uint64(63)
 _HALF = np.uint64(32)
 
 
-def put(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
-    """These chunks into the sets of these rows.
+def add_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
+    """Add these chunks to the sets of these rows.
 
     >>> sets = np.zeros((2, 2), np.uint64)
-    >>> put(sets, np.array([0, 0, 1]), np.array([1, 0, 69]))
+    >>> add_chunks(sets, np.array([0, 0, 1]), np.array([1, 0, 69]))
     >>> sets.tolist()
     [[3, 0], [0, 32]]
     """
-    np.bitwise_or.at(sets.reshape(-1), *spot(sets, row, chunk))  # at is quick along one axis
+    np.bitwise_or.at(sets.reshape(-1), *locate_bits(sets, row, chunk))  # at is quick along one axis
 
 
-def drop(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
-    """These chunks out of the sets of these rows.
+def remove_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
+    """Remove these chunks from the sets of these rows.
 
     >>> sets = np.array([[3, 0], [0, 32]], np.uint64)
-    >>> drop(sets, np.array([0, 1, 1]), np.array([1, 0, 69]))
+    >>> remove_chunks(sets, np.array([0, 1, 1]), np.array([1, 0, 69]))
     >>> sets.tolist()
     [[1, 0], [0, 0]]
     """
-    place, bit = spot(sets, row, chunk)
+    place, bit = locate_bits(sets, row, chunk)
     np.bitwise_and.at(sets.reshape(-1), place, ~bit)
 
 
-def has(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
-    """Whether these chunks are in the sets of these rows."""
-    place, bit = spot(sets, row, chunk)
+def contains_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
+    """Return whether these chunks are in the sets of these rows."""
+    place, bit = locate_bits(sets, row, chunk)
     present: Bools = sets.reshape(-1).take(place) & bit != 0
     return present
 
 
-def spot(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words]:
-    """In which word of all, and which bit of it, these chunks are in the sets of these rows.
+def locate_bits(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words]:
+    """Return the index of the word, and the bit in it, of these chunks in the sets of these rows.
 
-    >>> place, bit = spot(np.zeros((2, 2), np.uint64), np.array([0, 1]), np.array([1, 69]))
+    >>> place, bit = locate_bits(np.zeros((2, 2), np.uint64), np.array([0, 1]), np.array([1, 69]))
     >>> place.tolist(), bit.tolist()
     ([0, 3], [2, 32])
     """
@@ -54,35 +58,36 @@ def spot(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words]:
 
 
 def any_of(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
-    """So many chunks of every row's set, a row of them each, -1 where the set is empty: the first from places chosen at
-    random on, of words that are not 0, and then of bits.
+    """Return `draws` random chunks of every row's set (a row per draw), -1 where the set is empty.
+
+    Each is the first from a random place on, first among nonzero words, then among bits.
 
     >>> sets = np.zeros((3, 3), np.uint64)
-    >>> put(sets, np.array([0, 2]), np.array([129, 64]))
+    >>> add_chunks(sets, np.array([0, 2]), np.array([129, 64]))
     >>> any_of(sets, np.random.default_rng(0), 2).tolist()
     [[129, -1, 64], [129, -1, 64]]
     """
     rows = len(sets)
-    drawn = rng.bit_generator.random_raw(rows * draws).reshape(draws, rows)  # quicker than integers of a range
+    drawn = rng.bit_generator.random_raw(rows * draws).reshape(draws, rows)  # faster than drawing integers of a range
     layers = [sets]
     while layers[-1].shape[1] > 1:
-        layers.append(_filled(layers[-1]))  # which word is the same question as which bit
+        layers.append(_nonzero_words(layers[-1]))  # choosing a word is the same problem one level up
     top = layers.pop().reshape(-1)
-    at = _first(top, (drawn >> _HALF) * np.uint64(layers[-1].shape[1] if layers else 64) >> _HALF)
+    at = _first_set_bit(top, (drawn >> _HALF) * np.uint64(layers[-1].shape[1] if layers else 64) >> _HALF)
     while layers:
         layer = layers.pop()
         word = layer.reshape(-1).take(at + np.arange(0, layer.size, layer.shape[1]), mode="clip")  # any, where none is
         at <<= 6
-        at += _first(word, drawn & _PLACES)
+        at += _first_set_bit(word, drawn & _PLACES)
         if layers:
             drawn >>= _PLACE
     return at if top.all() else np.where(top != 0, at, -1)
 
 
-def _first(word: Words, place: Words) -> Longs:
-    """The first bit that is set, from this place on, or else from the beginning on; 64 where none is.
+def _first_set_bit(word: Words, place: Words) -> Longs:
+    """Return the first set bit from this place on, cyclically; 64 where none is set.
 
-    >>> _first(np.array([5, 5, 0], np.uint64), np.array([1, 3, 0], np.uint64)).tolist()
+    >>> _first_set_bit(np.array([5, 5, 0], np.uint64), np.array([1, 3, 0], np.uint64)).tolist()
     [2, 0, 64]
     """
     later = word >> place
@@ -93,10 +98,10 @@ def _first(word: Words, place: Words) -> Longs:
     return np.bitwise_count(below).astype(np.int64)
 
 
-def _filled(sets: Words) -> Words:
-    """Which words are not 0, as bits.
+def _nonzero_words(sets: Words) -> Words:
+    """Return which words are nonzero, as bits.
 
-    >>> _filled(np.array([[0, 5, 0], [1, 0, 2]], np.uint64)).tolist()
+    >>> _nonzero_words(np.array([[0, 5, 0], [1, 0, 2]], np.uint64)).tolist()
     [[2], [5]]
     """
     rows, words = sets.shape

@@ -1,4 +1,19 @@
-"""The planner `greedy`: in every step every link brings something that is missing (docs/planners/index.md#greedy)."""
+"""The planner `greedy`: in every step every link brings something that is missing (docs/planners/index.md#greedy).
+
+A heuristic for large irregular machines, where linear programs and exact searches are too slow: simulate a gossip.
+Blocks are cut into chunks; in each step every free link takes one chunk (or several) that its source has and its
+destination lacks, preferring chunks that few ranks have ("rarest first", as in BitTorrent). A step ends when links are
+full, and what arrived may be forwarded in the next. Random choices keep neighbours from bringing the same chunk.
+
+    spread.py   collectives that copy (broadcast, allgather): any rank that has a chunk may forward it
+    moves.py    each chunk has one source and one destination (scatter, alltoall): fixed routes, farthest first
+    search.py   several runs (parts, paces, seeds) as long as the effort lasts; the fastest is used
+
+Reducing collectives run the dual on the reversed machine backwards; allreduce is a reducescatter and an allgather.
+
+Example: broadcast of 3 chunks from rank 0 along 0 - 1 - 2: step 1 brings chunk a to 1; step 2 brings b to 1 and a to 2;
+step 3 brings c to 1 and b to 2; step 4 brings c to 2: a pipeline, found without planning it.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +35,18 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.search import MOST_ROWS, PACES, Made, Search
+from antiphon.planners.greedy.search import MOST_ROWS, PACES, PricedRun, Search
 from antiphon.planners.greedy.spread import Run, Task
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_BOUND = 256  # ranks up to which the bound is told, too
+MOST_BOUND = 256  # ranks up to which the bound is computed and stated, too
 
 
 def greedy(request: Request, *, parts: int | None = None, pace: float | None = None) -> Iterator[Schedule]:
-    """Yields the fastest of some runs for `nbytes`; where none is given, one for every pace.
+    """Yield the fastest of some runs for `nbytes`; without a size one for every pace.
 
-    `parts`: into how many every (heaviest) block is cut. `pace`: how steps grow and shrink again, as a share of the
-    time that is over and of the time that is left (0: one part at a time on the narrowest links that matter).
+    `parts`: number of parts of every (heaviest) block. `pace`: how step lengths grow and shrink again, as a fraction of
+    the time elapsed and of the time remaining (0: one part at a time on the narrowest links that matter).
     """
     topology, collective = request.topology, request.collective
     if parts is not None and (isinstance(parts, bool) or not isinstance(parts, int) or parts < 1):
@@ -40,68 +55,70 @@ def greedy(request: Request, *, parts: int | None = None, pace: float | None = N
         raise Invalid(f"option pace: expected a share from 0 to 1, got {quote(pace)}")
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
-        first, second = (list(_planned(replace(request, collective=half), parts, pace)) for half in halves)
+        first, second = (list(_plan_collective(replace(request, collective=half), parts, pace)) for half in halves)
         planned = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=False)]
     else:
-        planned = list(_planned(request, parts, pace))
+        planned = list(_plan_collective(request, parts, pace))
     limits = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
     for schedule, runs in planned:
         rate = throughput(schedule, topology)
         findings: dict[str, Any] = {
             "rate": None if rate is None else str(rate / topology.unit),
-            "parts": [run.parts for run in runs],
+            "parts": [run.part_count for run in runs],
             "paces": [run.pace for run in runs],
         }
-        options = {"parts": runs[0].parts, "pace": runs[0].pace}
+        options = {"parts": runs[0].part_count, "pace": runs[0].pace}
         stated = {} if limits is None else {"bound": limits.stated()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated}
         yield replace(schedule, provenance=made_by)
 
 
-def _planned(request: Request, parts: int | None, pace: float | None) -> Iterator[tuple[Schedule, list[Made]]]:
+def _plan_collective(
+    request: Request, part_count: int | None, pace: float | None
+) -> Iterator[tuple[Schedule, list[PricedRun]]]:
     topology, collective = request.topology, request.collective
     if collective.kind not in COMBINING:
-        yield from _spread(topology, collective, request, parts, pace)
+        yield from _plan_spreading(topology, collective, request, part_count, pace)
         return
     turned = dual(collective)[0]
-    for schedule, runs in _spread(reverse(topology), turned, request, parts, pace):
+    for schedule, runs in _plan_spreading(reverse(topology), turned, request, part_count, pace):
         yield replace(invert(schedule), collective=collective), runs
 
 
-def _spread(
-    topology: Topology, collective: Collective, request: Request, parts: int | None, pace: float | None
-) -> Iterator[tuple[Schedule, list[Made]]]:
+def _plan_spreading(
+    topology: Topology, collective: Collective, request: Request, part_count: int | None, pace: float | None
+) -> Iterator[tuple[Schedule, list[PricedRun]]]:
     search = Search(topology, collective, request.seed, request.effort)
-    if search.rows(parts or 1) > MOST_ROWS:
+    if search.count_rows(part_count or 1) > MOST_ROWS:
         raise Unsupported(
             f"planner greedy: {collective.kind} on {topology.ranks} ranks asks for more than {MOST_ROWS} transfers; "
             + suggest_planners(topology, collective, "ring", "direct", "relay", "compose")
         )
-    for run in _runs(search, request, parts, pace):
-        yield _laid(collective, search.hops, search.task(run.parts)[1], run), [run]
+    for run in _choose_runs(search, request, part_count, pace):
+        yield _run_to_schedule(collective, search.hops, search.task_for(run.part_count)[1], run), [run]
 
 
-def _runs(search: Search, request: Request, parts: int | None, pace: float | None) -> list[Made]:
-    runs: list[Made] = []
+def _choose_runs(search: Search, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
+    runs: list[PricedRun] = []
     for nbytes in request.sizes:
         if nbytes is not None:
-            runs.append(search.best(nbytes, parts, pace))
+            runs.append(search.find_fastest(nbytes, part_count, pace))
             continue
-        if parts is not None and pace is not None:
-            runs.append(search.fewest(parts, pace))
+        if part_count is not None and pace is not None:
+            runs.append(search.find_shortest(part_count, pace))
             continue
         paces = PACES if pace is None else (pace,)
         try:
-            runs += [search.made(parts or search.begin(2**30), each) for each in paces]
-        except Unsupported:  # in more parts than the size asks for it may take too long
+            runs += [search.run_once(part_count or search.first_part_count(2**30), each) for each in paces]
+        except Unsupported:  # parts for a large size may take too long
             if not runs:
                 raise
     return runs
 
 
-def _laid(collective: Collective, hops: Hops, task: Task, result: Made) -> Schedule:
-    run = result.run if task.allowed is None or task.ways is not None else _needed(result.run, hops, task)
-    direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _single(hops)
+def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: PricedRun) -> Schedule:
+    run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
+    direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
     hop = narrow(run.hop)
     return Schedule(
         collective, result.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
@@ -110,14 +127,14 @@ def _laid(collective: Collective, hops: Hops, task: Task, result: Made) -> Sched
     )  # fmt: skip
 
 
-def _single(hops: Hops) -> bool:
-    """Whether no two hops join the same ranks."""
+def _are_pairs_distinct(hops: Hops) -> bool:
+    """Return whether no two hops join the same ranks."""
     pair = np.stack([hops.src, hops.dst], axis=1)
     return len(np.unique(pair, axis=0)) == len(pair)
 
 
-def _needed(run: Run, hops: Hops, task: Task) -> Run:
-    """Without what is brought to ranks that neither want it nor pass it on."""
+def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
+    """Remove what is brought to ranks that neither need it nor forward it."""
     lacking = task.want & ~task.have
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
     columns = np.arange(task.chunks)
@@ -125,6 +142,7 @@ def _needed(run: Run, hops: Hops, task: Task) -> Run:
     used = np.zeros(len(run.step), np.bool_)
     order = np.argsort(run.step, kind="stable")
     ends = np.flatnonzero(np.diff(run.step[order])) + 1
+    # backwards in time: a row is needed if its destination needs the chunk, and then so does its source
     for rows in np.split(order, ends)[::-1]:
         good = rows[needed[hops.dst[run.hop[rows]], run.chunk[rows]]]
         used[good] = True

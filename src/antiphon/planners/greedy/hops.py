@@ -1,6 +1,12 @@
-"""The hops between ranks, straight or through switches, dealt out into batches in which nobody sends or receives twice.
+"""The hops between ranks, straight or through switches, dealt into batches where nobody sends or receives twice.
 
-A batch can be worked on as columns: its hops never bring one rank the same thing twice at once.
+A hop is a path from rank to rank without a rank in between. The simulation handles whole batches as NumPy columns;
+since a batch's destinations differ, its hops never bring one rank the same chunk twice at once.
+
+Kinds: hops are grouped by width (narrowest link or limit), the widest first, then by length. Behind switches every two
+ranks are joined; on more than 256 ranks only some distances in rank numbers are kept, spread geometrically.
+
+Example: a ring of 4 both ways has 8 hops of one kind, dealt into 2 batches: all "right" hops and all "left" hops.
 """
 
 from __future__ import annotations
@@ -14,18 +20,17 @@ from antiphon.core.columns import Bools, Floats, Longs, pointers, ranges
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
-MANY = 256  # ranks from which not all pairs behind switches are hops
-SHIFTS = 48  # how far apart those are then: so many distances of each kind
+MANY = 256  # above this many ranks not all pairs behind switches are hops
+SHIFTS = 48  # distances in rank numbers that are then kept per kind
 FAR = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some hops: their numbers, where they begin and end, and what they load (those of hop i from ptr[i] on). `every`:
-    their places here, 0, 1, ...
+    """Some hops: numbers, ends, and what they load (entries of hop i from ptr[i] on). `every`: 0, 1, ...
 
-    `shared`: whether two of them load the same; `order` sorts the entries by what they load. `plain`: whether each is
-    just a link, which no other hop loads; loaded[i] is that of hop i.
+    `shared`: some load the same; `order` sorts the entries by resource. `plain`: each is a single link that no other
+    hop loads; then loaded[i] belongs to hop i.
     """
 
     every: Longs
@@ -41,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """All hops that are used, in kinds: the widest first, of these the shortest; `route` is the path of each."""
+    """All hops in use, by kind: the widest first, of these the shortest; `routes` are their paths."""
 
     src: Longs
     dst: Longs
@@ -50,7 +55,7 @@ class Hops:
     width: Floats  # of every kind: capacity of its narrowest link or limit, in units of resources.scale
     batches: tuple[tuple[Batch, ...], ...]  # of every kind
     capacity: Floats  # of every link and shared limit
-    ptr: Longs  # the links and limits that hop i loads are those from ptr[i] on
+    ptr: Longs  # links and limits of hop i: entries from ptr[i] on of `loaded`
     loaded: Longs
 
     def __len__(self) -> int:
@@ -58,8 +63,9 @@ class Hops:
 
 
 def hops_of(topology: Topology) -> Hops:
-    """O(hops * links of a path), and the square of the switches. Of more than 256 ranks behind switches a rank has
-    hops to some of the others only, by fixed distances in the numbers of ranks.
+    """Return the hops of a machine. O(hops * links of a path), and the square of the switches.
+
+    With more than 256 ranks behind switches, a rank has hops to some of the others only, at fixed distances in numbers.
 
     >>> from antiphon.core.example import machine
     >>> hops = hops_of(machine())
@@ -81,17 +87,17 @@ def hops_of(topology: Topology) -> Hops:
         [Routes(np.arange(len(direct) + 1), direct.astype(np.int32))],
     )
     if topology.switches:
-        through = _through(topology, narrow, wide)
+        through = _hops_through_switches(topology, narrow, wide)
         src.append(through[0])
         dst.append(through[1])
         paths.append(through[2])
     first, last = np.concatenate(src), np.concatenate(dst)
     routes = paths[0] if len(paths) == 1 else paths[0].join(paths[1])
-    return _sorted(topology, first, last, routes, narrow, capacity)
+    return _sort_by_kind(topology, first, last, routes, narrow, capacity)
 
 
-def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
-    """Numbered by kind, and dealt into batches."""
+def _sort_by_kind(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
+    """Number the hops by kind, and deal them into batches."""
     lengths = np.diff(routes.ptr)
     width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
     _, kind = np.unique(np.stack([-width, lengths], axis=1), axis=0, return_inverse=True)
@@ -101,16 +107,20 @@ def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: 
     kinds = int(kind.max(initial=-1)) + 1
     widths = np.zeros(kinds)
     widths[kind] = width[order]
-    loaded, ptr = _loaded(topology, routes)
+    loaded, ptr = _loaded_resources(topology, routes)
     batches = []
     for number in range(kinds):
         of_kind = np.flatnonzero(kind == number)
-        batches.append(tuple(_batch(rows, src, dst, ptr, loaded) for rows in _dealt(of_kind, src, dst, topology.ranks)))
+        batches.append(
+            tuple(
+                _make_batch(rows, src, dst, ptr, loaded) for rows in _deal_into_sets(of_kind, src, dst, topology.ranks)
+            )
+        )
     return Hops(src, dst, kind, routes, widths, tuple(batches), capacity, ptr, loaded)
 
 
-def _loaded(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:
-    """The links and shared limits that every path loads, and where those of each begin."""
+def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:
+    """Return the links and shared limits that every path loads, and where those of each begin."""
     resources = topology.resources
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
@@ -121,7 +131,7 @@ def _loaded(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:
     return pair % (len(resources.klass) + 1), pointers(pair // (len(resources.klass) + 1), len(routes))
 
 
-def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
+def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
     load_counts = ptr[rows + 1] - ptr[rows]
     links = loaded[ranges(ptr[rows], load_counts)]
     order = np.argsort(links, kind="stable")
@@ -131,18 +141,17 @@ def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Ba
     return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, links, order, shared, plain)
 
 
-def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
-    """Into sets where each rank sends and receives at most once: hops that lead equally far in the numbers of ranks
-    stay together as far as may be.
+def _deal_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
+    """Deal hops into sets where each rank sends and receives at most once; equal distances stay together if possible.
 
     >>> src, dst = np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2])
-    >>> [one.tolist() for one in _dealt(np.arange(4), src, dst, 3)]
+    >>> [rows.tolist() for rows in _deal_into_sets(np.arange(4), src, dst, 3)]
     [[0, 1, 2], [3]]
     """
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
     runs: list[Longs] = []
-    for alike in np.split(rows, cuts):  # parallel links and ways: one after the other
+    for alike in np.split(rows, cuts):  # parallel hops go to different sets
         run = alike[np.lexsort((alike, src[alike]))]
         new = np.append(True, src[run][1:] != src[run][:-1])
         place = np.arange(len(run)) - np.maximum.accumulate(np.where(new, np.arange(len(run)), 0))
@@ -165,13 +174,13 @@ def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
 # ---- through switches ----
 
 
-def _through(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Longs, Routes]:
-    """Of every pair of ranks behind switches the best ways: those whose ends are widest, of these the shortest."""
+def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Longs, Routes]:
+    """Return for every pair of ranks behind switches the best paths: widest ends first, then shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    out = _ports(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
-    into = _ports(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
-    far, switch_links = _switches(topology, wide)
+    out = _ports_of(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
+    into = _ports_of(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
+    far, switch_links = _switch_distances(topology, wide)
     chosen: list[tuple[Longs, Longs, Longs]] = []
     tally: dict[tuple[float, int], list[int]] = {}
     by_shift: list[tuple[tuple[float, int], Longs, Longs]] = []
@@ -207,11 +216,11 @@ def _through(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Lo
         return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
     first, last = np.concatenate([k[0] for k in chosen]), np.concatenate([k[1] for k in chosen])
     ends = np.concatenate([k[2] for k in chosen], axis=1)
-    return first, last, _paths(topology, ends[0], ends[1], far, switch_links)
+    return first, last, _switch_paths(topology, ends[0], ends[1], far, switch_links)
 
 
-def _ports(links: Longs, end: Longs, ranks: int) -> Longs:
-    """The links of every rank, side by side, -1 where there are no more."""
+def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
+    """Return the links of every rank, side by side, padded with -1."""
     order = links[np.argsort(end[links], kind="stable")]
     ptr = pointers(end[order], ranks)
     counts = np.diff(ptr)
@@ -220,12 +229,12 @@ def _ports(links: Longs, end: Longs, ranks: int) -> Longs:
     return table
 
 
-def _switches(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
-    """How far every switch is from every other by way of switches, and the links from it to such, side by side."""
+def _switch_distances(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
+    """Return the distances between switches through switches, and each switch's links to others, side by side."""
     ranks, switches = topology.ranks, topology.switches
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     inner = wide[(src[wide] >= ranks) & (dst[wide] >= ranks)]
-    switch_links = _ports(inner, src - ranks, switches)
+    switch_links = _ports_of(inner, src - ranks, switches)
     near = np.zeros((switches, switches), np.float32)
     near[src[inner] - ranks, dst[inner] - ranks] = 1
     far = np.full((switches, switches), FAR, np.int64)
@@ -238,8 +247,8 @@ def _switches(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
     return far, switch_links
 
 
-def _paths(topology: Topology, first: Longs, last: Longs, far: Longs, switch_links: Longs) -> Routes:
-    """The links of the hops from their first to their last. Of several ways as short they take one by turns."""
+def _switch_paths(topology: Topology, first: Longs, last: Longs, far: Longs, switch_links: Longs) -> Routes:
+    """Return the links of the hops from their first to their last; equally short paths are used in turns."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     at, goal = dst[first] - ranks, src[last] - ranks

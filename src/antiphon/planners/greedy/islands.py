@@ -1,4 +1,12 @@
-"""Islands: ranks that wider hops join. Over a narrow hop into one, a chunk should come once, and spread there."""
+"""Islands: ranks joined by wider hops. Over a narrow hop into one, a chunk should come once, and spread there.
+
+For each kind of hops (by width and length, the widest first) the islands are the strongly connected components of all
+wider kinds. If two narrow hops bring the same chunk into an island, the second is wasted; `strict` says that the entry
+is the bottleneck, so that waste costs time.
+
+Example: boxes with NVLink and a network. For NVLink every rank is an island; for network hops every box is one, so each
+chunk should enter a box once, at any of its ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +21,10 @@ from antiphon.planners.greedy.hops import Hops
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The islands for one kind of hops, as the wider and shorter ones join them.
+    """The islands for one kind of hops.
 
-    `strict`: what comes in this way is the narrowest place, so nothing may come twice. `gate`: by island, what its
-    ranks are entered by from elsewhere; those of island i from ptr[i] on.
+    `strict`: entering islands is the bottleneck, so nothing may come twice. `gate`: by island, the links that enter it
+    from outside; those of island i from ptr[i] on.
     """
 
     label: Longs
@@ -30,45 +38,45 @@ class Level:
         """Whether every rank is an island of its own."""
         return self.islands == len(self.label)
 
-    def gathered(self, sets: Words) -> Words:
-        """What the ranks of every island have together."""
+    def island_sets(self, sets: Words) -> Words:
+        """Return the chunks that the ranks of every island have together."""
         if self.trivial:
             return sets[np.argsort(self.label)]
         order = np.argsort(self.label, kind="stable")
         island_sets: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(starts(self.label[order])), axis=0)
         return island_sets
 
-    def slots(self, lacking: Words, rate: Floats) -> float:
-        """How long it takes at least to bring the islands what they lack."""
-        return self.time(np.bitwise_count(self.gathered(lacking)).sum(axis=1), rate)
+    def least_slots(self, lacking: Words, rate: Floats) -> float:
+        """Return the least time to bring the islands what they lack."""
+        return self.least_time(np.bitwise_count(self.island_sets(lacking)).sum(axis=1), rate)
 
-    def time(self, count: Longs, rate: Floats) -> float:
-        """How long it takes at least to bring the islands so many chunks."""
+    def least_time(self, count: Longs, rate: Floats) -> float:
+        """Return the least time to bring the islands this many chunks."""
         open_ = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
         needy = (count > 0) & (open_ > 0)
         return float((count[needy] / open_[needy]).max(initial=0.0))
 
 
 def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
-    """One for every kind of hops. O(hops)."""
+    """Return a level for every kind of hops. O(hops)."""
     levels: list[Level] = []
-    inside = 0.0  # how long it takes at most to spread a chunk within an island
+    inside = 0.0  # most time needed to spread data within an island
     for kind in range(len(hops.width)):
-        islands, label = _joined(hops, kind, ranks)
-        ptr, gate = _gates(hops, label, islands)
+        islands, label = _join_ranks(hops, kind, ranks)
+        ptr, gate = _find_gates(hops, label, islands)
         outside = ranks - np.bincount(label, minlength=islands)
         opened = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
         across = float((outside[opened > 0] / opened[opened > 0]).max(initial=0.0))
         levels.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
-        inside = max(inside, _alone(hops, kind, ranks))
+        inside = max(inside, _spread_time(hops, kind, ranks))
     return tuple(levels)
 
 
-def _joined(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
-    """How many islands the hops that are wider or shorter than this kind make of the ranks, and which is whose."""
+def _join_ranks(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
+    """Return the number of islands that wider or shorter hops form, and each rank's island."""
     if not kind:
         return ranks, np.arange(ranks)
-    from scipy.sparse import csr_array  # a fifth of a second, which a machine of equal links can do without
+    from scipy.sparse import csr_array  # imported late: 0.2 s that machines of equal links do not need
     from scipy.sparse.csgraph import connected_components
 
     wider = hops.kind < kind
@@ -77,8 +85,8 @@ def _joined(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
     return islands, label.astype(np.int64)
 
 
-def _gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
-    """Of every island the links over which hops from elsewhere enter."""
+def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
+    """Return for every island the links over which hops from outside enter."""
     cross = np.flatnonzero(label[hops.src] != label[hops.dst])
     last = hops.routes.links[hops.routes.ptr[cross + 1] - 1].astype(np.int64)
     pair = np.unique(label[hops.dst[cross]] * (len(hops.capacity) + 1) + last)
@@ -87,8 +95,8 @@ def _gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
     return ptr, pair % (len(hops.capacity) + 1)
 
 
-def _alone(hops: Hops, kind: int, ranks: int) -> float:
-    """How long it takes to bring everyone everything over hops of this kind and wider ones."""
+def _spread_time(hops: Hops, kind: int, ranks: int) -> float:
+    """Return the time to bring every rank everything over hops of this kind and wider ones."""
     used = np.flatnonzero(hops.kind <= kind)
     last = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)
     pair = np.unique(hops.dst[used] * (len(hops.capacity) + 1) + last)

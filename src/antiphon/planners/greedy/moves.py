@@ -1,4 +1,10 @@
-"""What one rank has and one other wants: every part along its own way, those with the longest way left first."""
+"""Simulate collectives where each chunk has one source and one destination: fixed routes, longest remaining route
+first.
+
+In every step the chunks under way are served in order of hops left (ties at random); a chunk advances one hop if the
+links of that hop have room for it in this step. Serving the farthest first is the classic rule for store-and-forward
+routing: near chunks can catch up, far ones cannot.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +13,21 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs, places, ranges
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Pace, Run
-from antiphon.planners.greedy.ways import Ways
+from antiphon.planners.greedy.ways import ChunkRoutes
 
 
 class Moving:
     """One run of the steps."""
 
-    def __init__(self, hops: Hops, ways: Ways, slot: float, seed: int) -> None:
-        self.hops, self.ways = hops, ways
+    def __init__(self, hops: Hops, routes: ChunkRoutes, slot: float, seed: int) -> None:
+        self.hops, self.routes = hops, routes
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot
 
     def run(self, pace: Pace) -> Run:
-        """O(steps * chunks under way)."""
-        begin, end = self.ways.ptr[:-1].copy(), self.ways.ptr[1:]
-        load = np.bincount(self._loaded(self.ways.hop)[0], minlength=len(self.rate)).astype(np.float64)
+        """Run until all chunks have arrived. O(steps * chunks under way)."""
+        begin, end = self.routes.ptr[:-1].copy(), self.routes.ptr[1:]
+        load = np.bincount(self._loads_of(self.routes.hop)[0], minlength=len(self.rate)).astype(np.float64)
         steps: list[Longs] = []
         hops: list[Longs] = []
         chunks: list[Longs] = []
@@ -31,17 +37,18 @@ class Moving:
             if not len(active):
                 break
             work += len(active)
+            # least time for the remaining load: steps shorten again towards the end
             time_left = float((load[load > 0] / self.rate[load > 0]).max(initial=0.0))
             length = max(min_length, float(int(min(1 + over * pace.first, time_left * pace.last))))
             order = active[np.lexsort((self.rng.random(len(active)), begin[active] - end[active]))]
-            hop = self.ways.hop[begin[order]]
-            has_room = self._room(hop, np.floor(self.rate * length + 1e-9))
+            hop = self.routes.hop[begin[order]]
+            has_room = self._has_room(hop, np.floor(self.rate * length + 1e-9))
             if not has_room.any():
                 min_length = 2 * length
                 continue
             chunk, hop = order[has_room], hop[has_room]
             begin[chunk] += 1
-            load -= np.bincount(self._loaded(hop)[0], minlength=len(load))
+            load -= np.bincount(self._loads_of(hop)[0], minlength=len(load))
             steps.append(np.full(len(chunk), number))
             hops.append(hop)
             chunks.append(chunk)
@@ -50,14 +57,14 @@ class Moving:
         step, by, chunk_numbers = (np.concatenate([nothing, *columns]) for columns in (steps, hops, chunks))
         return Run(step, by, chunk_numbers, work=work)
 
-    def _loaded(self, hop: Longs) -> tuple[Longs, Longs]:
-        """What these hops load, and the place of the hop among them."""
+    def _loads_of(self, hop: Longs) -> tuple[Longs, Longs]:
+        """Return what these hops load, and for each entry the place of its hop."""
         load_counts = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
         return self.hops.loaded[ranges(self.hops.ptr[hop], load_counts)], np.repeat(np.arange(len(hop)), load_counts)
 
-    def _room(self, hop: Longs, room: Floats) -> Bools:
-        """Which of these have room, served in this order."""
-        loaded, owner = self._loaded(hop)
+    def _has_room(self, hop: Longs, room: Floats) -> Bools:
+        """Return which of these hops have room, served in this order."""
+        loaded, owner = self._loads_of(hop)
         order = np.argsort(loaded, kind="stable")
         late = places(loaded[order]) >= room[loaded[order]]
         has_room = np.ones(len(hop), np.bool_)

@@ -1,4 +1,13 @@
-"""Which parts, which pace, which seed: tried one after the other, as long as the effort lasts."""
+"""Try several runs, by parts, pace and seed, as long as the effort lasts; keep the fastest.
+
+    parts   more parts pipeline better (lower load), but need more steps (higher latency)
+    pace    longer steps save latency in the middle of the run, when all ranks have much to forward
+    seed    random choices differ in luck
+
+For a size the search is a hill climb: double the parts while that helps, then try neighbouring paces, then other seeds,
+each only if it may still gain (`may_gain`). Runs are priced as barriers (model alpha-beta): a step takes the largest
+latency of its hops plus the load of its fullest link. Effort is counted, not timed.
+"""
 
 from __future__ import annotations
 
@@ -21,38 +30,38 @@ from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, 
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
-EFFORT = 1_500_000  # units of work (see Run) in a unit of effort
+EFFORT = 1_500_000  # units of work (see Run) per unit of effort
 MOST_ROWS = 2**24
-FEW = 2**21  # rows beyond which parts are not made smaller still
+FEW = 2**21  # rows beyond which parts are not divided further
 MOST_WORK = 50_000_000  # of one run, in units of work
-SHARE = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
+SHARE = 0.05  # of the capacity into an island: narrower kinds of hops do not determine the slot
 SMALLEST = 64  # bytes of a part
 BETTER = 0.995
-PACED, SEEDED = 0.5, 0.1  # of the latency: what another pace, and another seed, may save
+PACED, SEEDED = 0.5, 0.1  # fraction of the latency that another pace, and another seed, may save
 PACES = (0.0, 0.06, 0.12, 0.25)
 RESTARTS = 8
-RISE = 0.2  # a mesh fills from its corners inwards: farther each step
+RISE = 0.2  # slots by which steps may lengthen per step: a mesh fills farther each step
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """A run, and what it is of."""
+class PricedRun:
+    """A run with its parameters and its cost."""
 
     chunks: Chunks
     run: Run
-    parts: int
+    part_count: int
     pace: float
     seed: int
     latency: float  # seconds, of all steps
-    load: float  # the part of nbytes over bytes per second that the fullest links take, of all steps
-    least: float  # what that is at least
+    load: float  # seconds per byte of nbytes on the fullest links, summed over steps
+    least_load: float  # what that is at least
 
     def seconds(self, nbytes: int) -> float:
         return self.latency + self.load * nbytes
 
     def may_gain(self, nbytes: int, latency: float) -> bool:
-        """Whether a run of the least load, which saves this part of the latency, is worth it."""
-        saved = self.latency * latency + (self.load - self.least) * nbytes
+        """Return whether a run of the least load, and with this fraction of the latency saved, would be worth it."""
+        saved = self.latency * latency + (self.load - self.least_load) * nbytes
         return saved > (1 - BETTER) * self.seconds(nbytes)
 
 
@@ -65,43 +74,45 @@ class Search:
         self.levels = levels_of(self.hops, topology.ranks)
         self.left = EFFORT * (effort or 1.0)
         self.tasks: dict[int, tuple[Chunks, Task]] = {}
-        self.known: dict[tuple[int, float, int], Made] = {}
+        self.known: dict[tuple[int, float, int], PricedRun] = {}
         alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
         ptr = self.hops.routes.ptr
         sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
         self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]
-        self.loaded = _loaded(topology, self.hops)
+        self.loaded = _resources_of_hops(topology, self.hops)
 
-    def task(self, parts: int) -> tuple[Chunks, Task]:
-        if parts not in self.tasks:
-            chunks = chunks_of(self.collective, parts)
-            self.tasks[parts] = chunks, task_of(self.topology, self.collective, self.hops, chunks)
-        return self.tasks[parts]
+    def task_for(self, part_count: int) -> tuple[Chunks, Task]:
+        if part_count not in self.tasks:
+            chunks = chunks_of(self.collective, part_count)
+            self.tasks[part_count] = chunks, task_of(self.topology, self.collective, self.hops, chunks)
+        return self.tasks[part_count]
 
-    def made(self, parts: int, pace: float, again: int = 0) -> Made:
-        """One run; counted."""
-        key = parts, pace, again
+    def run_once(self, part_count: int, pace: float, again: int = 0) -> PricedRun:
+        """Return the run with these parameters, computed once and charged to the effort."""
+        key = part_count, pace, again
         if key not in self.known:
-            chunks, task = self.task(parts)
+            chunks, task = self.task_for(part_count)
             seed = self.seed + 1000 * again
             lacking = task.want & ~task.have
-            need = [level.slots(lacking, self.hops.capacity) for level in self.levels]
-            slot = _slot(self.hops, self.levels, need)
+            need = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
+            slot = _slot_capacity(self.hops, self.levels, need)
             how = Pace(RISE if pace else 0.0, pace, pace)
-            if task.ways is not None:
-                run = Moving(self.hops, task.ways, slot, seed).run(how)
+            if task.routes is not None:
+                run = Moving(self.hops, task.routes, slot, seed).run(how)
             else:
-                self._check(task, slot)
+                self._check_effort(task, slot)
                 run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
             self.left -= run.work
-            latency, load = self._priced(chunks, run)
-            self.known[key] = Made(chunks, run, parts, pace, seed, latency, load, self._least(chunks, task))
+            latency, load = self._price_run(chunks, run)
+            self.known[key] = PricedRun(
+                chunks, run, part_count, pace, seed, latency, load, self._least_load(chunks, task)
+            )
         return self.known[key]
 
-    def _check(self, task: Task, slot: float) -> None:
-        """Unsupported where a run would take too long: one part at a time, every batch."""
+    def _check_effort(self, task: Task, slot: float) -> None:
+        """Raise Unsupported where a run would take too long: one part at a time, every batch."""
         slots = max(
-            (level.slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
+            (level.least_slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
         )
         words = task.have.shape[1]
         work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:PASSES])
@@ -114,8 +125,8 @@ class Search:
                 )
             )
 
-    def _priced(self, chunks: Chunks, run: Run) -> tuple[float, float]:
-        """Steps as barriers, as model alpha-beta has them."""
+    def _price_run(self, chunks: Chunks, run: Run) -> tuple[float, float]:
+        """Return latency and load of a run, with steps as barriers as in model alpha-beta."""
         steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
         weights, scale = chunks.weights(self.collective)
         pair, load = added(run.step * hops + run.hop, weights[run.chunk], steps * hops)
@@ -136,78 +147,85 @@ class Search:
         )
         return float(late.sum()), float(full.sum()) / scale
 
-    def _least(self, chunks: Chunks, task: Task) -> float:
-        """The load at least: of what some rank of an island wants and none has, all comes in."""
-        foreign = [level.gathered(task.want) & ~level.gathered(task.have) for level in self.levels]
+    def _least_load(self, chunks: Chunks, task: Task) -> float:
+        """Return a lower bound on the load: what an island needs and lacks must come in."""
+        foreign = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
         counts = [np.bitwise_count(sets).sum(axis=1) for sets in foreign]
-        times = [level.time(count, self.hops.capacity) for level, count in zip(self.levels, counts, strict=True)]
+        times = [level.least_time(count, self.hops.capacity) for level, count in zip(self.levels, counts, strict=True)]
         weights, scale = chunks.weights(self.collective)
         lightest = float(min(weights.tolist(), default=0)) / scale
         return max(times, default=0.0) * lightest / float(self.topology.resources.scale)
 
-    def rows(self, parts: int) -> int:
-        """About how many chunks must be brought."""
+    def count_rows(self, part_count: int) -> int:
+        """Return about how many chunks must be brought."""
         relation = self.collective.relation
-        return len(relation.post_block) * parts
+        return len(relation.post_block) * part_count
 
-    def best(self, nbytes: int, parts: int | None, pace: float | None) -> Made:
-        """The fastest for the size of those that are tried: more parts as long as that helps, then other paces."""
+    def find_fastest(self, nbytes: int, part_count: int | None, pace: float | None) -> PricedRun:
+        """Return the fastest run for the size: more parts as long as that helps, then other paces, then other seeds."""
 
         first = 0.12 if pace is None else pace
-        fastest = self.made(parts or self.begin(nbytes), first)
-        more_parts_list = [fastest.parts * 2**at for at in range(1, 20)] if parts is None else []
-        fastest = self._faster(nbytes, fastest, ((more_parts, first) for more_parts in more_parts_list), 0.0)
+        fastest = self.run_once(part_count or self.first_part_count(nbytes), first)
+        more_parts_list = [fastest.part_count * 2**at for at in range(1, 20)] if part_count is None else []
+        fastest = self._climb(nbytes, fastest, ((more_parts, first) for more_parts in more_parts_list), 0.0)
         if pace is None:
             at = PACES.index(first)
             for other_paces in (PACES[:at][::-1], PACES[at + 1 :]):
-                fastest = self._faster(nbytes, fastest, ((fastest.parts, other) for other in other_paces), PACED)
-        fit = [run for run in self.known.values() if self._fits(run.parts, nbytes)]
+                fastest = self._climb(nbytes, fastest, ((fastest.part_count, other) for other in other_paces), PACED)
+        fit = [run for run in self.known.values() if self._parts_large_enough(run.part_count, nbytes)]
         fastest = min([fastest, *fit], key=lambda run: run.seconds(nbytes))
-        return self._again(fastest, lambda run: run.seconds(nbytes), nbytes)
+        return self._try_seeds(fastest, lambda run: run.seconds(nbytes), nbytes)
 
-    def fewest(self, parts: int, pace: float) -> Made:
-        """Of several seeds the one of the least latency, then of the least load."""
-        return self._again(self.made(parts, pace), lambda run: (run.latency, run.load))
+    def find_shortest(self, part_count: int, pace: float) -> PricedRun:
+        """Return, of several seeds, the run of least latency, then of least load."""
+        return self._try_seeds(self.run_once(part_count, pace), lambda run: (run.latency, run.load))
 
-    def _again(self, best: Made, cost: Callable[[Made], Any], nbytes: int | None = None) -> Made:
+    def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
         """Other seeds, while they may be worth it and the effort lasts."""
         for again in range(1, RESTARTS):
             if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, SEEDED)):
                 break
-            best = min(best, self.made(best.parts, best.pace, again), key=cost)
+            best = min(best, self.run_once(best.part_count, best.pace, again), key=cost)
         return best
 
-    def _faster(self, nbytes: int, fastest: Made, tries: Iterable[tuple[int, float]], latency: float) -> Made:
+    def _climb(self, nbytes: int, fastest: PricedRun, tries: Iterable[tuple[int, float]], latency: float) -> PricedRun:
         """One after the other, as long as that is faster and the effort lasts, and as it may be worth it if they save
         this part of the latency."""
-        for parts, pace in tries:
-            work = fastest.run.work * parts // fastest.parts
-            if self.rows(parts) > FEW or work > self.left or not self._fits(parts, nbytes):
+        for part_count, pace in tries:
+            work = fastest.run.work * part_count // fastest.part_count
+            if (
+                self.count_rows(part_count) > FEW
+                or work > self.left
+                or not self._parts_large_enough(part_count, nbytes)
+            ):
                 break
             if not fastest.may_gain(nbytes, latency):
                 break
-            tried = self.made(parts, pace)
+            tried = self.run_once(part_count, pace)
             if tried.seconds(nbytes) > BETTER * fastest.seconds(nbytes):
                 break
             fastest = tried
         return fastest
 
-    def begin(self, nbytes: int) -> int:
-        """Parts to begin with: so that all links of a rank have something to do."""
-        parts = 1
-        while self.collective.blocks * parts < 4 * self.topology.ranks and self.rows(2 * parts) <= FEW // 4:
-            parts *= 2
-        while parts > 1 and not self._fits(parts, nbytes):
-            parts //= 2
-        return parts
+    def first_part_count(self, nbytes: int) -> int:
+        """Return the first number of parts to try: enough that all links of a rank have something to do."""
+        part_count = 1
+        while (
+            self.collective.blocks * part_count < 4 * self.topology.ranks
+            and self.count_rows(2 * part_count) <= FEW // 4
+        ):
+            part_count *= 2
+        while part_count > 1 and not self._parts_large_enough(part_count, nbytes):
+            part_count //= 2
+        return part_count
 
-    def _fits(self, parts: int, nbytes: int) -> bool:
+    def _parts_large_enough(self, part_count: int, nbytes: int) -> bool:
         top = int(self.collective.weights.max(initial=1))
-        return nbytes * top >= SMALLEST * parts * self.collective.buffer_weight
+        return nbytes * top >= SMALLEST * part_count * self.collective.buffer_weight
 
 
-def _loaded(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
-    """The links that a hop crosses, and their shared limits, once for each link: those of hop i from ptr[i] on."""
+def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
+    """Return the links that a hop crosses and their shared limits (once per link): those of hop i from ptr[i] on."""
     resources, link = topology.resources, hops.routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))
     limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
@@ -217,19 +235,21 @@ def _loaded(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     return pointers(owner[order], len(hops)), resource[order]
 
 
-def _slot(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
-    """The capacity that brings one chunk in a slot: of the narrowest hops that matter where it takes longest. `need`:
-    how long it takes, of every level."""
+def _slot_capacity(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
+    """Return the capacity that brings one chunk per slot: the narrowest hops that matter at the bottleneck level.
+
+    `need`: least time of every level.
+    """
     longest = max(need, default=0.0)
     if not longest:
         return 1.0
     at = max(number for number, time in enumerate(need) if time == longest)
-    wide_kinds = [number for number in range(at, len(levels)) if _opened(hops, levels[at], number) >= SHARE]
+    wide_kinds = [number for number in range(at, len(levels)) if _entry_fraction(hops, levels[at], number) >= SHARE]
     return float(min(hops.width[number] for number in [at, *wide_kinds]))
 
 
-def _opened(hops: Hops, level: Level, kind: int) -> float:
-    """The part of what enters the islands that comes over hops of this kind."""
+def _entry_fraction(hops: Hops, level: Level, kind: int) -> float:
+    """Return the fraction of the capacity into islands that is by hops of this kind."""
     cross = level.label[hops.src] != level.label[hops.dst]
     last = hops.routes.links[hops.routes.ptr[1:] - 1].astype(np.int64)
     of_kind = hops.capacity[np.unique(last[cross & (hops.kind == kind)])].sum()

@@ -1,8 +1,14 @@
-"""Steps, one after the other: in each, whatever hop is free brings its end a chunk that it lacks.
+"""Simulate spreading collectives in steps: in each, every free hop brings its end a chunk that it lacks.
 
-What a rank passes on in a step it had before. A step lasts so many slots, of one chunk on a link of the narrowest
-place: short ones at first, when most ranks have little to give, long ones then, which save latency, and short ones at
-the end.
+A rank forwards in a step only what it had before it. A step lasts a number of slots (a slot: one chunk on a link of the
+bottleneck kind): short steps at first, when few ranks have anything to give, long ones in the middle, which save
+latency, and short ones again at the end (`Pace`).
+
+Within a step, kinds of hops are served from the narrowest to the widest, batches in random order. Which chunk
+(`_pick_chunks`): one that only a single island has, else one new to this island, else any; of two random candidates the
+one that fewer have ("power of two choices", an inexpensive form of rarest first).
+
+State: `had` (before the step), `lack` (now), `absent` per kind (what islands lack), `spread` (copies of each chunk).
 """
 
 from __future__ import annotations
@@ -12,22 +18,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.planners.greedy.bits import Words, any_of, drop, has, put, spot
+from antiphon.planners.greedy.bits import Words, add_chunks, any_of, contains_chunks, locate_bits, remove_chunks
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
-from antiphon.planners.greedy.ways import Ways
+from antiphon.planners.greedy.ways import ChunkRoutes
 
-SHARE = 2  # of the room of a hop: what it takes at once
-CELLS = 4096  # chunks that the hops of a batch take at once, unless it has more hops
+SHARE = 2  # a hop takes 1 / SHARE of its room at once
+CELLS = 4096  # chunks that a batch takes at once, unless it has more hops
 BATCH, WORDS, PICK = 80, 400, 40  # work of a batch; words for one more; words for each chunk that a hop takes
-PASSES = 24  # of the batches of a kind, for each chunk that a hop of it may bring in a step
+PASSES = 24  # passes over the batches of a kind per chunk that a hop may bring in a step
 NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A step lasts a part `first` of the slots that are over, but no more than a part `last` of those that are left at
-    least, and at most `rise` slots more for every step before it: whole slots, and at least one."""
+    """Step lengths: at most `first` of the time elapsed and `last` of the least time remaining, and `rise` more per
+    step.
+
+    In whole slots, at least one.
+    """
 
     rise: float
     first: float
@@ -36,27 +45,30 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Which rank has and which wants each chunk, all of one size; `allowed`: what each may be given (None: all).
-    `ways`: where every chunk goes from one rank to one other, the hops that it takes."""
+    """Which rank has and which needs each chunk, all of one size; `allowed`: what each may be given (None:
+    everything).
+    """
 
     ranks: int
     chunks: int
     have: Words
     want: Words
     allowed: Words | None = None
-    ways: Ways | None = None
+    routes: ChunkRoutes | None = None
 
     @property
     def missing(self) -> Longs:
-        """How many chunks every rank wants and has not."""
+        """Number of chunks that every rank needs and lacks."""
         lacking = self.want & ~self.have
         return np.bitwise_count(lacking).sum(axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What went where: step, hop, chunk. `stuck`: ranks that lack something that nobody can bring them. `work`: what it
-    took, in units of about a microsecond: so much for each batch looked at, and for each word of its sets."""
+    """The transfers: step, hop, chunk. `stuck`: ranks that lack something that nobody can bring them.
+
+    `work`: effort in units of about a microsecond: a constant per batch, and the words of its sets.
+    """
 
     step: Longs
     hop: Longs
@@ -66,54 +78,58 @@ class Run:
 
 
 def work_of(hops: int, words: int, per_hop: int = 1) -> int:
-    """The work of letting so many hops of a batch bring so many chunks each."""
+    """Return the work of letting these hops of a batch bring this many chunks each."""
     return BATCH + hops * (words + per_hop * PICK) // WORDS
 
 
 class Spreading:
-    """One run of the steps."""
+    """One run of the simulation."""
 
     def __init__(self, hops: Hops, task: Task, levels: tuple[Level, ...], slot: float, seed: int) -> None:
-        """`slot`: the capacity that brings a chunk in a slot."""
+        """`slot`: the capacity that brings one chunk per slot."""
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
         self.had = task.have.copy()  # before the step
-        self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have  # now, of what may be given
-        island_sets = [task.have if level.trivial else level.gathered(task.have) for level in levels]
+        self.lack = (
+            ~task.have if task.allowed is None else task.allowed & ~task.have
+        )  # now, among the chunks that it may be given
+        island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
         self.alone = [_in_one(sets) for sets in island_sets]
         self.lonely = [bool(alone.any()) for alone in self.alone]
         self.absent = [
             ~sets for sets in island_sets
-        ]  # of every kind: what its islands have not; not kept where they are ranks
+        ]  # by kind: what its islands lack; unused where they are single ranks
         self.missing = task.missing
         self.spread = [np.zeros(task.chunks, np.int64) for _ in levels]
         self.rows: list[tuple[Longs, Longs]] = []
         self.work = 0
         widest = max((len(batch.hop) for batches in hops.batches for batch in batches), default=0)
-        self.sets = np.empty((2, widest, task.have.shape[1]), np.uint64)  # again and again the same memory
+        self.sets = np.empty((2, widest, task.have.shape[1]), np.uint64)  # buffers, reused
 
     def run(self, pace: Pace) -> Run:
-        """Until nobody lacks anything, or nothing more can be brought. O(chunks brought * chunks / 64) and some columns
-        for every batch and step."""
+        """Run until nobody lacks anything, or nothing more can be brought.
+
+        O(chunks brought * chunks / 64), and some columns for every batch and step.
+        """
         step: list[Longs] = []
         over, strict, number, min_length = 0.0, True, 0, 1.0
         while self.missing.any():
             longest = min(1 + pace.rise * number, over * pace.first)
             if longest >= 2:
-                longest = min(longest, self._left() * pace.last)
+                longest = min(longest, self._slots_left() * pace.last)
             length = max(min_length, float(int(longest)))
             before = len(self.rows)
-            self._step(length, strict)
+            self._run_step(length, strict)
             moved = [len(hop) for hop, _ in self.rows[before:]]
             if moved:
                 step.append(np.full(sum(moved), number))
                 number += 1
                 over += length
                 min_length = 1.0
-                self._ended(before)
+                self._end_step(before)
             elif strict:
-                strict = False  # an island may have what some of its ranks cannot be given there
+                strict = False  # an island's chunk may not reach all its ranks from within: allow it to come again
             elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
                 min_length = 2 * length
             else:
@@ -122,26 +138,26 @@ class Spreading:
         chunk = np.concatenate([NOTHING, *(chunk for _, chunk in self.rows)])
         return Run(np.concatenate([NOTHING, *step]), hop, chunk, np.flatnonzero(self.missing), self.work)
 
-    def _left(self) -> float:
-        """Slots that it takes at least from now on."""
+    def _slots_left(self) -> float:
+        """Return the least number of slots that are still needed."""
         needs = (
-            level.time(self.missing[level.label.argsort()], self.rate)
+            level.least_time(self.missing[level.label.argsort()], self.rate)
             if level.trivial
-            else level.slots(self.task.want & self.lack, self.rate)
+            else level.least_slots(self.task.want & self.lack, self.rate)
             for level in self.levels
         )
         return max(needs)
 
-    def _ended(self, before: int) -> None:
-        """What came in this step can be passed on."""
+    def _end_step(self, before: int) -> None:
+        """Make what came in this step available for forwarding."""
         hop, chunk = (np.concatenate(columns) for columns in zip(*self.rows[before:], strict=True))
         to = self.hops.dst[hop]
-        put(self.had, to, chunk)
-        if self.task.allowed is not None:  # else everyone wants all
-            to = to[has(self.task.want, to, chunk)]
+        add_chunks(self.had, to, chunk)
+        if self.task.allowed is not None:  # otherwise everyone needs everything
+            to = to[contains_chunks(self.task.want, to, chunk)]
         self.missing -= np.bincount(to, minlength=self.task.ranks)
 
-    def _step(self, length: float, strict: bool) -> None:
+    def _run_step(self, length: float, strict: bool) -> None:
         room = np.floor(self.rate * length + 1e-9)
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
@@ -156,40 +172,39 @@ class Spreading:
                 before = len(self.rows)
                 for at in self.rng.permutation(open_batches)[:PASSES].tolist():
                     if singly:
-                        open_[at] = self._singly(kind, batches[at], open_[at])
+                        open_[at] = self._send_single(kind, batches[at], open_[at])
                     else:
-                        open_[at] = self._batch(kind, batches[at], open_[at], room, strict)
+                        open_[at] = self._send_batch(kind, batches[at], open_[at], room, strict)
                 open_batches = np.array([at for at in open_batches.tolist() if len(open_[at])], np.int64)
                 if len(self.rows) == before or not len(open_batches):
                     break
 
-    def _singly(self, kind: int, batch: Batch, at: Longs) -> Longs:
-        """Lets these hops of a batch, all of which have room and links of their own, bring a chunk each. Which of them
-        did; no others can in this step."""
+    def _send_single(self, kind: int, batch: Batch, at: Longs) -> Longs:
+        """Let these hops of a batch, with room and links of their own, bring a chunk each; return those that did."""
         every_hop = at is batch.every
         dst = batch.dst if every_hop else batch.dst[at]
-        offered = self._offered(batch.src if every_hop else batch.src[at], dst)[0]
+        offered = self._offered_chunks(batch.src if every_hop else batch.src[at], dst)[0]
         self.work += work_of(len(at), offered.shape[1])
-        chunk = self._picked(kind, offered, offered, 1)[0]
+        chunk = self._pick_chunks(kind, offered, offered, 1)[0]
         if int(chunk.min()) < 0:
             successful = chunk >= 0
             at, dst, chunk, every_hop = at[successful], dst[successful], chunk[successful], False
             if not len(at):
                 return at
-        place, bit = spot(self.lack, dst, chunk)
+        place, bit = locate_bits(self.lack, dst, chunk)
         self.lack.reshape(-1)[place] ^= bit
-        self._noted(batch.hop if every_hop else batch.hop[at], dst, chunk)
+        self._note_arrivals(batch.hop if every_hop else batch.hop[at], dst, chunk)
         return at
 
-    def _offered(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
-        """What these ranks had that those lack, and as much memory once more."""
+    def _offered_chunks(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
+        """Return what these ranks had that those lack, and a second buffer."""
         offered, other = self.sets[0, : len(src)], self.sets[1, : len(src)]
-        self.had.take(src, axis=0, out=offered, mode="clip")  # clip: straight into that memory
+        self.had.take(src, axis=0, out=offered, mode="clip")  # mode clip writes straight into the buffer
         offered &= self.lack.take(dst, axis=0, out=other, mode="clip")
         return offered, other
 
-    def _batch(self, kind: int, batch: Batch, at: Longs, room: Floats, strict: bool) -> Longs:
-        """Lets these hops of a batch bring chunks. Which of them may bring more in this step."""
+    def _send_batch(self, kind: int, batch: Batch, at: Longs, room: Floats, strict: bool) -> Longs:
+        """Let these hops of a batch bring chunks; return those that may bring more in this step."""
         space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
         at = at[space[at] >= 1]
         if not len(at):
@@ -197,10 +212,8 @@ class Spreading:
             return at
         src, dst, space = batch.src[at], batch.dst[at], space[at]
         per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
-        offered, other = self._offered(src, dst)
-        self.work += BATCH // 2 + work_of(
-            len(at), offered.shape[1], per_hop
-        )  # more is asked than of links of one hop each
+        offered, other = self._offered_chunks(src, dst)
+        self.work += BATCH // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
         level = self.levels[kind]
         if level.trivial:
             fresh = offered
@@ -209,42 +222,45 @@ class Spreading:
             fresh &= offered
             if level.strict and strict:
                 offered = fresh
-        chunk = self._picked(kind, offered, fresh, per_hop)
+        chunk = self._pick_chunks(kind, offered, fresh, per_hop)
         if int(chunk[0].min()) < 0:
             successful = chunk[0] >= 0
             at, space, chunk = at[successful], space[successful], chunk[:, successful]
             if not len(at):
                 return at
-        self._brought(kind, batch, at, chunk, space, room)
+        self._bring_chunks(kind, batch, at, chunk, space, room)
         return at
 
-    def _picked(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
-        """Of each set so many, some of them perhaps twice: best what no other island has yet, then what this one has
-        not, then anything."""
+    def _pick_chunks(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
+        """Pick chunks of each set (possibly repeated): best one that no other island has, then one new to this
+        island, then any.
+        """
         if not self.lonely[kind]:
-            chunk = self._rare(kind, fresh, per_hop)
+            chunk = self._pick_rarer(kind, fresh, per_hop)
         else:
             chunk = any_of(fresh & self.alone[kind], self.rng, per_hop)
             flat = chunk.reshape(-1)
-            flat[~_first(flat)] = -1
+            flat[~_first_occurrences(flat)] = -1
             rest = np.flatnonzero((chunk < 0).any(axis=0))
             if len(rest):
-                chunk[:, rest] = np.where(chunk[:, rest] < 0, self._rare(kind, fresh[rest], per_hop), chunk[:, rest])
+                chunk[:, rest] = np.where(
+                    chunk[:, rest] < 0, self._pick_rarer(kind, fresh[rest], per_hop), chunk[:, rest]
+                )
         if fresh is not offered:
             rest = np.flatnonzero(chunk[0] < 0)
             if len(rest):
-                chunk[:, rest] = self._rare(kind, offered[rest], per_hop)
+                chunk[:, rest] = self._pick_rarer(kind, offered[rest], per_hop)
         return chunk
 
-    def _rare(self, kind: int, offered: Words, per_hop: int) -> Longs:
-        """Of two that would do the one that fewer have."""
+    def _pick_rarer(self, kind: int, offered: Words, per_hop: int) -> Longs:
+        """Draw two candidates and return the one that fewer ranks have."""
         first, second = any_of(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
         spread = self.spread[kind]
         return np.where(spread[second] < spread[first], second, first)
 
-    def _brought(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
-        """Each of these hops brings of its chunks what it has room for, nothing twice."""
-        brought = self._kept(kind, batch, at, chunk, space, room)
+    def _bring_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
+        """Let each hop bring of its picked chunks what it has room for, nothing twice."""
+        brought = self._accept_chunks(kind, batch, at, chunk, space, room)
         row, column = np.nonzero(brought)
         used = brought.sum(axis=0)
         if batch.plain:
@@ -254,45 +270,45 @@ class Spreading:
             every[at] = used
             np.subtract.at(room, batch.loaded, np.repeat(every, np.diff(batch.ptr)))
         hop = at[column]
-        self._noted(batch.hop[hop], batch.dst[hop], chunk[row, column])
+        self._note_arrivals(batch.hop[hop], batch.dst[hop], chunk[row, column])
 
-    def _noted(self, hop: Longs, to: Longs, chunk: Longs) -> None:
-        """That these hops brought these chunks to those ranks."""
+    def _note_arrivals(self, hop: Longs, to: Longs, chunk: Longs) -> None:
+        """Record that these hops brought these chunks to those ranks."""
         self.rows.append((hop, chunk))
         for number, level in enumerate(self.levels):
             new = chunk
             if not level.trivial:
                 into = level.label[to]
-                fresh = has(self.absent[number], into, chunk)
+                fresh = contains_chunks(self.absent[number], into, chunk)
                 into, new = into[fresh], chunk[fresh]
-                drop(self.absent[number], into, new)
+                remove_chunks(self.absent[number], into, new)
             np.add.at(self.spread[number], new, 1)
-            if self.lonely[number]:  # these are now in a second place
-                drop(self.alone[number], np.zeros_like(new), new)
+            if self.lonely[number]:  # no longer in a single island
+                remove_chunks(self.alone[number], np.zeros_like(new), new)
                 self.lonely[number] = bool(self.alone[number].any())
 
-    def _kept(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
-        """Which of these chunks are brought: in a row of them each, one for every hop."""
+    def _accept_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
+        """Return which of these chunks (a row per draw, a column per hop) are brought."""
         brought = np.arange(len(chunk))[:, None] < space
         if batch.shared:
-            brought[0] = _within(batch, at, room)
+            brought[0] = _hops_with_room(batch, at, room)
         level, dst = self.levels[kind], batch.dst[at]
-        if not level.trivial:  # into an island once
+        if not level.trivial:  # each chunk enters an island once
             row, column = np.nonzero(brought)
             named = level.label[dst[column]] * self.task.chunks + chunk[row, column]
-            brought[row, column] = _first(named)
+            brought[row, column] = _first_occurrences(named)
         lack = self.lack.reshape(-1)
-        for good, place, bit in zip(brought, *spot(self.lack, dst, chunk), strict=True):
+        for good, place, bit in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
             word = lack[place]
             np.logical_and(good, word & bit != 0, out=good)
             lack[place] = word ^ bit * good
         return brought
 
 
-def _first(values: Longs) -> Bools:
-    """Where each value comes first: they are sorted with their places in the lowest bits.
+def _first_occurrences(values: Longs) -> Bools:
+    """Return where each value occurs first. Values are sorted with their places in the lowest bits.
 
-    >>> _first(np.array([7, 2, 7, 2, 5])).tolist()
+    >>> _first_occurrences(np.array([7, 2, 7, 2, 5])).tolist()
     [True, True, False, False, True]
     """
     count = len(values)
@@ -305,7 +321,7 @@ def _first(values: Longs) -> Bools:
 
 
 def _in_one(rows: Words) -> Words:
-    """The chunks that just one row has, as the only row."""
+    """Return the chunks that exactly one row has, as a single row."""
     in_any, twice = np.zeros_like(rows[:1]), np.zeros_like(rows[:1])
     for row in rows:
         twice |= in_any & row
@@ -313,8 +329,8 @@ def _in_one(rows: Words) -> Words:
     return in_any & ~twice
 
 
-def _within(batch: Batch, at: Longs, room: Floats) -> Bools:
-    """Which of these hops have room, served in order, where several load the same."""
+def _hops_with_room(batch: Batch, at: Longs, room: Floats) -> Bools:
+    """Return which of these hops have room, served in order, where several load the same."""
     picked = np.zeros(len(batch.hop), np.int64)
     picked[at] = 1
     entry = np.repeat(picked, np.diff(batch.ptr))[batch.order]

@@ -1,4 +1,9 @@
-"""What a collective asks for, in chunks of about the same size: who has, who wants, and who may pass on what."""
+"""Pose a collective as chunks of about equal size: who has them, who needs them, and who may relay them.
+
+If some ranks are not members, or blocks are needed by few (scatter), letting everyone receive everything would waste
+links. Then `_choose_relays` grows a tree from each source, at prices that rise with use, and only ranks on the way to a
+receiver may be given a block. If each chunk has one source and one destination, the tree path is its route (moves.py).
+"""
 
 from __future__ import annotations
 
@@ -16,17 +21,17 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
-from antiphon.planners.greedy.ways import ways_of
+from antiphon.planners.greedy.ways import chunk_routes
 from antiphon.planners.shared.reach import Reach, suggest_planners
 
 MOST_CELLS = 2**30  # of chunks and ranks
 SWEEPS = 3
-LEAST = 0.01  # of the price of the narrowest hop: what the widest costs, so that ways do not wander
-STEEP = 6.0  # how much dearer the fullest hop is than an empty one: this power of e
+LEAST = 0.01  # minimum price, relative to the narrowest hop: avoids detours over wide links
+STEEP = 6.0  # the fullest hop costs e^STEEP times an empty one
 
 
-def chunks_of(collective: Collective, parts: int) -> Chunks:
-    """The heaviest blocks cut into `parts`, the others into half as many, a quarter, ...: about as heavy each.
+def chunks_of(collective: Collective, part_count: int) -> Chunks:
+    """Cut the heaviest blocks into `parts`, others into half as many, a quarter, ...: chunks of about equal weight.
 
     Weights 8, 4 and 1, and 2 parts:
 
@@ -38,7 +43,7 @@ def chunks_of(collective: Collective, parts: int) -> Chunks:
     weight = collective.weights.astype(np.float64)
     top = float(weight.max(initial=0)) or 1.0
     halved = np.floor(np.log2(np.maximum(top / np.maximum(weight, top / 2**30), 1)))
-    count = np.maximum(parts // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
+    count = np.maximum(part_count // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
     share = denominator // count[block]
@@ -47,7 +52,7 @@ def chunks_of(collective: Collective, parts: int) -> Chunks:
 
 
 def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> Task:
-    """Unsupported where data must be combined; Infeasible where something is out of reach."""
+    """Pose the task; Unsupported where data must be combined, Infeasible where something is unreachable."""
     if collective.combining or (collective.custom is not None and needs_of(collective).joined):
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
     ranks, blocks = topology.ranks, collective.blocks
@@ -65,19 +70,19 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     if out is not None:
         raise out
     source = relation_sources(collective)
-    allowed, parent = (None, None) if (have | want).all() else _allowed(hops, have, want, source)
+    allowed, parent = (None, None) if (have | want).all() else _choose_relays(hops, have, want, source)
     block = chunks.block
     may = None if allowed is None else packed_bits(allowed[:, block])
     lacking = want & ~have
-    ways = None
+    routes = None
     if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
         goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
-        ways = ways_of(hops, parent, source[block], goal[block])
-    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, ways)
+        routes = chunk_routes(hops, parent, source[block], goal[block])
+    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, routes)
 
 
 def relation_sources(collective: Collective) -> Longs:
-    """Of every block the first rank that has it."""
+    """Return for every block the first rank that has it."""
     relation = collective.relation
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block[::-1]] = relation.pre_rank[::-1]
@@ -85,7 +90,7 @@ def relation_sources(collective: Collective) -> Longs:
 
 
 def packed_bits(cells: Bools) -> Words:
-    """Columns of yes and no as bits.
+    """Pack boolean columns into bits.
 
     >>> packed_bits(np.array([[True, False, True]])).tolist()
     [[5]]
@@ -95,11 +100,10 @@ def packed_bits(cells: Bools) -> Words:
     return np.ascontiguousarray(octets).view("<u8").astype(np.uint64).reshape(rows, -1)
 
 
-def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
-    """Whoever wants a block, and those on the way: along a tree from the rank that has it, over hops that the other
-    trees use least. Then by root and rank the hop of its tree that leads to the rank.
+def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
+    """Return which rank may be given which block, and by root and rank the hop of its tree that leads to the rank.
 
-    Every tree is grown `SWEEPS` times, each time at prices by what all others use. O(sources * hops).
+    A tree per source, each grown `SWEEPS` times at prices by what all others use. O(sources * hops).
     """
     from scipy.sparse import csr_array
 
@@ -120,7 +124,7 @@ def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools
             paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
             count = (want[:, own_blocks] & ~have[:, own_blocks]).sum(axis=1)
             own[root] = np.zeros(len(hops))
-            for hop in _tree(hops, root, paid, ranks)[::-1]:
+            for hop in _cheapest_tree(hops, root, paid, ranks)[::-1]:
                 own[root][hop] = count[hops.dst[hop]]
                 np.add.at(count, hops.src[hop], count[hops.dst[hop]])
                 parent[root, hops.dst[hop]] = hop
@@ -135,14 +139,14 @@ def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools
     return allowed, parent
 
 
-def _tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
-    """The hops of a tree of cheapest ways to all that can be reached, level by level."""
+def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
+    """Return the hops of a tree of cheapest paths to all reachable ranks, level by level."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
     pair = hops.src * ranks + hops.dst
     order = np.lexsort((price, pair))
-    order = order[np.append(True, pair[order][1:] != pair[order][:-1])]  # of parallel ones the cheapest
+    order = order[np.append(True, pair[order][1:] != pair[order][:-1])]  # parallel hops: the cheapest
     graph = csr_array((price[order], (hops.src[order], hops.dst[order])), shape=(ranks, ranks))
     before = dijkstra(graph, indices=root, return_predecessors=True)[1]
     reached = np.flatnonzero(before >= 0)
@@ -161,8 +165,8 @@ def _tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
 
 
 def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
-    """What to say where some rank cannot be brought what it wants."""
-    if all(_reached(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
+    """Return the exception to raise where some rank cannot be brought what it needs."""
+    if all(_reaches_all(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
     reached = have.copy()
     while True:
@@ -174,11 +178,11 @@ def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> E
     if not len(lost):
         return None
     block, rank = lost[0].tolist()
-    return _lost(topology, np.flatnonzero(have[:, block]).tolist(), rank)
+    return _explain_unreachable(topology, np.flatnonzero(have[:, block]).tolist(), rank)
 
 
-def _reached(src: Longs, dst: Longs, ranks: int) -> bool:
-    """Whether rank 0 reaches all others over these hops."""
+def _reaches_all(src: Longs, dst: Longs, ranks: int) -> bool:
+    """Return whether rank 0 reaches all others over these hops."""
     reached = np.zeros(ranks, np.bool_)
     reached[0] = True
     while True:
@@ -188,7 +192,7 @@ def _reached(src: Longs, dst: Longs, ranks: int) -> bool:
         reached[new] = True
 
 
-def _lost(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
+def _explain_unreachable(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
     reach = Reach(topology)
     for holder in holders:
         if rank in reach.tree_from(holder):

@@ -1,12 +1,17 @@
-"""Joints for as much as a switch has room for, and around a ring what the links have left beside them.
+"""Joints for as much as a switch serves at once, and a ring over the links that they leave idle.
 
-Where a switch serves r joints at once, k = r // 2 parts are reduced in a step while the k of the step before are
-multicast. With pieces of one size q, and what a rank has itself crossing the switch (`own`), every way out then carries
-k q for the reductions, and those of the ranks that multicast q more; every way in k q for the multicasts, and those of
-the ranks where reductions end q more. All others have room for one piece more, out and in. The turns go around with the
-ranks: those that multicast in a step stand right before those where reductions end. So what is in the way of a ring is,
-in every step, only k of its edges, other ones each time: over all other edges a piece goes on. The pieces that go
-around the ring (P-1 hops to be combined, P-1 more to reach all) fill what the joints leave idle.
+A joint is one reduction or one multicast by the switch. If it serves r joints at once, k = r // 2 pieces are reduced in
+a step while the k pieces of the step before are multicast. With pieces of one size q, and a rank's own data crossing
+the switch (`own`), every link out of a rank carries k q for the reductions, and q more where a multicast begins; every
+link in carries k q for the multicasts, and q more where a reduction ends. All other ranks have room for one more piece,
+out and in.
+
+The turns rotate around the ranks: those that multicast in a step stand right before those where reductions end. So only
+k edges of a ring are blocked in each step, others each time, and over all other edges a piece advances. Pieces that go
+around the ring take P-1 hops to be combined and P-1 more to reach all.
+
+Example: 8 ranks and k = 3: in step 0 reductions end at ranks 0, 2, 5; in step 1 these pieces are multicast from there
+while reductions end at 1, 3, 6.
 """
 
 from __future__ import annotations
@@ -23,11 +28,13 @@ from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree
 
 
-def mixed(collective: Collective, trees: list[SwitchTree], room: int, laps: int) -> Schedule:
-    """An allreduce of which every rank sets out `laps` pieces around the ring; a share of it on every tree. O(rows)."""
+def plan_mixture(collective: Collective, trees: list[SwitchTree], room: int, laps: int) -> Schedule:
+    """Plan an allreduce in which every rank starts `laps` pieces around the ring; a share of it on every tree.
+    O(rows).
+    """
     sheet, count, chunks = Sheet(), len(collective.members), 0
-    served = window(count, room // 2)
-    step, seat, piece, hop = around(count, served, laps)
+    served = reduction_seats(count, room // 2)
+    step, seat, piece, hop = ring_hops(count, served, laps)
     turn = np.repeat(np.arange(int(step.max())), len(served))  # of every joint piece; one step later it is multicast
     end = (np.tile(served, int(step.max())) + turn) % count
     for tree in trees:
@@ -37,35 +44,36 @@ def mixed(collective: Collective, trees: list[SwitchTree], room: int, laps: int)
         other = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count
         for later, op in ((0, REDUCE), (1, COPY)):
             src, dst = (other, np.repeat(end, count - 1))[:: 1 - 2 * later]
-            sheet.lay(tree, turn.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
+            sheet.add_rows(tree, turn.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
         chunks += len(end)
         alone = np.full(len(step), -1, np.int64)
         to = ring[(seat + 1) % count]
-        sheet.lay(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), alone)
+        sheet.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), alone)
         chunks += count * laps
-    return replace(sheet.schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
+    return replace(sheet.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
 
 
 def mixture_rows(count: int, served: int, laps: int) -> int:
-    """How many rows a mixture has, about: those of the ring, and two joints for each of `served` pieces a step."""
+    """Estimate the rows of a mixture: those of the ring, and two joints for each of `served` pieces per step."""
     hops = 2 * (count - 1) * count * laps
     return hops + 2 * (count - 1) * served * (hops // max(count - served, 1))
 
 
-def window(count: int, served: int) -> Longs:
-    """The seats where the first step's reductions end, apart from each other evenly; later ones are turned by one each.
+def reduction_seats(count: int, served: int) -> Longs:
+    """Return the seats where the first step's reductions end, evenly spaced; later steps are rotated by one each.
 
-    >>> window(8, 3).tolist()
+    >>> reduction_seats(8, 3).tolist()
     [0, 2, 5]
     """
     return np.arange(served) * count // served
 
 
-def around(count: int, served: Longs, laps: int) -> tuple[Longs, Longs, Longs, Longs]:
-    """When every hop is made, from which seat, of which piece, and the how manieth of its 2 (P-1): a seat that
-    multicasts rests, all others pass on what is farthest behind of what they have. Of equal pieces the lowest.
+def ring_hops(count: int, served: Longs, laps: int) -> tuple[Longs, Longs, Longs, Longs]:
+    """Return step, seat, piece and hop number (0 to 2 (P-1) - 1) of every hop of the ring.
 
-    >>> step, seat, piece, hop = around(3, window(3, 1), 1)
+    A seat that multicasts pauses; all others forward the piece that is farthest behind (ties: the lowest).
+
+    >>> step, seat, piece, hop = ring_hops(3, reduction_seats(3, 1), 1)
     >>> list(zip(step.tolist(), seat.tolist(), piece.tolist(), hop.tolist(), strict=True))[:4]
     [(0, 0, 0, 0), (0, 1, 1, 0), (1, 1, 0, 1), (1, 2, 2, 0)]
     """

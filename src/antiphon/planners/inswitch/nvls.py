@@ -1,8 +1,14 @@
-"""Every rank's part reduced in the switch on its way to that rank, and multicast from there: what NCCL calls NVLS.
+"""Reduce every rank's share in the switch on its way to that rank, and multicast it from there (NVIDIA's NVLS).
 
-On P ranks that one switch joins, allreduce loads every link with nbytes each way, and with 1/P of nbytes more where
-what a rank has itself crosses the switch, too: (P+1)/P instead of the 2(P-1)/P that it takes without the switch's help.
-Several switches that are joined to a tree do the same.
+With multimem instructions a GPU reads the sum of all ranks' values through the switch, and writes one value to all. On
+P ranks at one switch each rank therefore sends nbytes up and receives nbytes, and 1/P of nbytes more where a rank's own
+data cross the switch, too: (P+1)/P per link instead of the 2(P-1)/P of a ring. Several switches that are joined to a
+tree do the same; several equivalent trees share the data.
+
+Where a switch serves only r joints at once, the shares take turns (`schedule_turns`), or plain transfers use the links
+that joints leave idle (beside.py).
+
+Example: P = 8: 9/8 of nbytes per link, a ring needs 14/8.
 """
 
 from __future__ import annotations
@@ -19,9 +25,9 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
-from antiphon.planners.inswitch.beside import mixed, mixture_rows
+from antiphon.planners.inswitch.beside import mixture_rows, plan_mixture
 from antiphon.planners.inswitch.sheet import Sheet
-from antiphon.planners.inswitch.tree import SwitchTree, served, switch_trees
+from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
 DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)
@@ -31,24 +37,26 @@ REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allg
 
 
 def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = None) -> Iterator[Schedule]:
-    """Yields one schedule of 2 P (P-1) transfers, in one and two steps (reduce and broadcast P-1 per root); allreduce,
-    where `pieces` is left out, in several numbers of pieces. Where switches serve few joints at once, the parts take
-    turns; or (`beside`; both, where that is left out) what the joints leave idle is used by plain transfers."""
+    """Yield one schedule of 2 P (P-1) transfers in one or two steps (reduce and broadcast: P-1 per root).
+
+    Allreduce without `pieces`: several numbers of pieces. Where switches serve few joints at once, the shares take
+    turns; with `beside` plain transfers use what the joints leave idle (default: both variants).
+    """
     topology, collective = request.topology, request.collective
-    trees, room = served(topology, trees_for("nvls", topology, collective))
+    trees, room = usable_trees(topology, trees_for("nvls", topology, collective))
     beside = None if beside is None else parse_yes(beside, "option beside")
     if beside is not False:
-        yield from _mixtures(topology, collective, (trees, room), pieces, required=beside is True)
+        yield from _yield_mixtures(topology, collective, (trees, room), pieces, required=beside is True)
     if beside:
         return
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_more_than_fits("nvls", topology, collective, 2 * transfers)
-    for depth in depths(pieces, collective.kind == "allreduce" and room != 1):
-        schedule = lay(collective, trees, room, depth)
+    for depth in piece_counts(pieces, collective.kind == "allreduce" and room != 1):
+        schedule = plan_shares(collective, trees, room, depth)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": depth}})
 
 
-def _mixtures(
+def _yield_mixtures(
     topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
     """Yield allreduces with plain transfers beside the joints, where the joints leave links idle."""
@@ -56,7 +64,8 @@ def _mixtures(
     count = len(collective.members)
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
     if not (
-        eligible and any(topology.ability(node).own for tree in trees for node in tree.branching(topology).tolist())
+        eligible
+        and any(topology.ability(node).own for tree in trees for node in tree.branching_switches(topology).tolist())
     ):
         if required:
             raise Unsupported(
@@ -65,16 +74,16 @@ def _mixtures(
                 f"it serves from 2 to {2 * count - 1} joints at once (at_once); leave option beside out"
             )
         return
-    for laps in LAPS if pieces is None else depths(pieces, True):
+    for laps in LAPS if pieces is None else piece_counts(pieces, True):
         rows = len(trees) * mixture_rows(count, room // 2, laps)
         if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
             return
         refuse_more_than_fits("nvls", topology, collective, rows)
-        schedule = mixed(collective, trees, room, laps)
+        schedule = plan_mixture(collective, trees, room, laps)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 
 
-def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
+def piece_counts(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
     """Return the numbers of pieces to try: the user's, or several where that pays."""
     if pieces is None:
         return DEPTHS if pipelined else (1,)
@@ -104,10 +113,10 @@ def ends_of(collective: Collective) -> Longs:
     return np.searchsorted(members, collective.roots) if collective.roots else np.arange(len(members))
 
 
-def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
+def plan_shares(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
     """Plan every rank's share as a reduction, a multicast, or both; a fraction of it on every tree."""
     ends, sheet = ends_of(collective), Sheet()
-    begin, multicast_at = turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
+    begin, multicast_at = schedule_turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
         which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
         end = ends[which]
@@ -115,14 +124,14 @@ def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int)
         other += other >= end
         chunk = number * len(ends) + which
         if collective.kind in REDUCES:
-            sheet.lay(tree, begin[which], chunk, other, end, REDUCE, which)
+            sheet.add_rows(tree, begin[which], chunk, other, end, REDUCE, which)
         if collective.kind in SPREADS:
-            sheet.lay(tree, multicast_at[which], chunk, end, other, COPY, which)
+            sheet.add_rows(tree, multicast_at[which], chunk, end, other, COPY, which)
     shares = len(trees) * len(ends) // collective.blocks
-    return replace(sheet.schedule(collective, cut(collective, shares)), pieces=pieces)
+    return replace(sheet.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 
 
-def turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
+def schedule_turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
     """Return when each share is reduced, and when multicast, with at most `room` joints at once.
 
     With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than

@@ -1,10 +1,14 @@
-"""Boxes: every part is reduced within each box to one of its ranks, combined among the boxes, and spread within them.
+"""Boxes: reduce every part within each box to one of its ranks, combine among the boxes, and spread within them.
 
-What is done within the boxes and among them are other planners' schedules: a reducescatter and an allgather by `nvls`
-(or around a ring, where that is faster, as the box's switch cannot), between them an allreduce of every part among the
-ranks that have it, by `sharp`, by two trees or around a ring. With NVLS in the box and trees among them it is what NCCL
-calls NVLSTree. On boxes of m ranks that each have a card, every card carries 1/m of nbytes, or 2 (B-1)/B of that with
-rings of B boxes.
+Within the boxes: a reducescatter and an allgather by `nvls` (or a ring, where the box's switch cannot). Between them:
+an allreduce of every part among the ranks that hold it, by `sharp`, two binary trees or a ring. NVLS within and trees
+between is what NCCL calls NVLSTree.
+
+On B boxes of m ranks with a network card each, every card carries 1/m of nbytes with SHARP, or 2 (B-1)/B of that with
+rings.
+
+Example: 2 boxes of 8 GPUs: each GPU ends the reducescatter with 1/8 of the box's sum, exchanges it with its peer in the
+other box, and the allgather spreads it.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import split
 from antiphon.errors import Unsupported, unknown
 from antiphon.planners.classic.double_binary_tree import double_binary_tree
-from antiphon.planners.inswitch.nvls import depths, nvls
+from antiphon.planners.inswitch.nvls import nvls, piece_counts
 from antiphon.planners.inswitch.sharp import sharp
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
@@ -71,7 +75,7 @@ def nvls_tree(
         alone = any(
             _at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather)
         )  # in a box one thing after the other
-        for depth in depths(pieces, not alone):
+        for depth in piece_counts(pieces, not alone):
             schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
@@ -136,14 +140,14 @@ def _stack_levels(
     wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), cuts)
     sheet = Sheet()
     for schedule in inner:
-        sheet.take(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
+        sheet.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         at = _places(lane, cuts) + number * cuts
-        sheet.take(lane, at, first + wait[at])
+        sheet.add_schedule(lane, at, first + wait[at])
     for schedule in gather:
         at = _places(schedule, cuts)
-        sheet.take(schedule, at, first + last + wait[at])
-    return replace(sheet.schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
+        sheet.add_schedule(schedule, at, first + last + wait[at])
+    return replace(sheet.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
 
 
 def _parts(schedule: Schedule) -> int:

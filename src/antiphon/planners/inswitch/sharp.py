@@ -1,7 +1,8 @@
-"""Combined on the way through the fabric and sent on from there, without touching a rank: what InfiniBand calls SHARP
-(Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol").
+"""Combine data on the way through the fabric and send the result on from there, without touching a rank (SHARP).
 
-An allreduce is one joint of all ranks, in one step, whatever their number: every link carries nbytes once each way.
+Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol". Switches reduce what comes from below and pass it up;
+the top multicasts the result. An allreduce is one joint of all ranks in one step, whatever their number: every link
+carries nbytes once each way, half of a ring's traffic, at the latency of one traversal of the tree.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy as np
 
 from antiphon.core.request import Request
 from antiphon.core.schedule import REDUCE, Schedule, cut
-from antiphon.planners.inswitch.nvls import ends_of, lay, trees_for
+from antiphon.planners.inswitch.nvls import ends_of, plan_shares, trees_for
 from antiphon.planners.inswitch.sheet import Sheet
-from antiphon.planners.inswitch.tree import served
+from antiphon.planners.inswitch.tree import usable_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
 
@@ -23,17 +24,17 @@ def sharp(request: Request) -> Iterator[Schedule]:
     """Yields one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
     topology, collective = request.topology, request.collective
     is_allreduce = collective.kind == "allreduce"
-    trees, room = served(topology, trees_for("sharp", topology, collective, through=is_allreduce))
+    trees, room = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))
     members = len(collective.members)
     ends = members if is_allreduce else len(ends_of(collective))
     refuse_more_than_fits("sharp", topology, collective, len(trees) * ends * members)
     if not is_allreduce:
-        schedule = lay(collective, trees, room, 1)
+        schedule = plan_shares(collective, trees, room, 1)
     else:
         src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]
         sheet, nothing = Sheet(), np.zeros(len(src), np.int64)
         for number, tree in enumerate(trees):
-            sheet.lay(tree, nothing, nothing + number, src, dst, REDUCE, nothing)
-        schedule = sheet.schedule(collective, cut(collective, len(trees)))
+            sheet.add_rows(tree, nothing, nothing + number, src, dst, REDUCE, nothing)
+        schedule = sheet.to_schedule(collective, cut(collective, len(trees)))
     yield replace(schedule, provenance={"planner": "sharp", "options": {}})

@@ -24,29 +24,29 @@ class Sheet:
     table: Routes = NO_ROUTES
     joints: int = 0
 
-    def lay(
+    def add_rows(
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
         """Add rows between ranks of the tree, given by position."""
         rank_count = len(tree.node)
         pairs, which = dense(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
-        self._add(
-            tree.paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
+        self._append(
+            tree.find_paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
             np.broadcast_to(np.asarray(op, np.uint8), len(step)), which, joint,
         )  # fmt: skip
 
-    def take(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
+    def add_schedule(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
         """Add the rows of a schedule: its chunk c becomes chunk[c], later[c] steps later."""
         none = np.full(schedule.transfers, -1, np.int64)
         route = none if schedule.route is None else schedule.route.astype(np.int64)
         joint = none if schedule.joint is None else schedule.joint.astype(np.int64)
-        self._add(
+        self._append(
             schedule.routes, schedule.step + later[schedule.chunk], chunk[schedule.chunk],
             schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op, route, joint,
         )  # fmt: skip
 
-    def _add(
+    def _append(
         self, table: Routes, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: NDArray[np.uint8], route: Longs,
         joint: Longs,
     ) -> None:  # fmt: skip
@@ -56,14 +56,14 @@ class Sheet:
         self.table = self.table.join(table)
         self.joints = max(self.joints, int(joint.max(initial=-1)) + 1)
 
-    def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+    def to_schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
         """Return the schedule of all rows, in the order in which they were added.
 
         >>> from antiphon.core.example import star
         >>> sheet, schedule, none = Sheet(), star(), np.array([0])
-        >>> sheet.take(schedule, none, none)
-        >>> sheet.take(schedule, none, none + 2)  # its rows again, two steps later
-        >>> twice = sheet.schedule(schedule.collective, schedule.chunks)
+        >>> sheet.add_schedule(schedule, none, none)
+        >>> sheet.add_schedule(schedule, none, none + 2)  # its rows again, two steps later
+        >>> twice = sheet.to_schedule(schedule.collective, schedule.chunks)
         >>> twice.step.tolist(), twice.src.tolist(), twice.dst.tolist()
         ([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 0, 1, 2, 0, 0], [0, 0, 1, 2, 0, 0, 1, 2])
         """

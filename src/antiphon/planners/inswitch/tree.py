@@ -1,7 +1,11 @@
 """Trees of switches that join ranks: the routes of joints.
 
-A tree has its ranks as leaves, and each of its links leads both ways; so the paths between its ranks, through the
-lowest switch that is above both, are a tree for whatever ranks send and receive.
+A tree has its ranks as leaves, and each of its links leads both ways. So the paths between its ranks, through the
+lowest common switch, form a tree for any set of senders and receivers, and the switch can combine or copy where they
+meet.
+
+`switch_trees` runs a shortest-path search from every switch as the hub, keeps trees whose branching switches have the
+required abilities, and returns the best: fewest foreign ranks within reach, then widest, then lowest.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ MOST_TREES = 8  # side by side, each for its part of the data
 
 @dataclass(frozen=True, eq=False)
 class SwitchTree:
-    """Row i is of the i-th rank: `node[i]` are the nodes from the hub down to it, `down[i, j]` is the link from the
-    j-th to the next, `up[i, j]` the one back; -1 beyond the rank."""
+    """Row i describes the i-th rank: `node[i]` are the nodes from the hub down to it; `down[i, j]` is the link from
+    the j-th to the next, `up[i, j]` the one back; -1 beyond the rank.
+    """
 
     node: NDArray[np.int64]
     up: NDArray[np.int64]
@@ -40,9 +45,10 @@ class SwitchTree:
     def links(self) -> Longs:
         return distinct(np.concatenate([side[side >= 0] for side in (self.up, self.down)]))
 
-    def paths(self, src: Longs, dst: Longs) -> Routes:
+    def find_paths(self, src: Longs, dst: Longs) -> Routes:
         """Return a path through the tree from every rank of `src` to that of `dst`, both given by position."""
         levels = self.up.shape[1]
+        # number of common ancestors, as the length of the common prefix
         apart = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]  # nodes above both
         level = np.arange(levels)[None, :]
         below = level >= apart - 1
@@ -52,17 +58,17 @@ class SwitchTree:
         ptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
         return Routes(ptr, links[on_path].astype(np.int32))
 
-    def branching(self, topology: Topology) -> Longs:
-        """The switches at which at least three of its links meet: there data is combined or multicast."""
+    def branching_switches(self, topology: Topology) -> Longs:
+        """Return the switches at which at least three of its links meet: there data are combined or multicast."""
         met = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
         return np.flatnonzero(met >= 3)
 
-    def width(self, topology: Topology) -> Fraction:
+    def narrowest_bandwidth(self, topology: Topology) -> Fraction:
         return min(topology.types[kind].bandwidth for kind in np.unique(topology.link_type[self.links]).tolist())
 
-    def room(self, topology: Topology) -> int:
+    def joint_limit(self, topology: Topology) -> int:
         """The number of joints its switches serve at once; 0 where none states a limit."""
-        stated = (topology.ability(node).at_once for node in self.branching(topology).tolist())
+        stated = (topology.ability(node).at_once for node in self.branching_switches(topology).tolist())
         return min((count for count in stated if count), default=0)
 
 
@@ -76,7 +82,7 @@ def switch_trees(
         tree = _build_tree(topology, members, before, distance)
         if _is_able(topology, tree, multicast or through, reduce or through, through):
             reached = int((distance[: topology.ranks] > 0).sum())
-            trees.append(((-reached, tree.width(topology), -tree.up.shape[1]), tree))
+            trees.append(((-reached, tree.narrowest_bandwidth(topology), -tree.up.shape[1]), tree))
     best = max((worth for worth, _ in trees), default=None)
     distinct_trees: dict[bytes, SwitchTree] = {}
     for worth, tree in trees:
@@ -85,17 +91,19 @@ def switch_trees(
     return list(distinct_trees.values())[:MOST_TREES]
 
 
-def served(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
+def usable_trees(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
     """Return the trees that can be used at once, and how many joints each may serve at a time (0: no limit)."""
-    room = min((count for tree in trees if (count := tree.room(topology))), default=0)
+    room = min((count for tree in trees if (count := tree.joint_limit(topology))), default=0)
     if room < len(trees):
         return (trees[:1], room) if room else (trees, 0)
     return trees, room // len(trees)
 
 
 def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
-    """From switches that reach all of these ranks and back: the node before every node on the way, and its distance;
-    those whose farthest rank is nearest first."""
+    """Return, for switches that reach all of these ranks and back, predecessor and distance of every node.
+
+    Those whose farthest rank is nearest come first.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -134,7 +142,7 @@ def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: L
 
 
 def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
-    """The widest link of each pair, of equals the first."""
+    """Return the widest link of each pair, the first of equals."""
     distinct_widths = sorted({kind.bandwidth for kind in topology.types}, reverse=True)
     width = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
     key = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
@@ -145,7 +153,7 @@ def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
 
 
 def _is_able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:
-    for node in tree.branching(topology).tolist():
+    for node in tree.branching_switches(topology).tolist():
         ability = topology.ability(node)
         if (multicast and not ability.multicast) or (reduce and not ability.reduce):
             return False

@@ -1,1 +1,4 @@
-"""Mixed-radix algorithms: k-ring and recursive multiplying."""
+"""Mixed-radix algorithms: k-ring and recursive multiplying ("parameterized collectives").
+
+`kring` with `lanes`; `recmult` and `permrecmult` with `mixed` (arithmetic of mixed-radix numbers and the rounds).
+"""

@@ -1,7 +1,16 @@
 """k-ring: rings among groups of k ranks, then rings within them (parameterized collectives, section III.A).
 
-P/k - 1 rounds between groups and P - P/k within: P - 1 together, as many as a ring has, but only P/k - 1 of them wait
-for the slow links between groups. A group is a host unless told otherwise; groups may differ in size.
+A plain ring of P ranks takes P - 1 rounds, and if it spans hosts, each round waits for the slow link between hosts.
+With groups of k ranks:
+
+    P/k - 1 rounds between groups: k rings in parallel ("lanes"), rank i of each group in ring i
+    P - P/k rounds within groups: each group passes the blocks it received around its own ring
+
+P - 1 together, as before, but only P/k - 1 of them use the slow links. By default a group is a host; groups may differ
+in size (`lanes`).
+
+Example: P = 4, groups {0, 1} and {2, 3}. Round 1: 0 <-> 2 and 1 <-> 3 exchange blocks. Then within groups: 0 and 1
+exchange their own blocks, then those of 2 and 3.
 """
 
 from __future__ import annotations
@@ -15,7 +24,15 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
-from antiphon.planners.radix.lanes import Sizes, by_places, given_sizes, lane_chains, lane_rounds, seats_by_place, text
+from antiphon.planners.radix.lanes import (
+    Sizes,
+    format_sizes,
+    given_sizes,
+    groups_by_place,
+    lane_chains,
+    lane_rounds,
+    seats_by_place,
+)
 from antiphon.planners.radix.mixed import given_k
 from antiphon.planners.shared.rows import (
     Order,
@@ -53,13 +70,13 @@ def kring(
     refuse_more_than_fits("kring", topology, collective, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
-    schedule = _plan(collective, seating, sizes, overlap)
+    schedule = _plan_collective(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)
     options = {
-        "k": None if k is None else min(k, ranks), "groups": text(sizes) if k is None else None,
+        "k": None if k is None else min(k, ranks), "groups": format_sizes(sizes) if k is None else None,
         "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
     }  # fmt: skip
-    yield finish_schedule(schedule, topology, collective, "kring", options, depth, {"groups": text(sizes)})
+    yield finish_schedule(schedule, topology, collective, "kring", options, depth, {"groups": format_sizes(sizes)})
 
 
 def _choose_groups(
@@ -67,7 +84,7 @@ def _choose_groups(
 ) -> tuple[list[int], list[int]]:
     """The order of ranks in which groups are runs, and the sizes of these."""
     if k is None and groups is None:
-        return by_places(topology, collective, order)
+        return groups_by_place(topology, collective, order)
     if k is not None and groups is not None:
         raise Invalid("options k and groups: give one of them, k for groups of one size or groups for any")
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
@@ -78,15 +95,16 @@ def _choose_groups(
     return seating, [each] * full + [rest] * (rest > 0)
 
 
-def _plan(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:
+def _plan_collective(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
         return lane_rounds(collective, Seats.in_order(collective, seating), sizes, overlap)
     if kind == "broadcast":
         return per_root(collective, lambda single: lane_chains(single, Seats.in_order(single, seating), sizes))
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan(single, seating, sizes, overlap))
+        return plan_backwards(collective, lambda single: _plan_collective(single, seating, sizes, overlap))
     first, second = (
-        _plan(collective_among(collective, half), seating, sizes, overlap) for half in ("reducescatter", "allgather")
+        _plan_collective(collective_among(collective, half), seating, sizes, overlap)
+        for half in ("reducescatter", "allgather")
     )
     return compose(first, second)

@@ -1,7 +1,9 @@
 """Lanes through groups of ranks of any sizes: who represents a lane in a group, and the rounds of k-ring.
 
-Lane j of a group of s is represented by its member j mod s, and the block of member i belongs to lane i. Where groups
-are equally large every member is one lane.
+Lane j of a group of s ranks is represented by its member j mod s, and the block of member i belongs to lane i. Where
+all groups have the same size every member is one lane; in a smaller group a member serves several lanes.
+
+Example: groups of 3 and 2. Lanes 0, 1, 2 go through members 0, 1, 2 of the first and members 0, 1, 0 of the second.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Sizes = str | int | Sequence[int]
 
 
 def given_sizes(groups: Sizes, ranks: int) -> list[int]:
-    """The option `groups`: "4+4+2" or "2*4+2" or a list, the sizes of groups of consecutive seats."""
+    """Parse the option `groups`: "4+4+2" or "2*4+2" or a list, the sizes of groups of consecutive seats."""
     words = str(groups).split("+") if isinstance(groups, str | int) else list(groups)
     sizes: list[int] = []
     for word in words:
@@ -38,20 +40,20 @@ def given_sizes(groups: Sizes, ranks: int) -> list[int]:
     return sizes
 
 
-def text(sizes: Iterable[int]) -> str:
+def format_sizes(sizes: Iterable[int]) -> str:
     """Format sizes as the option takes them."""
     runs = [(size, len(list(same))) for size, same in groupby(sizes)]
     return "+".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)
 
 
-def by_places(topology: Topology, collective: Collective, order: Order) -> tuple[list[int], list[int]]:
-    """The ranks in an order in which hosts are runs (or as told), and how many ranks these runs have.
+def groups_by_place(topology: Topology, collective: Collective, order: Order) -> tuple[list[int], list[int]]:
+    """Return the ranks with hosts contiguous (or in the requested order), and the sizes of these groups.
 
-    Of a single host the parts that its places show, and where they show none the divisor of P nearest its square root.
+    Within a single host: the groups that its places show, else the divisor of P nearest its square root.
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
-    >>> by_places(hosts, Collective("allgather", 5), None)
+    >>> groups_by_place(hosts, Collective("allgather", 5), None)
     ([0, 2, 1, 3, 4], [2, 3])
     """
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
@@ -60,7 +62,7 @@ def by_places(topology: Topology, collective: Collective, order: Order) -> tuple
     while len(groups) == 1 and depth <= deepest:
         groups, depth = groups_at(topology, seating, depth), depth + 1
     if not 1 < len(groups) < len(seating):
-        k = near_root(len(seating))
+        k = divisor_near_root(len(seating))
         return seating, [k] * (len(seating) // k)
     number = {rank: i for i, group in enumerate(groups) for rank in group}
     return seating, [len(list(run)) for _, run in groupby(seating, key=number.__getitem__)]
@@ -71,16 +73,17 @@ def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
     return placed_groups(topology, collective.members)[1]
 
 
-def near_root(ranks: int) -> int:
-    """The divisor nearest the square root, by ratio, of two the greater; a prime has none between, and is one group."""
+def divisor_near_root(ranks: int) -> int:
+    """Return the divisor nearest the square root by ratio, the larger of two; a prime is one group."""
     divisors = [d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0]
     return ranks // divisors[-1]
 
 
 def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], overlap: bool) -> Schedule:
-    """Allgather. Between groups every lane is a ring; within them one group's blocks after the other go round, the
-    group's own first, then as they came in. With `overlap` a round between groups shares the step with the first round
-    of the blocks that came before. P(P-1) rows, a block each.
+    """Plan an allgather: rings between groups, then rings within them; P(P-1) rows, a block each.
+
+    Within a group, one group's blocks after the other go around, its own first, then in order of arrival. With
+    `overlap` a round between groups shares the step with the first round of the blocks that came before.
 
     Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
 
@@ -98,12 +101,14 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     step, chunk, src, dst = (np.empty(rows, np.int32) for _ in range(4))
     turns = longest - 1  # rounds within a group
     gap = max(turns, 1) if overlap else 1  # steps between two rounds between groups
+    # rounds between groups: a block stays in its lane and moves on by one group per round
     hop = np.arange(groups - 1)[:, None]
     seat = [start[g] + lane % size[g] for g in ((owner + hop) % groups, (owner + hop + 1) % groups)]
     low = hop.size * ranks
     for column, values in ((step, hop * gap), (chunk, block), (src, rank[seat[0]]), (dst, rank[seat[1]])):
         column[:low].reshape(-1, ranks)[...] = values
     begin = (0 if overlap else groups - 1) + turns * ((np.arange(groups)[:, None] - owner) % groups)
+    # rounds within each group: blocks of a lane start at the lane's representative
     for group in range(groups):
         first, length = int(start[group]), int(size[group])
         turn = np.arange(length - 1)[:, None]
@@ -136,7 +141,7 @@ def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> S
     columns: list[tuple[Longs, Longs, Longs]] = [(np.arange(groups - 1), leader[:-1], leader[1:])]
     for place, group in enumerate(turn.tolist()):
         hop = np.arange(int(size[group]) - 1)
-        # the last leader has nobody to pass on to: its group goes on in the very next step
+        # the last leader sends to no further group, so its own group continues in the next step
         begin = min(place + 1, groups - 1)
         along = start[group] + (member[place] + np.arange(int(size[group]))) % size[group]
         columns.append((begin + hop, along[:-1], along[1:]))

@@ -1,5 +1,15 @@
-"""Ranks numbered in mixed radix: how a number of ranks is taken apart, who stands for whom where it cannot be, and
-the rounds in which all partners of one digit exchange all they have (parameterized collectives, section III.B).
+"""Ranks numbered in mixed radix (parameterized collectives, section III.B): the arithmetic that recmult, permrecmult,
+halving-doubling and recursive doubling share.
+
+A number of ranks is written as radices r_0 * r_1 * ...; each rank has a digit per round, and in round i all ranks that
+differ only in digit i exchange. `distances` says how far apart these partners are: near first (1, r_0, r_0 r_1, ...) or
+far first. If the ranks are more than the product, some fold: `core_of` assigns every extra rank a partner.
+
+`gather_rounds` builds the rows of all rounds as NumPy broadcasts; `allgather_rounds`, `allreduce_whole` and
+`allreduce_in_parts` make schedules of them.
+
+Example: 12 = 3 * 4, near first: rank 7 has digits 1 and 2 (7 = 1 + 3 * 2). Round 0: with 6 and 8; round 1: with 1, 4,
+10.
 """
 
 from __future__ import annotations
@@ -24,7 +34,7 @@ Radix = str | int | Sequence[int]
 
 @dataclass(frozen=True)
 class Radices:
-    """The radix of every round, in the order of rounds; `ranks` may be more than their product: the rest folds."""
+    """The radix of every round, in order; `ranks` may exceed their product, then the rest folds."""
 
     rounds: tuple[int, ...]
     ranks: int
@@ -34,7 +44,7 @@ class Radices:
         return math.prod(self.rounds)
 
     def distances(self, far: bool) -> list[int]:
-        """How far apart the partners of every round are: 1 first and growing, or the farthest first."""
+        """Return how far apart the partners of every round are: 1 first and growing, or the farthest first."""
         products = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
         return [self.size // d for d in products[1:]] if far else products[:-1]
 
@@ -49,28 +59,28 @@ def given_k(k: int | None, ranks: int, minimum: int, default: int = DEFAULT_K) -
     return min(default if k is None else k, ranks)
 
 
-def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
+def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
     """Return the radices: as given, else by k: powers of k, else the fewest factors of the number of ranks, none above
     k, else (or with `fold`) the greatest power of k that fits."""
     if radices is not None:
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
-        return Radices(_given(radices, ranks), ranks)
+        return Radices(_parse_radices(radices, ranks), ranks)
     limit = given_k(k, ranks, 2)
     factors = None if fold else factors_up_to(ranks, limit)
     return Radices(factors or (limit,) * power_below(ranks, limit), ranks)
 
 
-def doubling(ranks: int) -> Radices:
+def doubling_radices(ranks: int) -> Radices:
     """Return the radices of recursive doubling: 2, as often as the ranks allow.
 
-    >>> doubling(11)
+    >>> doubling_radices(11)
     Radices(rounds=(2, 2, 2), ranks=11)
     """
     return Radices((2,) * power_below(ranks, 2), ranks)
 
 
-def _given(radices: Radix, ranks: int) -> tuple[int, ...]:
+def _parse_radices(radices: Radix, ranks: int) -> tuple[int, ...]:
     try:
         fans = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
     except (TypeError, ValueError):
@@ -153,9 +163,9 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """Core number c sits at `seat[c]` and speaks for the seats from `first[c]` on, `count[c]` of them, itself the last.
+    """Core c sits at `seat[c]` and represents the `count[c]` seats from `first[c]` on, itself the last.
 
-    Seat `extra[i]` is spoken for by seat `partner[i]`.
+    Seat `extra[i]` is represented by seat `partner[i]`.
     """
 
     seat: Longs
@@ -166,10 +176,9 @@ class Core:
 
 
 def core_of(ranks: int, size: int) -> Core:
-    """The seats dealt out over `size` cores, neighbours together, as evenly as can be: few then hand theirs to one.
-    O(ranks).
+    """Assign the seats to `size` cores, neighbours together and as evenly as possible. O(ranks).
 
-    Five seats over four cores: seat 0 hands its part to seat 1, which is core 0.
+    Five seats over four cores: seat 0 gives its part to seat 1, which is core 0.
 
     >>> core = core_of(5, 4)
     >>> [c.tolist() for c in (core.seat, core.first, core.count, core.extra, core.partner)]
@@ -183,7 +192,7 @@ def core_of(ranks: int, size: int) -> Core:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """At `step` the item goes from one to the other."""
+    """Transfers: in `step`, `item` goes from `src` to `dst`."""
 
     step: Ints
     item: Ints
@@ -192,12 +201,12 @@ class Rows:
 
 
 def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
-    """All cores exchange all they have, a digit per round: core c is told as node[c], what it begins with as item[c].
+    """Let all cores exchange all they have, a digit per round. Core c is called node[c], its initial data item[c].
 
-    One row per core and item but its own, the rows of a message side by side; every column is written once, as a
-    broadcast of small tables. O(cores^2).
+    One row per core and foreign item, the rows of a message adjacent; every column is written once, as a broadcast of
+    small tables. O(cores^2).
 
-    Two rounds among four: with the neighbour, then with who is two away.
+    Two rounds among four: with the neighbour, then with the one two away.
 
     >>> names = np.arange(4, dtype=np.int32)
     >>> rows = gather_rounds(Radices((2, 2), 4), False, names, names)
@@ -210,6 +219,7 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     rows = size * (size - 1)
     step, items, src, dst = (np.empty(rows, np.int32) for _ in range(4))
     cores, low = np.arange(size), 0
+    # invariant: before a round, core c has the items base[c] + offsets (all combinations of the digits done so far)
     base, offsets = cores.copy(), np.zeros(1, np.int64)
     for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
         digit = cores // distance % radix
@@ -226,12 +236,12 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     return Rows(step, items, src, dst)
 
 
-def allgather(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """A round per radix. Those who fold hand in theirs first and are told all the rest last: two more steps. O(P^2).
+def allgather_rounds(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """Plan an allgather, a round per radix. Folded ranks send their data first and receive the rest last. O(P^2).
 
     Among three, two cores (ranks 1 and 2); rank 0 folds into 1:
 
-    >>> schedule = allgather(Collective("allgather", 3), None, Radices((2,), 3), False)
+    >>> schedule = allgather_rounds(Collective("allgather", 3), None, Radices((2,), 3), False)
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst))))
     [(0, 0, 0, 1), (1, 0, 1, 2), (1, 1, 1, 2), (1, 2, 2, 1), (2, 1, 1, 0), (2, 2, 1, 0)]
     """
@@ -244,7 +254,7 @@ def allgather(collective: Collective, order: Order, radices: Radices, far: bool)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
     times = core.count[moves.item]
-    rest_to, rest = others(core, len(seats))
+    rest_to, rest = other_seats(core, len(seats))
     after = np.full(len(rest), len(radices.rounds) + 1, np.int64)
     step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, times) + 1).astype(np.int64), after]
     item = [core.extra, ranges(core.first[moves.item], times), rest]
@@ -254,10 +264,10 @@ def allgather(collective: Collective, order: Order, radices: Radices, far: bool)
     return rows_to_schedule(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
 
 
-def others(core: Core, ranks: int) -> tuple[Longs, Longs]:
-    """Every extra seat, and every seat but itself: what it is told in the end. O(extra * ranks).
+def other_seats(core: Core, ranks: int) -> tuple[Longs, Longs]:
+    """Return every pair of an extra seat and another seat: what it receives in the end. O(extra * ranks).
 
-    >>> others(core_of(3, 2), 3)
+    >>> other_seats(core_of(3, 2), 3)
     (array([0, 0]), array([1, 2]))
     """
     other = np.arange(ranks - 1)[None, :]
@@ -265,10 +275,10 @@ def others(core: Core, ranks: int) -> tuple[Longs, Longs]:
     return np.repeat(core.extra, ranks - 1), rest
 
 
-def whole_vectors(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """Allreduce: all partners of a round send each other the whole vector, and everyone adds up k. O(P k) a round.
+def allreduce_whole(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """Plan an allreduce where all partners of a round send each other the whole vector and add up k. O(P k) per round.
 
-    >>> schedule = whole_vectors(Collective("allreduce", 4), None, Radices((2, 2), 4), False)
+    >>> schedule = allreduce_whole(Collective("allreduce", 4), None, Radices((2, 2), 4), False)
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.src, schedule.dst))))
     [(0, 0, 1), (0, 1, 0), (0, 2, 3), (0, 3, 2), (1, 0, 2), (1, 1, 3), (1, 2, 0), (1, 3, 1)]
     """
@@ -288,10 +298,11 @@ def whole_vectors(collective: Collective, order: Order, radices: Radices, far: b
     return fold_extra_ranks(collective, core_rows, seats.rank[core.extra], seats.rank[core.partner])
 
 
-def reversal(radices: Radices) -> Longs:
-    """Per core its place when all buffers are filled in one order: the digit of the first round counts least. O(cores).
+def digit_reversal(radices: Radices) -> Longs:
+    """Return each core's place when all buffers are filled in one order: the first round's digit counts least.
+    O(cores).
 
-    >>> reversal(Radices((2, 2), 4))
+    >>> digit_reversal(Radices((2, 2), 4))
     array([0, 2, 1, 3])
     """
     cores, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
@@ -301,16 +312,15 @@ def reversal(radices: Radices) -> Longs:
     return place
 
 
-def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """Allreduce of large vectors: a reducescatter among the cores, then their allgather; those who fold take part
-    with the whole vector, before and after.
+def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """Plan an allreduce of large vectors: a reducescatter among the cores, then their allgather. O(cores^2).
 
-    Who ends with which part in between is free to choose: they are dealt out so that every message is a run of the
-    vector, and nothing is permuted. O(cores^2).
+    Folded ranks take part with the whole vector, before and after. Who owns which part in between is free: parts are
+    assigned such that every message is contiguous in the vector, and nothing is permuted.
 
     Two ranks: each adds up a half, then they exchange.
 
-    >>> schedule = in_parts(Collective("allreduce", 2), None, Radices((2,), 2), False)
+    >>> schedule = allreduce_in_parts(Collective("allreduce", 2), None, Radices((2,), 2), False)
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op))))
     [(0, 0, 1, 0, 1), (0, 1, 0, 1, 1), (1, 0, 0, 1, 0), (1, 1, 1, 0, 0)]
     """
@@ -318,15 +328,15 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat].tolist()
     among = Collective("allgather", collective.ranks, tuple(inner))
-    gathered = allgather(among, inner, Radices(radices.rounds, radices.size), far)
+    gathered = allgather_rounds(among, inner, Radices(radices.rounds, radices.size), far)
     exchange = _deal_parts(
-        compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size)
+        compose(invert(gathered), gathered), inner, digit_reversal(radices) if far else np.arange(radices.size)
     )
     return fold_extra_ranks(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def _deal_parts(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
-    """Parts of the vector given to others: core c ends with part place[c] after the reducescatter. O(chunks)."""
+    """Reassign the parts of the vector: core c owns part place[c] after the reducescatter. O(chunks)."""
     count = len(inner)
     goal = np.empty(count, np.int64)
     goal[np.argsort(np.argsort(inner))] = place

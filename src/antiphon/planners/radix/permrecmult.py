@@ -1,9 +1,14 @@
-"""Permuted recursive multiplying: recursive multiplying with the farthest partners first, so that the large messages
-of late rounds stay near (parameterized collectives, section III.C).
+"""Permuted recursive multiplying: the farthest partners first (parameterized collectives, section III.C).
 
-What a rank receives then is not in order. The buffer is filled as it arrives, so that every message is one run of
-memory on both sides (Figure 3b), and a permutation at the end puts it in order; `layout` says what lies where. The
-alternatives of the paper's Figure 7 are here as well: an exchange at the beginning, or runs sent one by one.
+In recursive multiplying the messages grow from round to round. With near partners first, the largest messages go the
+farthest, over the slowest links. Here the farthest partners exchange first, while messages are small. The price: blocks
+arrive out of order. The buffer is filled as they arrive, so that every message is contiguous on both sides (Figure 3b),
+and a permutation at the end puts it in order; `layout` says which block lies where.
+
+Example: P = 4, k = 2. Rank 0 exchanges with 2 first, then with 1: its buffer holds blocks 0, 2, 1, 3.
+
+Alternatives of the paper's Figure 7: an exchange at the beginning, so that blocks come out in order (`exchange`,
+`exchange-minimal`), or each contiguous run sent separately (`separate`).
 """
 
 from __future__ import annotations
@@ -26,15 +31,15 @@ from antiphon.planners.radix.lanes import seats_by_place
 from antiphon.planners.radix.mixed import (
     Radices,
     Radix,
-    allgather,
-    chosen,
+    allgather_rounds,
+    allreduce_in_parts,
+    allreduce_whole,
+    choose_radices,
     core_of,
+    digit_reversal,
     gather_rounds,
     given_k,
-    in_parts,
-    reversal,
     rows_needed,
-    whole_vectors,
 )
 from antiphon.planners.shared.rows import (
     Order,
@@ -68,11 +73,11 @@ def permrecmult(
     """
     topology, collective = request.topology, request.collective
     large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
-    _check(collective, by)
-    resolved = chosen(len(collective.members), k, radices, fold)
+    _check_options(collective, by)
+    resolved = choose_radices(len(collective.members), k, radices, fold)
     refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
-    schedule = _plan(collective, seating, resolved, by, large)
+    schedule = _plan_collective(collective, seating, resolved, by, large)
     natural = seating == list(collective.members)
     options = {
         "k": None if radices is not None else given_k(k, resolved.ranks, 2), "radices": radices and str(resolved),
@@ -89,7 +94,7 @@ def permrecmult(
     yield done
 
 
-def _check(collective: Collective, by: str) -> None:
+def _check_options(collective: Collective, by: str) -> None:
     if by not in BY:
         raise unknown("way of option by", by, BY)
     if by != "permute" and collective.kind == "allreduce":
@@ -100,14 +105,14 @@ def _check(collective: Collective, by: str) -> None:
         )
 
 
-def _plan(collective: Collective, order: Sequence[int], radices: Radices, by: str, large: bool) -> Schedule:
+def _plan_collective(collective: Collective, order: Sequence[int], radices: Radices, by: str, large: bool) -> Schedule:
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan(single, order, radices, by, large))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order, radices, by, large))
     if collective.kind == "allreduce":
-        return (in_parts if large else whole_vectors)(collective, list(order), radices, True)
+        return (allreduce_in_parts if large else allreduce_whole)(collective, list(order), radices, True)
     if by in ("exchange", "exchange-minimal"):
         return _plan_exchange(collective, order, radices, by == "exchange-minimal")
-    gathered = allgather(collective, list(order), radices, far=True)
+    gathered = allgather_rounds(collective, list(order), radices, far=True)
     return _separate_runs(gathered) if by == "separate" else gathered
 
 
@@ -115,12 +120,13 @@ def _plan(collective: Collective, order: Sequence[int], radices: Radices, by: st
 
 
 def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs:
-    """The block at each position of this rank's buffer when all has arrived, before the permutation.
+    """Return the block at each position of this rank's buffer when all has arrived, before the permutation. O(P) per
+    round.
 
-    Ranks are numbered as seats of the order, and blocks as those who contribute them. A buffer begins with the rank's
-    own block and those that fold into it, and goes on as messages arrive: of round r those of the partners at 1, 2,
-    ... k - 1 times the distance, each the whole buffer of its sender at that time. `ranks`: with those that
-    fold. In order again: `permute_in_place(buffer, np.argsort(layout(radices, rank)))`. O(P) per round.
+    Ranks are numbered as seats of the order, and blocks as their contributors. A buffer begins with the rank's own
+    block and those folded into it, and continues as messages arrive: in round r those of the partners at 1, 2, ... k -
+    1 times the distance, each the whole buffer of its sender at that time. `ranks`: including those that fold. To
+    restore the order: `permute_in_place(buffer, np.argsort(layout(radices, rank)))`.
 
     >>> [layout((2, 2), rank).tolist() for rank in range(4)]
     [[0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
@@ -139,15 +145,19 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
         away = np.arange(radix)[:, None]
         order = (order + ((digit + away) % radix - digit) * distance).ravel()
     blocks = ranges(core.first[order], core.count[order])
-    ends = np.cumsum(core.count[order]) - 1  # the one who speaks for them comes first, whose number is the last
+    ends = (
+        np.cumsum(core.count[order]) - 1
+    )  # the representative comes first in the buffer; its number is the last of its seats
     begins = ends - core.count[order] + 1
-    blocks = np.where(_marks(begins, total), blocks + np.repeat(core.count[order], core.count[order]) - 1, blocks - 1)
+    blocks = np.where(
+        _mark_positions(begins, total), blocks + np.repeat(core.count[order], core.count[order]) - 1, blocks - 1
+    )
     if rank == core.seat[own_core]:
         return blocks
     return np.concatenate([[rank], blocks[blocks != rank]])
 
 
-def _marks(at: Longs, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _mark_positions(at: Longs, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     marks = np.zeros(length, np.bool_)
     marks[at] = True
     return marks
@@ -165,7 +175,7 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
         away = (np.cumsum(width) - width) != goal[block]
         max_moved = max(max_moved, int(width[away].sum()))
         if max_moved == int(weight.sum()):
-            break  # as a rule already for one of the first
+            break  # the maximum possible; usually one of the first ranks has it
     return Fraction(max_moved, collective.buffer_weight)
 
 
@@ -173,18 +183,18 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
 
 
 def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radices, minimal: bool) -> Schedule:
-    """First everyone sends its block to where, gathered far first, the blocks come out in order (Sack and Gropp 2012);
-    every message is then a run of the buffer, and those who fold hand theirs in by the same exchange.
+    """Plan an allgather that begins with an exchange after which far-first rounds give the blocks in order (Sack and
+    Gropp 2012).
 
-    So a block comes back to where it began, unless `minimal`: then whoever contributed it kept it, and neither gets it
-    nor, in messages, a run without a hole.
+    Every message is then contiguous in the buffer; folded ranks hand in theirs by the same exchange. A block returns to
+    its contributor, unless `minimal`: then the contributor keeps it, and messages have a hole there.
     """
     seats = Seats.in_order(collective, list(order))
     ranks = len(seats)
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, True, number, number)
-    place = reversal(radices)
+    place = digit_reversal(radices)
     edge = np.arange(radices.size + 1) * ranks // radices.size  # blocks of each place
     first, count = edge[:-1], np.diff(edge)
     times = count[place[moves.item]]

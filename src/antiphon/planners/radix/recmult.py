@@ -1,8 +1,14 @@
 """Recursive multiplying: in every round k ranks exchange all they have, at distance 1, k, k^2, ... (parameterized
 collectives, section III.B). With k = 2 it is recursive doubling.
 
-log_k P rounds where P is a power of k, and k - 1 messages out of and into every rank in each. Any other P is a product
-of radices of at most k, or folds to the greatest power of k below, as MPICH does.
+Number the ranks in base k. In round i all ranks that differ only in digit i exchange, so after it each knows the data
+of all ranks that agree with it in the later digits. That takes log_k P rounds with k - 1 messages per rank each: fewer
+rounds than doubling, at the price of more simultaneous messages, which NICs with several ports handle well.
+
+P that is no power of k is written as a product of radices up to k (mixed.py), or the ranks fold: those beyond the
+largest power of k give their data to a partner first and get the result last, as in MPICH.
+
+Example: P = 9, k = 3: round 0 among {0,1,2}, {3,4,5}, {6,7,8}; round 1 among {0,3,6}, {1,4,7}, {2,5,8}.
 """
 
 from __future__ import annotations
@@ -18,14 +24,14 @@ from antiphon.options import parse_yes
 from antiphon.planners.radix.mixed import (
     Radices,
     Radix,
-    allgather,
-    chosen,
+    allgather_rounds,
+    allreduce_in_parts,
+    allreduce_whole,
+    choose_radices,
     edges,
     given_k,
-    in_parts,
     powers_above,
     rows_needed,
-    whole_vectors,
 )
 from antiphon.planners.shared.rows import (
     Order,
@@ -56,7 +62,7 @@ def recmult(
     """
     topology, collective = request.topology, request.collective
     large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
-    resolved = chosen(len(collective.members), k, radices, fold)
+    resolved = choose_radices(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * resolved.ranks if tree else rows_needed(collective.kind, resolved, large)
     refuse_more_than_fits("recmult", topology, collective, rows)
@@ -73,12 +79,12 @@ def recmult(
 def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
-        return allgather(collective, order, radices, far=False)
+        return allgather_rounds(collective, order, radices, far=False)
     if kind == "broadcast":
         return per_root(collective, lambda single: _tree(single, order, radices.rounds))
     if kind in ("reducescatter", "reduce"):
         return plan_backwards(collective, lambda single: _plan(single, order, radices, large))
-    return (in_parts if large else whole_vectors)(collective, order, radices, False)
+    return (allreduce_in_parts if large else allreduce_whole)(collective, order, radices, False)
 
 
 def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:

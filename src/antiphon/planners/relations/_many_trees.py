@@ -1,8 +1,12 @@
-"""Several trees from every source that share the data, so that together they use more links than one tree can.
+"""Several trees per source that share the data, so that together they use more links than a single tree can.
 
-A small form of Blink's packing (section 3.1: multiplicative weights): tree after tree is grown over the links that are
-cheapest now, and what it loads becomes dearer. The trees grown until the best moment share the data evenly; one grown
-three times carries three shares. No optimum is promised.
+A small form of Blink's packing (section 3.1: multiplicative weights): grow a tree over the links that are cheapest now,
+make the links that it loads more expensive, repeat. Prices are exponential in the load. After each round the rate is
+(number of trees) / (largest load); the trees up to the best round share the data evenly, and one that was grown three
+times carries three shares. No optimum is promised.
+
+Example: a ring of 4 with links both ways, source 0: the first tree goes one way round, which makes its links expensive,
+so the second goes the other way.
 """
 
 from __future__ import annotations
@@ -21,17 +25,17 @@ from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.rows import schedule_in_parts
 
-ROUNDS = 16  # trees that are tried from every source
-MOST_HOPS = 2**18  # looked at in all: larger machines keep one tree per source
-_STEEP = 2.0  # how fast links become dear: e to this much, for as much load as a unit link can bear
-_WORTH = 1.02  # more trees must win this much
+ROUNDS = 16  # trees grown per source
+MOST_HOPS = 2**18  # examined in total: larger machines keep one tree per source
+_STEEP = 2.0  # a unit of relative load multiplies a link's price by e^_STEEP
+_WORTH = 1.02  # more trees must improve the rate by this factor
 
 Tree = tuple[tuple[int, Hop], ...]  # every rank but the source, and how it is reached, in order of ranks
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Per source its trees, with how many of all `shares` each carries."""
+    """Per source its trees, with the number of shares (of `shares`) that each carries."""
 
     trees: dict[int, list[tuple[Tree, int]]]
     shares: int
@@ -42,7 +46,9 @@ class Packing:
         return max(len(trees) for trees in self.trees.values())
 
 
-def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool) -> Packing | None:
+def pack_trees(
+    reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
+) -> Packing | None:
     """Grow trees from the sources to all members, at most `max_trees` different ones each; None where that is
     impossible.
 
@@ -57,7 +63,7 @@ def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees
     for number in range(1, ROUNDS + 1):
         round_trees: dict[int, Tree] = {}
         for source in sources:
-            tree = _grow(reach, price, source, members, duplex)
+            tree = _grow_tree(reach, price, source, members, duplex)
             if tree is None:
                 return None
             price.load(path for _, hop in tree for path in (hop.path, hop.back))
@@ -97,9 +103,9 @@ class _Prices:
             for link in limit.links:
                 self.on[link].append(topology.links + number)
         self.loaded = np.zeros(len(speeds))
-        self._list()
+        self._update_prices()
 
-    def _list(self) -> None:
+    def _update_prices(self) -> None:
         load = self.loaded / self.width
         self.worst = float(load.max(initial=0.0))
         price = np.maximum(exp(_STEEP * (load - self.worst)), 1e-9) / self.width
@@ -109,13 +115,13 @@ class _Prices:
         for path in paths:
             for link in path:
                 self.loaded[self.on[link]] += 1
-        self._list()
+        self._update_prices()
 
-    def of(self, path: Path) -> float:
+    def path_price(self, path: Path) -> float:
         return sum(self.listed[resource] for link in path for resource in self.on[link])
 
 
-def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
+def _grow_tree(reach: Reach, price: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
     """Grow a cheap tree: repeatedly add the cheapest hop that leaves it (Prim), then prune branches without members."""
     tree = {source: Hop(-1, (), 0)}
     missing = set(members) - {source}
@@ -125,7 +131,7 @@ def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], dup
         for head, paths in reach.neighbours(rank).items():
             back = reach.neighbours(head).get(rank, ()) if duplex else ((),)
             if head not in tree and back:
-                forth, home = (min((price.of(path), path) for path in choices) for choices in (paths, back))
+                forth, home = (min((price.path_price(path), path) for path in choices) for choices in (paths, back))
                 heapq.heappush(waiting, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
 
     look(source, 1)
@@ -146,7 +152,7 @@ def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], dup
     return tuple((rank, tree[rank]) for rank in sorted(needed - {source}))
 
 
-def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
+def spread_on_trees(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
     """Send every block along the trees of its source, each its share."""
     listed = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
     rows = [

@@ -1,9 +1,18 @@
-"""Plan any relation, block by block: initial values are sent along shortest paths, and combined on the way.
+"""Plan any relation block by block: send initial values along shortest paths, and combine them on the way.
 
-Whoever wants just what some rank has gets it along a tree from the nearest. Other wants are sums: at one of those
-that want the same sum the parts are gathered, along the tree of shortest paths to it and combined where its branches
-meet, and the others get it from there. Values on their way are kept in slots of their own, so that none meets
-another. Values are only ever added to, so what no sum of them gives cannot be had at all.
+A custom collective says which value (a multiset of contributions) each rank has and which each needs. Values can only
+be copied or added. So per block:
+
+    1. who needs exactly the value that some rank has gets it along a tree from the nearest such rank
+    2. other values are sums: find which initial values add up to it (sums.py); gather them at a rank that needs the
+       sum, along the tree of shortest paths to it, adding where branches meet
+    3. the other ranks that need the same sum get it from there
+
+Values in transit are kept in slots of their own, so that they do not mix. What is no sum of initial values is
+impossible, and the error names the rank.
+
+Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
+of b; step 2: 1 sends a + b to 2, which adds it to c.
 """
 
 from __future__ import annotations
@@ -26,11 +35,11 @@ from antiphon.planners.shared.reach import Path, Reach
 
 MOST_ROWS = 2**24
 MOST_SLOTS = 2**15
-CENTRES = 16  # of those that want the same sum, how many are tried as the place where it is made
+CENTRES = 16  # candidates for the rank where a sum is formed
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
-    """Plan any collective. Infeasible, naming the ranks, where it is impossible; O(wants * ranks) rows."""
+    """Plan any collective; raises Infeasible, naming the ranks, where it is impossible. O(wants * ranks) rows."""
     out = _Rows()
     reach, back = Reach(topology), Reach(reverse(topology))
     initial, goals = _read_relation(collective)
@@ -41,11 +50,11 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
         for rank, want in goals[block].items():
             if have.get(rank) != want:
                 wants[want].append(rank)
-        _Block(reach, back, out, chunk, block, have, set(goals[block])).plan(wants)
-    return out.schedule(collective, _whole(blocks))
+        _Block(reach, back, out, chunk, block, have, set(goals[block])).plan_wants(wants)
+    return out.to_schedule(collective, _one_chunk_per_block(blocks))
 
 
-def _whole(blocks: Longs) -> Chunks:
+def _one_chunk_per_block(blocks: Longs) -> Chunks:
     return Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
 
 
@@ -74,7 +83,9 @@ class _Rows:
         self.rows: list[tuple[int, ...]] = []
         self.paths: dict[Path, int] = {}
 
-    def add(self, step: int, chunk: int, ends: tuple[int, int], op: int, path: Path, slots: tuple[int, int]) -> None:
+    def add_row(
+        self, step: int, chunk: int, ends: tuple[int, int], op: int, path: Path, slots: tuple[int, int]
+    ) -> None:
         route = self.paths.setdefault(path, len(self.paths)) if path else -1
         self.rows.append((step, chunk, *ends, op, route, *slots))
         if len(self.rows) > MOST_ROWS or max(slots) >= MOST_SLOTS:
@@ -83,7 +94,7 @@ class _Rows:
                 "cut the collective into several"
             )
 
-    def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+    def to_schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
         table = np.array(sorted(self.rows), np.int64).reshape(-1, 8)
         step, chunk, src, dst, op, route, src_slot, dst_slot = (narrow(table[:, i]) for i in range(8))
         return Schedule(
@@ -94,21 +105,21 @@ class _Rows:
 
 @dataclass
 class _Gather:
-    """A sum formed at `centre`, from the value of each rank in `uses` that many times; `below`: the tree's branches."""
+    """A sum formed at `centre`; `uses`: how often each rank's value is added; `below`: the tree's branches."""
 
     centre: int
     uses: dict[int, int]
     depth: dict[int, int] = field(default_factory=dict)
     below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    replaces: bool = False  # what the centre begins with is not part of the sum
+    replaces: bool = False  # the centre's initial value is not part of the sum, which replaces it
 
     def collects(self, rank: int) -> bool:
-        """Whether a rank combines values before it sends them on."""
+        """Return whether a rank combines values before it sends them on."""
         return bool(self.below.get(rank)) or self.uses.get(rank, 0) > 1
 
     @property
     def lead(self) -> int:
-        """Steps in which ranks put their own value where others are added to it."""
+        """Steps in which ranks first store their own value where others are added to it."""
         return max((n for rank, n in self.uses.items() if rank != self.centre and self.collects(rank)), default=0)
 
     @property
@@ -117,39 +128,39 @@ class _Gather:
         return max(total, self.uses.get(self.centre, 0))
 
 
-Spread = tuple[int, list[int]]  # from a rank, to these
+Spread = tuple[int, list[int]]  # source and destinations
 
 
 @dataclass
 class _Block:
     reach: Reach
-    back: Reach  # of the machine with all links turned
+    back: Reach  # of the reversed machine
     out: _Rows
     chunk: int
     block: int
-    held: dict[int, Value]
+    initial: dict[int, Value]
     wanting: set[int]
     free: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
-    taken: set[int] = field(default_factory=set)  # ranks whose first slot something passes through
+    passed_ranks: set[int] = field(default_factory=set)  # ranks whose first slot holds values in transit
 
-    def plan(self, wants: dict[Value, list[int]]) -> None:
+    def plan_wants(self, wants: dict[Value, list[int]]) -> None:
         """Spread and gather initial values first; then spread the gathered sums."""
         first, gathers, second = list[Spread](), list[_Gather](), list[Spread]()
         for want, dests in wants.items():
-            spreads, unreached = self._from_nearest([r for r, value in self.held.items() if value == want], dests)
+            spreads, unreached = self._from_nearest([r for r, value in self.initial.items() if value == want], dests)
             first += spreads
             while unreached:
                 gathers.append(self._plan_gather(want, unreached))
                 centre = gathers[-1].centre
                 spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
                 second += spreads
-        begin = max([gather.steps for gather in gathers] + [self._steps(*spread) for spread in first], default=0)
+        begin = max([gather.steps for gather in gathers] + [self._count_steps(*spread) for spread in first], default=0)
         for spread in first:
-            self._spread(*spread, 0, begin)
+            self._spread_down(*spread, 0, begin)
         for gather in gathers:
             self._lay_gather(gather, begin)
         for spread in second:
-            self._spread(*spread, begin, None)
+            self._spread_down(*spread, begin, None)
 
     def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Spread], list[int]]:
         """Assign each destination to its nearest holder; also return the destinations that no holder reaches."""
@@ -174,7 +185,7 @@ class _Block:
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
         _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
         tree = self.back.tree_from(centre)
-        gather = _Gather(centre, uses, replaces=bool(self.held.get(centre)) and not uses.get(centre))
+        gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
         for rank in uses:
             at = rank
             while at not in gather.depth:
@@ -189,7 +200,7 @@ class _Block:
         tree, room = self.back.tree_from(dest), Counter(want)
         near: dict[Value, tuple[int, int]] = {}
         lost: dict[Value, int] = {}
-        for rank, value in sorted(self.held.items()):
+        for rank, value in sorted(self.initial.items()):
             if Counter(value) <= room:
                 if rank in tree:
                     near[value] = min(near.get(value, (2**31, 0)), (tree[rank].depth, rank))
@@ -206,36 +217,36 @@ class _Block:
             )
         raise Infeasible(
             f"rank {dest} can never have what it wants of block {self.block}: values are only ever added up, and no "
-            f"sum of what ranks begin with is {_shown(want)}; no planner can do that"
+            f"sum of what ranks begin with is {_format_value(want)}; no planner can do that"
         )
 
     # ---- rows ----
 
-    def _slot(self, rank: int) -> int:
+    def _new_slot(self, rank: int) -> int:
         self.free[rank] += 1
         return self.free[rank] - 1
 
-    def _passing(self, rank: int) -> int:
+    def _passing_slot(self, rank: int) -> int:
         """Return a slot for values that only pass through: the first, where nothing else is ever stored there."""
-        if rank in self.held or rank in self.wanting or rank in self.taken:
-            return self._slot(rank)
-        self.taken.add(rank)
+        if rank in self.initial or rank in self.wanting or rank in self.passed_ranks:
+            return self._new_slot(rank)
+        self.passed_ranks.add(rank)
         return 0
 
-    def _steps(self, source: int, dests: Iterable[int]) -> int:
+    def _count_steps(self, source: int, dests: Iterable[int]) -> int:
         """Count the steps of a spread; ranks with another initial value replace it in a further step."""
         tree = self.reach.tree_from(source)
-        return max(tree[dest].depth + (dest in self.held) for dest in dests)
+        return max(tree[dest].depth + (dest in self.initial) for dest in dests)
 
-    def _spread(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
+    def _spread_down(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
         """Send down the tree. Initial values are read until `end`, so they are replaced in the last step."""
         tree, wanting = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
         for dest in dests:
-            late = end is not None and dest in self.held
-            slot[dest] = self._slot(dest) if late else 0
+            late = end is not None and dest in self.initial
+            slot[dest] = self._new_slot(dest) if late else 0
             if late and end is not None:
-                self.out.add(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
+                self.out.add_row(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
         done: set[int] = set()
         for dest in dests:
             at = dest
@@ -244,9 +255,9 @@ class _Block:
                 hop = tree[at]
                 for rank in (at, hop.parent):
                     if rank not in slot:
-                        slot[rank] = self._passing(rank)
+                        slot[rank] = self._passing_slot(rank)
                 step = begin + hop.depth - 1
-                self.out.add(step, self.chunk, (hop.parent, at), COPY, hop.path, (slot[hop.parent], slot[at]))
+                self.out.add_row(step, self.chunk, (hop.parent, at), COPY, hop.path, (slot[hop.parent], slot[at]))
                 at = hop.parent
         assert wanting <= done
 
@@ -255,30 +266,30 @@ class _Block:
         something."""
         centre, tree = gather.centre, self.back.tree_from(gather.centre)
         last = end - gather.replaces
-        slot = {rank: self._slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
-        slot[centre] = self._slot(centre) if gather.replaces else 0
+        slot = {rank: self._new_slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
+        slot[centre] = self._new_slot(centre) if gather.replaces else 0
         for rank, times in gather.uses.items():
-            own = slot[rank] if rank != centre else self._slot(centre) if times > 1 else 0
+            own = slot[rank] if rank != centre else self._new_slot(centre) if times > 1 else 0
             for step in range(times - (rank == centre)) if own else ():
-                self.out.add(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
+                self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
             if rank == centre and own:
-                self.out.add(end - 1, self.chunk, (rank, rank), REDUCE, (), (own, 0))
+                self.out.add_row(end - 1, self.chunk, (rank, rank), REDUCE, (), (own, 0))
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
-                alone = len(gather.below[hop.parent]) == 1 and not self._own(gather, hop.parent)
-                self.out.add(
+                alone = len(gather.below[hop.parent]) == 1 and not self._stores_own(gather, hop.parent)
+                self.out.add_row(
                     last - depth, self.chunk, (rank, hop.parent), COPY if alone else REDUCE, hop.path[::-1],
                     (slot[rank], slot[hop.parent]),
                 )  # fmt: skip
         if gather.replaces:
-            self.out.add(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
+            self.out.add_row(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
 
-    def _own(self, gather: _Gather, rank: int) -> bool:
+    def _stores_own(self, gather: _Gather, rank: int) -> bool:
         """Whether a value is stored there before those of its branches arrive."""
         return rank in gather.uses
 
 
-def _shown(value: Value) -> str:
+def _format_value(value: Value) -> str:
     listed = " + ".join(map(str, value[:6]))
     return f"contribution {listed}{' + ...' if len(value) > 6 else ''}"

@@ -1,11 +1,13 @@
-"""Trees over the links there are, from rank to rank: for machines on which nothing regular fits.
+"""The planner `relay`: trees over the links that exist, from rank to rank, for machines on which nothing regular fits.
 
-Every rank that has data to spread sends it along a tree; ranks on the way pass it on, also ranks that take no part.
-So it plans every collective on every connected machine: irregular allocations, machines that lost links. Custom
-collectives are planned from their relation alone (blocks.py).
+Every rank that has data to spread sends them along a tree; ranks on the way forward them, including non-members. So it
+plans every collective on every connected machine: irregular allocations, machines with dead links. Combining
+collectives are the dual spreading one, reversed; custom collectives are planned from their relation alone (blocks.py).
 
-One tree per source is of shortest paths: steps are the fewest possible for what needs no combining, but one tree
-uses few of the links. Several trees, in pieces, share the data and use more of them: see _many_trees.py.
+With one tree of shortest paths per source the number of steps is minimal for everything that needs no combining, but a
+tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py).
+
+Example: allgather on a line 0 - 1 - 2: source 0's tree is 0 > 1 > 2, source 1's 1 > 0 and 1 > 2, source 2's 2 > 1 > 0.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
-from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
+from antiphon.planners.relations._many_trees import ROUNDS, pack_trees, reduce_and_spread, spread_on_trees
 from antiphon.planners.relations.blocks import by_relation
 from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes, suggest_planners
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
 MOST_ROWS = 2**24
-MOST_GROWN = 2**22  # sources times ranks, of trees that are grown rank by rank: a minute and a gigabyte
-PIECES = (8, 32, 128, 512)  # of several trees, where none are asked for
+MOST_GROWN = 2**22  # sources times ranks, for trees grown rank by rank: a minute and a gigabyte
+PIECES = (8, 32, 128, 512)  # of several trees, without the option
 
 
 def relay(
@@ -57,7 +59,7 @@ def relay(
     if trees in (None, 1):
         single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         by_option = {"by": by} if collective.kind == "allreduce" else {}
-        yield _signed(single, {**by_option, "trees": 1, "pieces": pieces or 1})
+        yield _with_provenance(single, {**by_option, "trees": 1, "pieces": pieces or 1})
         slowest = timeline(single, topology).total
     if trees == 1:
         return
@@ -70,10 +72,10 @@ def relay(
     for depth in (pieces,) if pieces is not None else PIECES:
         piped = replace(on_trees, pieces=depth)
         if slowest is None or timeline(piped, topology).total < slowest:
-            yield _signed(piped, {"trees": used, "pieces": depth})
+            yield _with_provenance(piped, {"trees": used, "pieces": depth})
 
 
-def _signed(schedule: Schedule, options: dict[str, Any]) -> Schedule:
+def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
     return replace(schedule, provenance={"planner": "relay", "options": options})
 
 
@@ -105,7 +107,7 @@ def _plan_reversed(
     return invert(make(reverse(topology), dual(collective)[0]))
 
 
-def _sources(collective: Collective) -> dict[int, int]:
+def _source_of_blocks(collective: Collective) -> dict[int, int]:
     """Return for every block the rank that has it."""
     relation = collective.relation
     return dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
@@ -117,7 +119,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block] = relation.pre_rank
     block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
-    grown = _Grown(trees, source[block], collective)
+    grown = _SourceTrees(trees, source[block], collective)
     lost = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
     if lost.size:
         raise Infeasible(
@@ -128,7 +130,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
     order = np.argsort(depth, kind="stable")
     wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
     row_keys, row_count, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
-    for level in range(len(begin) - 2, 0, -1):  # the deepest first: block * ranks + receiver, once for each block
+    for level in range(len(begin) - 2, 0, -1):  # the deepest level first; keys block * ranks + receiver, each once
         reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], passed]))
         row_keys.append(reached)
         row_count += len(reached)
@@ -138,7 +140,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
                 + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
             )
         passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
-    return _schedule(grown, collective, source, np.concatenate(row_keys))
+    return _rows_to_schedule(grown, collective, source, np.concatenate(row_keys))
 
 
 def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
@@ -150,14 +152,15 @@ def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -
         )
 
 
-class _Grown:
+class _SourceTrees:
     """The trees of these sources, one row per source in each table: for every rank its parent (-1: unreachable; the
-    source itself), its depth, and the number of the path that reaches it."""
+    source itself), its depth, and the number of the path that reaches it.
+    """
 
     def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
         ranks = collective.ranks
         distinct_sources, first = np.unique(sources, return_index=True)
-        roots = distinct_sources[np.argsort(first)]  # in the order in which they are needed: each minds those before
+        roots = distinct_sources[np.argsort(first)]  # in order of use: each tree avoids links that earlier ones used
         self.tree = np.zeros(ranks, np.int64)
         self.tree[roots] = np.arange(len(roots))
         self.parent, self.depth, self.path = (np.full((len(roots), ranks), low, np.int32) for low in (-1, 0, -1))
@@ -186,8 +189,8 @@ class _Grown:
         return Routes.of(numbers)
 
 
-def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs) -> Schedule:
-    """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers.
+def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs, rows: Longs) -> Schedule:
+    """Build the schedule of `rows` (block * ranks + receiver), ordered by block, depth and receiver.
 
     >>> from antiphon.core.example import machine
     >>> schedule = _plan_spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
@@ -232,7 +235,7 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":
-        packing = pack(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
+        packing = pack_trees(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
         return (reduce_and_spread(collective, packing), packing.most) if packing is not None else None
     if collective.kind in SPREADING:
         return _spread_several(topology, collective, max_trees)
@@ -241,6 +244,6 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
 
 
 def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
-    source = _sources(collective)
-    packing = pack(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
-    return (spread(collective, packing, source), packing.most) if packing is not None else None
+    source = _source_of_blocks(collective)
+    packing = pack_trees(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
+    return (spread_on_trees(collective, packing, source), packing.most) if packing is not None else None

@@ -1,4 +1,10 @@
-"""Which values, each any number of times, add up to a multiset: exact cover with repetition."""
+"""Which values, each any number of times, add up to a multiset: exact cover with repetition.
+
+Depth-first search: choose the contribution that the fewest fitting values contain, try each of these values, subtract
+it from what remains, backtrack if nothing fits. Values of a single contribution, the usual case, need no search.
+
+Example: {a, b, b, c} from {a, b}, {b}, {b, c}: c is only in {b, c}; then {a, b} remains, which is a value.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from antiphon.errors import Unsupported
 
 Value = tuple[int, ...]  # ids in ascending order, one as often as it is counted
-MOST = 300_000  # comparisons of a value with what is left to make up
+MOST = 300_000  # comparisons of a value with the remainder
 
 
 def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
@@ -21,7 +27,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
         return {(name,): times for name, times in room.items()} if singles >= room.keys() else None
     having: dict[int, list[Value]] = {name: [v for v in usable if name in v] for name in room}
     chosen: list[Value] = []
-    turns = [_choices(room, having)]
+    turns = [_fitting_values(room, having)]
     compared = 0
     while compared < MOST:
         value = next(turns[-1], None)
@@ -35,7 +41,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
         chosen.append(value)
         if not any(room.values()):
             return dict(Counter(chosen))
-        turns.append(_choices(room, having))
+        turns.append(_fitting_values(room, having))
         compared += sum(len(having[name]) for name, times in room.items() if times)
     raise Unsupported(
         f"which of {len(usable)} values add up to {len(want)} contributions was not found in {MOST} comparisons; "
@@ -43,7 +49,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
     )
 
 
-def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
+def _fitting_values(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
     """Return the candidates for the next value: those that fit and have the rarest id."""
     remaining = +room
     fitting = [[v for v in having[name] if Counter(v) <= remaining] for name in remaining]

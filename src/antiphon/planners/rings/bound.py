@@ -1,5 +1,11 @@
-"""How fast rings over routes can be at best: every ring leaves and enters every rank, and every group of ranks whose
-places begin alike (a host, a rack), at least once."""
+"""How fast rings over routes can be at best.
+
+Every ring leaves and enters every rank at least once, and every group of ranks whose places begin alike (a host, a
+rack). So the data that all rings together carry, one unit per ring, cross each such boundary; the narrowest gives the
+bound.
+
+Example: hosts that leave by 4 NICs of 25 GB/s: no rings carry more than 100 GB/s in total.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +17,9 @@ from antiphon.units import format_bandwidth
 
 
 def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
-    """Seconds per byte of a step of all rings together that no choice of rings goes below, and why; 0 if nothing is
-    known. Where shared limits overlap each link counts for its narrowest one. O(links) per level of places.
+    """Return a lower bound on seconds per byte of a step of all rings together, and its reason; 0 if none is known.
+
+    Where shared limits overlap each link counts for its narrowest one. O(links) per level of places.
 
     >>> from antiphon.core.example import machine
     >>> seconds, why = least_time(machine(), (0, 1, 2))
@@ -25,9 +32,9 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
     active_ranks = np.zeros(topology.nodes, bool)
     active_ranks[list(members)] = True
     best = (0.0, "")
-    for names, label in _levels(topology):
+    for names, label in _partition_levels(topology):
         counts = np.bincount(label[active_ranks], minlength=len(names))
-        cut = (counts > 0) & (counts < len(members))  # the others are no cut between members
+        cut = (counts > 0) & (counts < len(members))  # groups with some members, not all
         for end, verb in ((topology.link_src, "leave"), (topology.link_dst, "enter")):
             crossing = np.flatnonzero(label[topology.link_src] != label[topology.link_dst])
             alone = crossing[limit[crossing] < 0]
@@ -47,17 +54,17 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
 
 
 def _narrowest_limits(topology: Topology, capacity: np.ndarray) -> tuple[np.ndarray, Longs]:
-    """Per link what it carries alone, and the narrowest limit it belongs to, or -1."""
+    """Return per link its own capacity, and the narrowest limit it belongs to, or -1."""
     resources = topology.resources
     limit = np.full(topology.links, -1, np.int64)
     owner = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
-    order = np.argsort(-capacity[resources.limit_of], kind="stable")  # the narrowest comes last, and stays
+    order = np.argsort(-capacity[resources.limit_of], kind="stable")  # narrowest last, so that it overwrites the others
     limit[owner[order]] = resources.limit_of[order]
     return capacity[: topology.links], limit
 
 
-def _levels(topology: Topology) -> list[tuple[list[str], Longs]]:
-    """Partitions of the nodes: each alone; by the first 1, 2, ... parts of their places."""
+def _partition_levels(topology: Topology) -> list[tuple[list[str], Longs]]:
+    """Return partitions of the nodes: each alone; then by the first 1, 2, ... components of their places."""
     levels = [([f"rank {node}" for node in range(topology.nodes)], np.arange(topology.nodes))]
     paths = [place.split("/") for place in topology.places]
     for depth in range(1, max(map(len, paths), default=0)):

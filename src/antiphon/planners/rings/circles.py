@@ -1,4 +1,18 @@
-"""One trip around a circle of ranks: every collective, without routes."""
+"""One trip around a cycle of ranks: every collective, without routes.
+
+On P ranks, each rank sends to the next one of the cycle only:
+
+    allgather       step s: forward the block that arrived in step s - 1;  P - 1 steps
+    reducescatter   the same with addition
+    allreduce       reducescatter, then allgather;                         2 (P - 1) steps
+    broadcast       a chain from the root, worth pipelining
+    scatter         the farthest block first, so that all arrive in the last step
+    alltoall        every block travels its distance; (P - 1) / 2 hops on average with one direction
+
+`plan_both_ways` uses both directions: half of the data each, or for alltoall the shorter way.
+
+Example: allgather on 0 -> 1 -> 2: step 0 sends blocks 0, 1, 2 to the next rank; step 1 forwards 2, 0, 1.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +36,21 @@ from antiphon.planners.shared.rows import (
     rows_to_schedule,
 )
 
-CHAINS = ("broadcast", "reduce")  # worth pipelining: one chain each
+CHAINS = ("broadcast", "reduce")  # a chain each, so pipelined by default
 CHAIN_PIECES = 32
 MOST_RELAYED = 2**24
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
-    """Unsupported if so many trips around would have too many transfers; an alltoall relays nearly everything, and
-    is refused early: there is always something better."""
+    """Raise Unsupported if this many trips have too many transfers.
+
+    An alltoall relays nearly everything and is refused early: there is always something better.
+    """
     limit = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_more_than_fits(planner, topology, collective, int(transfers(collective) * trips), limit)
+    refuse_more_than_fits(planner, topology, collective, int(count_transfers(collective) * trips), limit)
 
 
-def transfers(collective: Collective) -> int:
+def count_transfers(collective: Collective) -> int:
     """Count the rows of one trip."""
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
@@ -42,34 +58,36 @@ def transfers(collective: Collective) -> int:
     return size * size * {"allreduce": 2, "alltoall": size // 2}.get(collective.kind, 1)
 
 
-def around(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """P - 1 steps, allreduce 2 (P - 1). Every rank only sends to the next one of the cycle."""
+def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Plan a collective around the cycle: P - 1 steps, allreduce 2 (P - 1)."""
     kind = collective.kind
     if kind in ("allgather", "reducescatter"):
-        return _hops(collective, cycle)
+        return _ring_hops(collective, cycle)
     if kind == "allreduce":
         return compose(
-            _hops(collective_among(collective, "reducescatter"), cycle),
-            _hops(collective_among(collective, "allgather"), cycle),
+            _ring_hops(collective_among(collective, "reducescatter"), cycle),
+            _ring_hops(collective_among(collective, "allgather"), cycle),
         )
     if kind == "alltoall":
-        return _alltoall(collective, cycle)
+        return _relay_alltoall(collective, cycle)
     if kind == "broadcast":
-        return per_root(collective, lambda single_root: _chain(single_root, cycle))
+        return per_root(collective, lambda single_root: _broadcast_chain(single_root, cycle))
     if kind == "scatter":
-        return per_root(collective, lambda single_root: _scatter(single_root, cycle))
-    return plan_backwards(collective, lambda single_root: around(single_root, [cycle[0], *cycle[:0:-1]]))
+        return per_root(collective, lambda single_root: _scatter_chain(single_root, cycle))
+    return plan_backwards(collective, lambda single_root: plan_around(single_root, [cycle[0], *cycle[:0:-1]]))
 
 
-def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """Half of the data each way round; an alltoall sends every block its shorter way, halves of it where both are
-    equally long: P // 2 steps."""
+def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Send half of the data each way round.
+
+    An alltoall sends every block the shorter way, and halves of those to the opposite rank: P // 2 steps.
+    """
     if collective.kind != "alltoall":
-        return merge([around(collective, cycle), around(collective, [cycle[0], *cycle[:0:-1]])])
+        return merge([plan_around(collective, cycle), plan_around(collective, [cycle[0], *cycle[:0:-1]])])
     seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     seat_numbers = np.arange(size)
-    tied = seat_numbers[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
+    tied = seat_numbers[: size if size % 2 == 0 else 0]  # their blocks for the opposite seat are halved
     opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
     block, share = np.arange(size * size), np.full(size * size, 2)
     share[opposite] = 1
@@ -79,7 +97,7 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
         np.concatenate([share, np.ones_like(opposite)]),
         2,
     )
-    second = np.arange(size * size)  # the chunk of each block that goes backwards
+    second = np.arange(size * size)  # chunk of each block that travels backwards
     second[opposite] = size * size + np.arange(len(opposite))
     forward, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
     back = (back[0], second[back[1]], *back[2:])
@@ -90,10 +108,10 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     )  # fmt: skip
 
 
-def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """At step s seat j passes on the part of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter).
+def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """At step s seat j forwards the block of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter).
 
-    >>> schedule = _hops(Collective("allgather", 3), [0, 2, 1])
+    >>> schedule = _ring_hops(Collective("allgather", 3), [0, 2, 1])
     >>> schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 0, 0, 1, 1, 1], [0, 2, 1, 1, 0, 2], [0, 2, 1, 0, 2, 1], [2, 1, 0, 2, 1, 0])
     """
@@ -113,36 +131,38 @@ def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     )  # fmt: skip
 
 
-def _chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
+def _broadcast_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     step = np.arange(len(seats) - 1)
     return rows_to_schedule(collective, seats, step, np.zeros_like(step), step, step + 1)
 
 
-def _scatter(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """The farthest part first: all arrive in the last step, and every hop carries one part a step."""
+def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Send the farthest block first: all arrive in the last step, and every hop carries one block per step."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     away = np.arange(1, len(seats))
-    goal, hop = np.repeat(away, away), _count(away)
+    goal, hop = np.repeat(away, away), _count_up(away)
     return rows_to_schedule(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
 
 
-def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
+def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats = Seats.in_order(collective, list(cycle))
     return rows_to_schedule(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
 
 
 def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
-    """Everyone passes on all that has farther to go: step, block, from and to. What goes a distance d, up to the
-    farthest, makes d hops, in steps 0 to d - 1; `way`: 1 or -1, the direction."""
+    """Return step, block, source and destination seats of an alltoall in one direction (1 or -1).
+
+    Data over a distance d, up to the farthest, make d hops in steps 0 to d - 1.
+    """
     size = len(seats)
     away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
-    step = _count(away)
+    step = _count_up(away)
     origin, goal = np.repeat(origin, away), np.repeat((origin + direction * away) % size, away)
     seat = (origin + direction * step) % size
     return step, seats.member[goal] * size + seats.member[origin], seat, (seat + direction) % size
 
 
-def _count(times: Longs) -> Longs:
+def _count_up(times: Longs) -> Longs:
     """0..times[0]-1, then 0..times[1]-1, ..."""
     return ranges(np.zeros(len(times), np.int64), times)

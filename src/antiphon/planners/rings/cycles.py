@@ -1,4 +1,11 @@
-"""Hamiltonian cycles: the rings that the links of a machine hold."""
+"""Hamiltonian cycles: the rings that the links of a machine hold.
+
+Finding one is NP-hard in general, but machines are regular. `widest_cycle` tries link widths from the widest down; for
+each: the order of numbers; then a depth-first search that goes on to the neighbour with the fewest free neighbours
+(Warnsdorff's rule), bounded by TRIES; then turning squares (factors.py) for grids, where that search gets lost.
+
+A bipartite machine with sides of different size has no cycle at all, which is checked first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.factors import joined_factors, sides
+from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
 TRIES = 20_000  # extensions of a partial cycle before the search gives up
 
@@ -16,39 +23,37 @@ Rate = Callable[[int, int, int], tuple[float, ...]]
 
 
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
-    """The widest direct link between any two of these ranks (the first of equals). O(links log links)."""
+    """Return the widest direct link between any two of these ranks (the first of equals). O(links log links)."""
     inside = np.zeros(topology.nodes, bool)
     inside[list(members)] = True
     link = np.flatnonzero(inside[topology.link_src] & inside[topology.link_dst])
     order = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
     width = np.empty(len(order), np.int64)
     width[order] = np.arange(len(order))
-    link = link[np.lexsort((-link, width[topology.link_type[link]]))]  # the last of a pair is the one that stays
+    link = link[np.lexsort((-link, width[topology.link_type[link]]))]  # the last of a pair overwrites the others
     pairs = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
     return dict(zip(pairs, link.tolist(), strict=True))
 
 
 def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int], bool]:
-    """A cycle through all members over direct links whose narrowest link is as wide as found, or [].
+    """Return a cycle through all members over direct links whose narrowest link is as wide as possible, or [].
 
-    Also says whether the search was complete. Widths are tried from the greatest down: first the order of numbers,
-    then backtracking, bounded by TRIES for each width, then by turning squares; a pair of members with no link back
-    still counts as linked one way.
+    Also return whether the search was complete. A pair without a link back still counts as linked one way.
     """
     table = link_table(topology, members)
     of_type = [kind.bandwidth for kind in topology.types]
     width = dict(zip(table, (of_type[kind] for kind in topology.link_type[list(table.values())].tolist()), strict=True))
     around = list(zip(members, [*members[1:], members[0]], strict=True))
     number = {rank: i for i, rank in enumerate(members)}
-    found_sides = sides([(number[a], number[b]) for a, b in table], len(members))
+    found_sides = bipartite_sides([(number[a], number[b]) for a, b in table], len(members))
     if found_sides is not None and 2 * sum(found_sides[0]) != len(members) and found_sides[1]:
-        return [], True  # a cycle goes to and fro between two sides: they must be equally large
+        return [], True  # a cycle alternates between the sides, so they must have equal size
     complete = True
     for min_width in sorted(set(width.values()), reverse=True):
         good = [pair for pair in table if width[pair] >= min_width]
         if all(width.get(pair, 0) >= min_width for pair in around):
             return list(members), complete
-        cycle, finished = searched(neighbours(good, members), members, _fewest_ahead)
+        cycle, finished = search_cycle(neighbours(good, members), members, _fewest_ahead)
         if not finished:
             cycle = _of_squares(good, members)
         complete &= finished
@@ -63,7 +68,7 @@ def _fewest_ahead(rank: int, other: int, free: int) -> tuple[float, ...]:
 
 
 def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
-    """A cycle of a large network whose links, used both ways, lie in squares; or []."""
+    """Return a cycle of a large network whose links, used both ways, lie in squares; or []."""
     have, number = set(pairs), {rank: i for i, rank in enumerate(members)}
     edges = [(number[a], number[b]) for a, b in sorted(have) if a < b and (b, a) in have]
     return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
@@ -76,9 +81,11 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
     return {rank: sorted(ranks) for rank, ranks in near.items()}
 
 
-def searched(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
-    """A cycle through all members, or [], and whether the search was complete. Depth-first, TRIES extensions at most:
-    on to the free neighbour of the greatest rate, told the rank, the neighbour and how many free neighbours that has.
+def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
+    """Return a cycle through all members, or [], and whether the search was complete.
+
+    Depth-first with at most TRIES extensions, to the free neighbour with the highest rate first; `rate` gets the rank,
+    the neighbour and the neighbour's number of free neighbours.
     """
     start = members[0]
     if any(not ranks for ranks in near.values()):

@@ -1,8 +1,11 @@
-"""As many edge-disjoint rings as the links hold: directed Hamiltonian cycles, each link used as often as it is wide.
+"""Pack edge-disjoint rings: directed Hamiltonian cycles, each link used as often as its width allows.
 
-Small machines exactly: all cycles are listed, and a search for an exact cover of the links, or an integer program,
-chooses. Complete networks by Walecki's construction, grids and their like by turning squares. Otherwise cycles are
-taken one by one, the widest links first, in several trials, within bounds.
+    complete networks   Walecki's zigzags (1892): (P - 1) / 2 cycles, each used in both directions
+    grids and tori      2-factors joined by turning squares (factors.py)
+    up to 16 ranks      list all cycles; exact cover of the links, or an integer program
+    otherwise           cycle after cycle from the remaining links, the widest first, in several random trials
+
+Example: the DGX-1V has 8 GPUs with 6 NVLinks each; its links hold 3 cycles, used both ways: 6 rings.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ import numpy as np
 
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.cycles import link_table, neighbours, searched
-from antiphon.planners.rings.factors import joined_factors, sides
+from antiphon.planners.rings.cycles import link_table, neighbours, search_cycle
+from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
 MOST_EXACT = 16  # ranks
 MOST_CYCLES = 6000  # listed
 MOST_COLUMNS = 2000  # of an integer program
 FEW_COLUMNS = 300
-MOST_COVERS = 3000  # partial covers looked at
+MOST_COVERS = 3000  # partial covers examined
 MOST_EXTENSIONS = 300_000  # of partial cycles while listing
-WIDEST = 64  # units of one link that are told apart
+WIDEST = 64  # units of one link that are distinguished
 TRIALS = 12
 
 Capacity = dict[tuple[int, int], int]
@@ -33,14 +36,14 @@ Capacity = dict[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class CyclePacking:
-    """Directed cycles (one may come several times), and whether more are impossible."""
+    """Directed cycles (possibly repeated), and whether more are impossible."""
 
     cycles: list[list[int]]
     optimal: bool
 
 
 def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
-    """Per pair of ranks the units of their widest link; the unit is the narrowest of these links."""
+    """Return per pair of ranks the units of their widest link; the unit is the narrowest of these links."""
     table = link_table(topology, members)
     if not table:
         return {}
@@ -50,14 +53,15 @@ def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
     return {pair: units[kind] for pair, kind in zip(table, kinds, strict=True)}
 
 
-def pack(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> CyclePacking:
-    """The most cycles through all members. Where links are alike both ways, a cycle is used both ways if that is no
-    loss."""
-    return _pack(tuple(sorted(capacity.items())), members, seed)
+def pack_cycles(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> CyclePacking:
+    """Return as many cycles through all members as found. On symmetric links a cycle is used both ways if that loses
+    nothing.
+    """
+    return _pack_cached(tuple(sorted(capacity.items())), members, seed)
 
 
 @lru_cache(maxsize=64)
-def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
+def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
     capacity = dict(listed)
     limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
@@ -108,17 +112,17 @@ def _turn_squares(capacity: Capacity, members: tuple[int, ...], seed: int, limit
 
 
 def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
-    """No more cycles than units leave, or enter, any member; none between two sides of different size."""
+    """Return an upper bound: the units that leave or enter any member; 0 for bipartite sides of different size."""
     number = {rank: i for i, rank in enumerate(members)}
-    two_sides = sides([(number[a], number[b]) for a, b in capacity], len(members))
+    two_sides = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
     if two_sides is not None and 2 * sum(two_sides[0]) != len(members) and two_sides[1]:
         return 0
-    out, into = degrees(capacity, members)
+    out, into = count_degrees(capacity, members)
     return min([*out.values(), *into.values()])
 
 
-def degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
-    """Units that leave every rank, and that enter it."""
+def count_degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the units that leave every rank, and that enter it."""
     out, into = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     for (a, b), units in capacity.items():
         out[a] += units
@@ -127,11 +131,11 @@ def degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[int, int
 
 
 def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
-    """Walecki's zigzags for a complete network of equal links: (P-1)/2 cycles, rounded down; None for any other.
+    """Return Walecki's zigzags for a complete network of equal links: (P-1)/2 cycles, rounded down; None for any other.
 
-    Around a circle of 2k members go the zigzags 0, 1, -1, 2, -2, ..., k and their turns by 1 to k-1; the last member
-    closes each. An even number of ranks leaves one more member, which goes into the middle edge of every zigzag:
-    that edge joins opposite members, so all of these are different.
+    Around a circle of 2k members go the zigzags 0, 1, -1, 2, -2, ..., k and their rotations by 1 to k-1; the last
+    member closes each. With an even number of ranks one member is left, which goes into the middle edge of every
+    zigzag: that edge joins opposite members, so these edges are all different.
     """
     size, units = len(members), set(capacity.values())
     if len(units) != 1 or len(capacity) != size * (size - 1):
@@ -146,17 +150,20 @@ def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[in
     return cycles * units.pop()
 
 
-def _edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
+def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
 def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
-    """`limit` cycles that use every link exactly once; [] where that is impossible; None where this search does not
-    apply or gives up. Backtracking on the link that the fewest cycles left contain."""
+    """Return `limit` cycles that use every link exactly once; [] if impossible; None if not applicable or too much
+    work.
+
+    Backtracking on the link that the fewest remaining cycles contain (as in Knuth's Algorithm X).
+    """
     if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
-    links = np.array([[number[pair] for pair in _edges(cycle)] for cycle in every])
+    links = np.array([[number[pair] for pair in _cycle_edges(cycle)] for cycle in every])
     mask: Longs = (np.int64(1) << links).sum(axis=1)
     looked = 0
 
@@ -180,7 +187,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
 
 
 def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
-    """The most of these cycles that the links hold, by an integer program; None where there are too many."""
+    """Return the most of these cycles that the links hold, by an integer program; None if there are too many."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -189,7 +196,7 @@ def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed
     if len(every) > MOST_COLUMNS:
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
-    links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _edges(c)]
+    links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _cycle_edges(c)]
     columns = np.repeat(np.arange(len(every)), len(every[0]))
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(every)))
     result = milp(
@@ -203,7 +210,9 @@ def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed
 
 
 def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
-    """Every Hamiltonian cycle, from the first member on; one of its two directions if not `directed`."""
+    """Return every Hamiltonian cycle from the first member; only one of its directions unless `directed`. None if
+    too many.
+    """
     near: dict[int, list[int]] = {rank: [] for rank in members}
     for a, b in sorted(capacity):
         near[a].append(b)
@@ -231,14 +240,14 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
 def _pack_greedily(
     capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool
 ) -> list[list[int]]:
-    """Cycle after cycle out of what is left, the widest links first; the best of several trials."""
+    """Take cycle after cycle from the remaining links, the widest first; return the best of several trials."""
     best: list[list[int]] = []
     for trial in range(TRIALS):
         chance = random.Random(seed * TRIALS + trial)
         units_left, cycles = dict(capacity), []
         while cycle := _find_cycle(units_left, members, chance):
             cycles.append(cycle)
-            for a, b in _edges(cycle):
+            for a, b in _cycle_edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
                     units_left[pair] -= 1
         best = max(best, cycles, key=len)
@@ -248,6 +257,6 @@ def _pack_greedily(
 
 
 def _find_cycle(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
-    """A cycle over links with units left: on to the rank with the fewest free neighbours, by the widest link."""
+    """Return a cycle over links with units left: next the rank with the fewest free neighbours, by the widest link."""
     near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
-    return searched(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]
+    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]

@@ -1,8 +1,14 @@
 """Hamiltonian cycles of large networks whose links lie in squares: grids, tori of any dimension, hypercubes.
 
-First the links are split into 2-factors (every rank on exactly one cycle of each; Petersen 1891 for even degrees), then
-squares are turned: two opposite links of one factor for the other two, which another factor or nobody had. A turn that
-joins two cycles into one is kept, also if it parts a cycle of the other factor; until every factor is one cycle.
+    1. choose a subgraph of even degree 2n (a maximum flow, for bipartite networks)
+    2. split it into n 2-factors: every rank on exactly one cycle of each (Petersen 1891): orient edges along closed
+       walks, then each perfect matching "out -> in" is a 2-factor
+    3. turn squares: if two opposite edges of a square belong to one factor, and the other two to another (or to none),
+       exchange them. A turn that joins two cycles of the first factor is kept, even if it may split one of the other;
+       until every factor is a single cycle
+
+Example: a 4 x 4 grid. Its 2-factor could be four squares of 4 ranks; turning the square between two of them joins them
+to a cycle of 8.
 """
 
 from __future__ import annotations
@@ -12,15 +18,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-TURNS = 60_000  # squares looked at
+TURNS = 60_000  # squares examined
 MOST_SQUARES = 100_000
 
 Edge = tuple[int, int]
 
 
-def sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
-    """The two sides of a bipartite network (0 or 1 per rank) and whether it is connected; None if there is an odd
-    cycle."""
+def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
+    """Return the sides of a bipartite network (0 or 1 per rank) and whether it is connected; None if it has an odd
+    cycle.
+    """
     near: list[list[int]] = [[] for _ in range(ranks)]
     for a, b in edges:
         near[a].append(b)
@@ -43,21 +50,21 @@ def sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
 
 
 def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> list[list[int]]:
-    """Up to `count` Hamiltonian cycles that share no edge; [] where this method finds none.
+    """Return up to `count` edge-disjoint Hamiltonian cycles; [] if this method finds none.
 
     `edges`: a < b, each once. O(count * edges) plus a bounded number of turns, each O(ranks).
     """
     for number in range(count, 0, -1):
-        chosen = _regular(edges, ranks, 2 * number)
+        chosen = _regular_edges(edges, ranks, 2 * number)
         if chosen is not None:
-            cycles = _Factors(edges, ranks, _two_factors(chosen, ranks, number), random.Random(seed)).join()
+            cycles = _Factors(edges, ranks, _two_factors(chosen, ranks, number), random.Random(seed)).join_cycles()
             if cycles:
                 return cycles
     return []
 
 
-def _regular(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
-    """Edges that give every rank exactly this degree, or None: by a maximum flow where the network is bipartite."""
+def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
+    """Return edges that give every rank exactly this degree, or None: by a maximum flow if the network is bipartite."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -66,7 +73,7 @@ def _regular(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
         return None
     if have.max() == degree:
         return edges
-    two_sides = sides(edges, ranks)
+    two_sides = bipartite_sides(edges, ranks)
     if two_sides is None:
         return None
     side, source, sink = two_sides[0], ranks, ranks + 1
@@ -82,11 +89,11 @@ def _regular(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
 
 
 def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]:
-    """Directed along closed walks, so that as many enter every rank as leave it; then perfect matchings out -> in."""
+    """Split a regular network into 2-factors: orient along closed walks, then take perfect matchings out -> in."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
-    arcs = _walked(edges, ranks)
+    arcs = _orient_edges(edges, ranks)
     factors = []
     for _ in range(number):
         rows, columns = zip(*arcs, strict=True)
@@ -97,8 +104,8 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
     return factors
 
 
-def _walked(edges: list[Edge], ranks: int) -> list[Edge]:
-    """Every edge in the direction in which a closed walk through its part of the network passes it."""
+def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
+    """Return every edge in the direction in which a closed walk passes it, so that in- and out-degrees are equal."""
     near: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, (a, b) in enumerate(edges):
         near[a].append((b, number))
@@ -116,7 +123,7 @@ def _walked(edges: list[Edge], ranks: int) -> list[Edge]:
 
 
 class _Factors:
-    """Which factor every edge belongs to (-1: none), and the two neighbours of every rank in every factor."""
+    """The factor of every edge (-1: none), and the two neighbours of every rank in every factor."""
 
     def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], chance: random.Random) -> None:
         self.ranks, self.chance = ranks, chance
@@ -124,25 +131,25 @@ class _Factors:
         self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]
         for number, factor in enumerate(factors):
             for a, b in factor:
-                self._give((a, b), number)
-        self.label = [self._labels(number) for number in range(len(factors))]
+                self._add_edge((a, b), number)
+        self.label = [self._label_cycles(number) for number in range(len(factors))]
         self.cycles = [max(label) + 1 for label in self.label]
 
-    def join(self) -> list[list[int]]:
-        """The factors as single cycles, or [] if the turns are used up."""
-        squares = self._squares()
+    def join_cycles(self) -> list[list[int]]:
+        """Return the factors as single cycles, or [] if the turns are used up."""
+        squares = self._list_squares()
         turns = 0
         while squares and sum(self.cycles) > len(self.near) and turns < TURNS:
             self.chance.shuffle(squares)
             for a, b, c, d in squares:
                 turns += 1
-                self._turn(a, b, c, d)
-                self._turn(b, c, d, a)
+                self._turn_square(a, b, c, d)
+                self._turn_square(b, c, d, a)
         if sum(self.cycles) > len(self.near):
             return []
-        return [self._walk(number) for number in range(len(self.near))]
+        return [self._walk_cycle(number) for number in range(len(self.near))]
 
-    def _squares(self) -> list[tuple[int, int, int, int]]:
+    def _list_squares(self) -> list[tuple[int, int, int, int]]:
         near: list[set[int]] = [set() for _ in range(self.ranks)]
         for a, b in self.owner:
             near[a].add(b)
@@ -157,7 +164,7 @@ class _Factors:
                 break
         return sorted(squares)
 
-    def _turn(self, a: int, b: int, c: int, d: int) -> None:
+    def _turn_square(self, a: int, b: int, c: int, d: int) -> None:
         """Give the factor of ab and cd the edges bc and da instead, if that joins two of its cycles."""
         ab, cd, bc, da = ((min(p), max(p)) for p in ((a, b), (c, d), (b, c), (d, a)))
         own, other = self.owner[ab], self.owner[bc]
@@ -166,45 +173,45 @@ class _Factors:
         if self.label[own][a] == self.label[own][c]:
             return
         before = self.cycles[other] if other >= 0 else 0
-        self._swap(own, other, ab, cd, bc, da)
+        self._swap_edges(own, other, ab, cd, bc, da)
         if other >= 0 and self.cycles[other] > before and self.chance.random() < 0.5:
-            self._swap(own, other, bc, da, ab, cd)  # no gain: half of the time as it was
+            self._swap_edges(own, other, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
-    def _swap(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
+    def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
         for edge in (ab, cd, bc, da):
-            self._take(edge)
+            self._remove_edge(edge)
         for edges, factor in (((bc, da), own), ((ab, cd), other)):
             for edge in edges:
-                self._give(edge, factor)
+                self._add_edge(edge, factor)
         for factor in (own, other):
             if factor >= 0:
-                self.label[factor] = self._labels(factor)
+                self.label[factor] = self._label_cycles(factor)
                 self.cycles[factor] = max(self.label[factor]) + 1
 
-    def _give(self, edge: Edge, factor: int) -> None:
+    def _add_edge(self, edge: Edge, factor: int) -> None:
         self.owner[edge] = factor
         if factor >= 0:
             a, b = edge
             self.near[factor][a].append(b)
             self.near[factor][b].append(a)
 
-    def _take(self, edge: Edge) -> None:
+    def _remove_edge(self, edge: Edge) -> None:
         factor = self.owner[edge]
         if factor >= 0:
             a, b = edge
             self.near[factor][a].remove(b)
             self.near[factor][b].remove(a)
 
-    def _labels(self, factor: int) -> list[int]:
+    def _label_cycles(self, factor: int) -> list[int]:
         label, number = [-1] * self.ranks, 0
         for start in range(self.ranks):
             if label[start] < 0:
-                for rank in self._walk(factor, start):
+                for rank in self._walk_cycle(factor, start):
                     label[rank] = number
                 number += 1
         return label
 
-    def _walk(self, factor: int, start: int = 0) -> list[int]:
+    def _walk_cycle(self, factor: int, start: int = 0) -> list[int]:
         near, path, before, rank = self.near[factor], [start], start, self.near[factor][start][0]
         while rank != start:
             path.append(rank)

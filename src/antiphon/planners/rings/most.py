@@ -1,10 +1,14 @@
-"""The most rings that links hold, and why no more can be.
+"""The most rings that the links hold, and why there cannot be more.
 
-Three bounds, each recheckable alone: what leaves or enters one rank; a number of factors that the links do not hold
-(every ring enters and leaves every rank once); a set of ranks that few links leave. Where `edge_disjoint` stays below
-them, the links are split into as many factors as the bound allows, and these are joined by swaps (`flips`). So complete
-networks of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a hypercube of
-32 ranks gets 5.
+Three upper bounds, each easy to recheck:
+
+    degree    the units of links that leave or enter one rank
+    factors   every ring enters and leaves every rank once: the most times the links can do that (a maximum flow)
+    cut       a set of ranks that few links leave
+
+Where `edge_disjoint` stays below them, the links are split at random into as many factors as the bound allows, and
+these are joined by swaps (`flips`). So complete networks of P ranks get P - 1 rings for all P but 4 and 6, for which
+only P - 2 exist (Tillson 1980), and a hypercube of 32 ranks gets 5.
 """
 
 from __future__ import annotations
@@ -15,19 +19,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from antiphon.planners.rings.edge_disjoint import Capacity, degrees, pack
+from antiphon.planners.rings.edge_disjoint import Capacity, count_degrees, pack_cycles
 from antiphon.planners.rings.flips import Factor, joined_flips
 
 MOST_COMPLETE = 128  # ranks
 MOST_JOINED = 128
 STARTS = 12  # splits into factors tried for one number of rings
-WORK = 3_000_000  # ranks of swaps looked at, over all starts
+WORK = 3_000_000  # ranks of swaps examined, over all starts
 MOST_CUT = 128  # ranks for which the smallest cut is sought
 
 
 @dataclass(frozen=True)
-class Most:
-    """Directed cycles, the most there can be (as far as proved), and why there cannot be more."""
+class RingsFound:
+    """Directed cycles, an upper bound on their number, and its reason."""
 
     cycles: list[list[int]]
     at_most: int
@@ -38,54 +42,65 @@ class Most:
         return len(self.cycles) == self.at_most
 
 
-def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> Most:
-    """As many cycles through all members as can be found. Bounded work, see `edge_disjoint` and WORK above."""
-    return _most(tuple(sorted(capacity.items())), members, seed)
+def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> RingsFound:
+    """Return as many cycles through all members as can be found. Bounded work, see `edge_disjoint` and WORK above."""
+    return _most_rings_cached(tuple(sorted(capacity.items())), members, seed)
 
 
 @lru_cache(maxsize=64)
-def _most(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> Most:
+def _most_rings_cached(
+    listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
+) -> RingsFound:
     capacity, size = dict(listed), len(members)
-    limit, because = _degree(capacity, members)
+    # the cheapest bound first; costlier ones only if the packing stays below it
+    limit, because = _degree_bound(capacity, members)
     alike = set(capacity.values())
     if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(alike) == 1 and len(capacity) == size * (size - 1):
         turned = [[(rank + turn) % size for rank in range(size)] for turn in range(1, size)]
-        cycles = _walks(joined_flips(turned, seed), members) * alike.pop()
+        cycles = _factors_to_cycles(joined_flips(turned, seed), members) * alike.pop()
         if len(cycles) == limit:
-            return Most(cycles, limit, because)
-    packed = pack(capacity, members, seed)
+            return RingsFound(cycles, limit, because)
+    packed = pack_cycles(capacity, members, seed)
     if len(packed.cycles) < limit:
         limit, because = min((limit, because), _factors_held(capacity, members, limit), key=lambda b: b[0])
         if size <= MOST_CUT:
-            limit, because = min((limit, because), _cut(capacity, members), key=lambda b: b[0])
+            limit, because = min((limit, because), _cut_bound(capacity, members), key=lambda b: b[0])
     cycles = packed.cycles
     if packed.optimal and len(cycles) < limit:
-        return Most(cycles, len(cycles), "every ring was listed, and no more of them fit" if cycles else "none fits")
+        return RingsFound(
+            cycles, len(cycles), "every ring was listed, and no more of them fit" if cycles else "none fits"
+        )
     if size <= MOST_JOINED and len(cycles) < limit:
-        cycles = max(cycles, _joined(capacity, members, seed, len(cycles), limit), key=len)
-    return Most(cycles, limit, because)
+        cycles = max(cycles, _join_factors(capacity, members, seed, len(cycles), limit), key=len)
+    return RingsFound(cycles, limit, because)
 
 
 # --- finding more ---------------------------------------------------------------------------------------------------
 
 
-def _joined(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
-    """More than `have` rings, from factors; [] if none are found. The most first."""
+def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
+    """Return more than `have` rings made of factors, as many as possible; [] if none are found."""
     chance, swaps = random.Random(seed), WORK // STARTS // len(members)
     for number in range(limit, have, -1):
         for start in range(STARTS):
-            factors = _split(capacity, members, number, chance)
+            factors = _split_into_factors(capacity, members, number, chance)
             if factors is None:
                 break
             joined = joined_flips(factors, seed + start, swaps)
             if joined:
-                return _walks(joined, members)
+                return _factors_to_cycles(joined, members)
     return []
 
 
-def _split(capacity: Capacity, members: tuple[int, ...], number: int, chance: random.Random) -> list[Factor] | None:
-    """So many factors (every rank is left and entered once in each), at random; None if the links do not hold them.
-    A flow says which links to use, matchings part them: as many enter as leave, so that one always exists (König)."""
+def _split_into_factors(
+    capacity: Capacity, members: tuple[int, ...], number: int, chance: random.Random
+) -> list[Factor] | None:
+    """Return a random split into factors (every rank is left and entered once in each); None if the links do not hold
+    them.
+
+    A flow chooses the links, matchings divide them: in- and out-degrees are equal, so a perfect matching exists
+    (König).
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -93,7 +108,7 @@ def _split(capacity: Capacity, members: tuple[int, ...], number: int, chance: ra
     rows, columns = list(range(size)), list(range(size))
     chance.shuffle(rows)
     chance.shuffle(columns)
-    used = _regular(capacity, members, number, rows, columns)
+    used = _regular_units(capacity, members, number, rows, columns)
     if used is None:
         return None
     factors = []
@@ -111,10 +126,12 @@ def _split(capacity: Capacity, members: tuple[int, ...], number: int, chance: ra
     return factors
 
 
-def _regular(
+def _regular_units(
     capacity: Capacity, members: tuple[int, ...], number: int, rows: list[int], columns: list[int]
 ) -> dict[tuple[int, int], int] | None:
-    """Units of links such that every rank is left and entered `number` times, by numbers in `rows` and `columns`."""
+    """Return units of links such that every rank is left and entered `number` times, by numbers in `rows` and
+    `columns`.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -133,7 +150,7 @@ def _regular(
     return {(i, j - size): units for i, j, units in entries if units > 0 and i < size <= j < source}
 
 
-def _walks(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
+def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
     cycles = []
     for factor in factors:
         cycle, place = [0], factor[0]
@@ -147,23 +164,23 @@ def _walks(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
 # --- why no more ----------------------------------------------------------------------------------------------------
 
 
-def _degree(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
-    out, into = degrees(capacity, members)
+def _degree_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
+    out, into = count_degrees(capacity, members)
     units, rank, verb = min([(out[r], r, "leave") for r in members] + [(into[r], r, "enter") for r in members])
     return units, f"only {units} units of links {verb} rank {rank}"
 
 
 def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> tuple[int, str]:
-    """Rings, as sets of links, leave and enter every rank equally often: the most times that the links allow."""
+    """Bound by factors: rings leave and enter every rank equally often, at most as often as the links allow."""
     order = list(range(len(members)))
     count = limit
-    while count and _regular(capacity, members, count, order, order) is None:
+    while count and _regular_units(capacity, members, count, order, order) is None:
         count -= 1
     return count, f"no choice of links leaves and enters every rank {count + 1} times"
 
 
-def _cut(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
-    """The fewest units that leave a set of ranks: each ring needs one. A flow per rank, and back."""
+def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
+    """Bound by the smallest cut: each ring leaves every set of ranks. A maximum flow per rank, and back."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

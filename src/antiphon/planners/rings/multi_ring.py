@@ -1,9 +1,14 @@
 """Many rings at once, as NCCL forms them (Blink, sections 2 and 5.1).
 
-Over direct links: as many edge-disjoint Hamiltonian cycles as these hold, a link used as often as it is wide. On the
-DGX-1V that is 3 cycles both ways, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and
-(6m, 6+m, 6+m) for broadcast (SCCL, Table 3). Over switches: logical rings from host to host, each leaving a host at
-another rank, so that all of its ways out are in use.
+Over direct links: edge-disjoint Hamiltonian cycles, each with an equal share of the data, so that all links work. On
+the DGX-1V that is 3 cycles in both directions, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce
+and (6m, 6+m, 6+m) for broadcast (SCCL, Table 3).
+
+Over switches: logical rings from host to host. Each ring leaves a host at another rank, so that all NICs are in use;
+every other host is passed in the opposite direction, so that a ring leaves and enters hosts at ranks of the same number
+(the same rail).
+
+Example: 2 hosts of 4 ranks: rings 0123 7654, 1230 4765, 2301 5476, 3012 6547: each NIC pair is used once per direction.
 """
 
 from __future__ import annotations
@@ -24,8 +29,15 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.rings.bound import least_time
-from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
-from antiphon.planners.rings.edge_disjoint import capacities, pack
+from antiphon.planners.rings.circles import (
+    CHAIN_PIECES,
+    CHAINS,
+    count_transfers,
+    plan_around,
+    plan_both_ways,
+    refuse_too_long,
+)
+from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.routing import find_paths
@@ -33,17 +45,19 @@ from antiphon.planners.shared.rows import finish_schedule
 
 MOST_RINGS = 64
 MOST_LOGICAL = 32
-MOST_INNER = 8  # cycles inside a host that are told apart
-PLENTY = 2**22  # transfers: no more rings by default than stay below this
+MOST_INNER = 8  # different cycles used inside a host
+PLENTY = 2**22  # transfers: the default number of rings stays below this
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles, over what they go, and of all that there are the number, whether no more exist, and by what bound."""
+    """Cycles, what they run over, and facts for the provenance: the number found, whether more exist, and by which
+    bound.
+    """
 
     cycles: list[list[int]]
     over: str
-    found: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None = None) -> Iterator[Schedule]:
@@ -57,7 +71,7 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
         raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
-    max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
+    max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // count_transfers(collective)))
     chosen = _choose_rings(
         topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=relayed
     )
@@ -71,7 +85,7 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
         "multi-ring",
         options,
         depth,
-        findings | chosen.found,
+        findings | chosen.facts,
     )
 
 
@@ -80,18 +94,18 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
     shorter way."""
     rings_left = Counter(map(tuple, cycles))
     if collective.kind != "alltoall":
-        by_cycle = {cycle: around(collective, cycle) for cycle in rings_left}
+        by_cycle = {cycle: plan_around(collective, cycle) for cycle in rings_left}
         return merge([by_cycle[tuple(cycle)] for cycle in cycles])
     shares: list[tuple[Schedule, int]] = []
     for cycle in list(rings_left):
         back = (cycle[0], *cycle[:0:-1])
         pairs = min(rings_left[cycle], rings_left[back]) if cycle != back else rings_left[cycle] // 2
         if pairs:
-            shares.append((both_ways(collective, cycle), 2 * pairs))
+            shares.append((plan_both_ways(collective, cycle), 2 * pairs))
             rings_left[cycle] -= pairs
             rings_left[back] -= pairs
         if rings_left[cycle]:
-            shares.append((around(collective, cycle), rings_left[cycle]))
+            shares.append((plan_around(collective, cycle), rings_left[cycle]))
             rings_left[cycle] = 0
     return merge([schedule for schedule, _ in shares], [share for _, share in shares])
 
@@ -105,7 +119,7 @@ def _choose_rings(
     `pairs`: rather rings that come in both directions, also if there is one less of them.
     """
     rings_held = most_rings(capacities(topology, members), members, seed)
-    cycles = pack(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
+    cycles = pack_cycles(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
     findings: dict[str, Any] = {"rings found": len(rings_held.cycles), "no more exist": rings_held.proved}
     if rings_held.cycles:
         findings["because"] = (
@@ -120,7 +134,7 @@ def _choose_rings(
         chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), as_given)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
-                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.found))
+                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts))
     if best is None:
         raise Unsupported(
             f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "

@@ -17,7 +17,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import split
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
+from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, plan_around, plan_both_ways, refuse_too_long
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
@@ -40,21 +40,21 @@ def ring(
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
-    cycle = given_order(order, collective) if order is not None else _found_cycle(topology, collective)
+    cycle = given_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
-    hops = [_hops(topology, oriented) for oriented in orientations]
+    hops = [_route_cycle(topology, oriented) for oriented in orientations]
     # where neither way round goes, `finish_schedule` names the hop that is lost
     goes = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
     width = _width(topology, [hops[i] for i in goes])
     schedule = split(
-        both_ways(collective, cycle) if len(goes) == 2 else around(collective, orientations[goes[0]]), width
+        plan_both_ways(collective, cycle) if len(goes) == 2 else plan_around(collective, orientations[goes[0]]), width
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
     yield finish_schedule(schedule, topology, collective, "ring", options, depth)
 
 
-def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
+def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
     cycle, complete = widest_cycle(topology, collective.members)
     if cycle:
         return cycle
@@ -68,7 +68,7 @@ def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
     return list(collective.members)
 
 
-def _hops(topology: Topology, cycle: Sequence[int]) -> Paths:
+def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
     ranks = np.array(cycle, np.int32)
     return find_paths(topology, ranks, np.roll(ranks, -1))
 

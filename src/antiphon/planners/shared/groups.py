@@ -43,11 +43,11 @@ class Groups:
     """A run of seats: a ring of subgroups (`parts`), or, without parts, one rank."""
 
     size: int
-    parts: tuple[Groups, ...] = ()
+    subgroups: tuple[Groups, ...] = ()
 
     @staticmethod
-    def of_parts(parts: Sequence[Groups]) -> Groups:
-        return parts[0] if len(parts) == 1 else Groups(sum(part.size for part in parts), tuple(parts))
+    def of_parts(subgroups: Sequence[Groups]) -> Groups:
+        return subgroups[0] if len(subgroups) == 1 else Groups(sum(group.size for group in subgroups), tuple(subgroups))
 
     @staticmethod
     def of_fans(fans: Sequence[int]) -> Groups:
@@ -62,18 +62,18 @@ class Groups:
         return Groups.of_parts([ONE] * size)
 
     def part_starts(self) -> list[int]:
-        return [0, *accumulate(part.size for part in self.parts)][: len(self.parts)]
+        return [0, *accumulate(group.size for group in self.subgroups)][: len(self.subgroups)]
 
     def is_even(self) -> bool:
         """Return whether each level has one fan-in."""
-        return not self.parts or (len(set(self.parts)) == 1 and self.parts[0].is_even())
+        return not self.subgroups or (len(set(self.subgroups)) == 1 and self.subgroups[0].is_even())
 
     def __str__(self) -> str:
-        if all(part == ONE for part in self.parts):
+        if all(group == ONE for group in self.subgroups):
             return str(self.size)
         words: list[tuple[str, int]] = []
-        for part in self.parts:
-            inner = str(part) if all(p == ONE for p in part.parts) else f"({part})"
+        for group in self.subgroups:
+            inner = str(group) if all(p == ONE for p in group.subgroups) else f"({group})"
             words = (
                 [*words[:-1], (inner, words[-1][1] + 1)] if words and words[-1][0] == inner else [*words, (inner, 1)]
             )
@@ -96,22 +96,22 @@ def given_groups(text: str, ranks: int) -> Groups:
 
 def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
     """Parse groups off the front of the words; raises ValueError or IndexError for bad syntax."""
-    parts: list[Groups] = []
-    while not parts or (words and words[0] == "+" and words.pop(0)):
+    subgroups: list[Groups] = []
+    while not subgroups or (words and words[0] == "+" and words.pop(0)):
         # an optional repetition "n*"
         times = int(words.pop(0)) if words[1:2] == ["*"] and words.pop(1) else 1
         if words[0] == "(":
             words.pop(0)
-            part = _parse_groups(words, ranks, depth + 1)
+            group = _parse_groups(words, ranks, depth + 1)
             closed = words.pop(0) == ")"
         else:
             size, closed = int(words.pop(0)), True
-            part = Groups.ring(size) if 1 <= size <= ranks else ONE
+            group = Groups.ring(size) if 1 <= size <= ranks else ONE
             closed = 1 <= size <= ranks
         if not closed or depth > MOST_DEPTH or not 1 <= times <= ranks:
             raise ValueError
-        parts += [part] * times
-    return Groups.of_parts(parts)
+        subgroups += [group] * times
+    return Groups.of_parts(subgroups)
 
 
 def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
@@ -149,19 +149,19 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
     rows: list[tuple[int, int, int]] = []
 
     def go(group: Groups, first: int, seat: int, step: int) -> None:
-        parts, starts = group.parts, group.part_starts()
-        if not parts:
+        subgroups, starts = group.subgroups, group.part_starts()
+        if not subgroups:
             return
         own_part = max(i for i, start in enumerate(starts) if first + start <= seat)
         # in each subgroup the rank at the same relative position as the current one
-        middle = Fraction(2 * (seat - first - starts[own_part]) + 1, 2 * parts[own_part].size)
-        places = [first + start + math.floor(middle * p.size) for start, p in zip(starts, parts, strict=True)]
-        part_order = [(own_part + direction * i) % len(parts) for i in range(len(parts))]
+        middle = Fraction(2 * (seat - first - starts[own_part]) + 1, 2 * subgroups[own_part].size)
+        places = [first + start + math.floor(middle * p.size) for start, p in zip(starts, subgroups, strict=True)]
+        part_order = [(own_part + direction * i) % len(subgroups) for i in range(len(subgroups))]
         for hop, (a, b) in enumerate(pairwise(part_order)):
             rows.append((step + hop, places[a], places[b]))
-        for hop, part in enumerate(part_order):
+        for hop, number in enumerate(part_order):
             # a rank first sends along this ring, then within its subgroup; the last has nothing to send here
-            go(parts[part], first + starts[part], places[part], step + hop)
+            go(subgroups[number], first + starts[number], places[number], step + hop)
 
     go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
@@ -207,22 +207,25 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     return [_stack_exchanges(by_path[path]) for path in sorted(by_path, key=len)]
 
 
-def reverse_parts(parts: Sequence[Part]) -> list[Part]:
+def reverse_parts(placements: Sequence[Part]) -> list[Part]:
     """Turn parts of an allgather on the reversed machine into parts of a reducescatter."""
-    end = max((part.stop for part in parts), default=0)
-    turned = {id(part.schedule): invert(part.schedule) for part in parts}
-    return [replace(part, schedule=turned[id(part.schedule)], start=end - part.stop) for part in parts]
+    end = max((placement.stop for placement in placements), default=0)
+    turned = {id(placement.schedule): invert(placement.schedule) for placement in placements}
+    return [
+        replace(placement, schedule=turned[id(placement.schedule)], start=end - placement.stop)
+        for placement in placements
+    ]
 
 
-def delay_after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
+def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part]:
     """Return the parts, delayed until all of `before` are done."""
-    base = max((part.stop for part in before), default=0)
-    return [replace(part, start=part.start + base) for part in parts]
+    base = max((placement.stop for placement in before), default=0)
+    return [replace(placement, start=placement.start + base) for placement in placements]
 
 
 def pieces_per_seat(groups: Groups) -> int:
     """Return the number of pieces per seat at which all borders between stretches are integral."""
-    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.parts and not groups.is_even() else 1
+    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
         raise Unsupported(
             "groups of so many different sizes share no common measure below 2^62; give options with fewer sizes"
@@ -232,12 +235,12 @@ def pieces_per_seat(groups: Groups) -> int:
 
 def _group_sizes(groups: Groups) -> Iterator[int]:
     yield groups.size
-    for part in set(groups.parts):
-        yield from _group_sizes(part)
+    for subgroup in set(groups.subgroups):
+        yield from _group_sizes(subgroup)
 
 
 def _nesting_depth(groups: Groups) -> int:
-    return 1 + max((_nesting_depth(part) for part in groups.parts), default=0)
+    return 1 + max((_nesting_depth(subgroup) for subgroup in groups.subgroups), default=0)
 
 
 def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
@@ -253,13 +256,13 @@ def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
 
 def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -> Iterator[Exchange]:
     """Yield the exchanges of a group from seat `first` on, whose ranks together hold these contents. O(spans)."""
-    parts = groups.parts
-    if not parts:
+    subgroups = groups.subgroups
+    if not subgroups:
         return
-    sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
-    edges, scale = find_stretches(parts)  # where holders change in any subgroup, over `scale`
+    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
+    edges, scale = find_stretches(subgroups)  # where holders change in any subgroup, over `scale`
     # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
-    contents_count, q, k = len(contents), len(edges) - 1, len(parts)
+    contents_count, q, k = len(contents), len(edges) - 1, len(subgroups)
     at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, subgroup, content] over size * scale
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
     common = math.gcd(groups.size * scale, int(np.gcd.reduce(at.ravel())), int(np.gcd.reduce(size.ravel())))
@@ -272,8 +275,8 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
     """Yield the exchanges at the outermost level, where subgroup j holds share j, whatever its size."""
-    edges, scale = find_stretches(groups.parts)
-    q, k = len(edges) - 1, len(groups.parts)
+    edges, scale = find_stretches(groups.subgroups)
+    q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale
     low = (edges[:-1, None] * unit).ravel()
     pieces = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
@@ -284,35 +287,35 @@ def _exchange_stretches(
     groups: Groups, first: int, path: Path, pieces: Spans, contents_count: int
 ) -> Iterator[Exchange]:
     """Yield an exchange of pieces by stretch, subgroup and content, then the exchanges within the subgroups."""
-    parts = groups.parts
-    sizes, starts = np.array([part.size for part in parts]), np.array(groups.part_starts())
-    edges, scale = find_stretches(parts)
-    q, k = len(edges) - 1, len(parts)
+    subgroups = groups.subgroups
+    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
+    edges, scale = find_stretches(subgroups)
+    q, k = len(edges) - 1, len(subgroups)
     yield Exchange(
         path, first + starts + edges[:-1, None] * sizes // scale, pieces.grouped(np.arange(q * k + 1) * contents_count)
     )
-    if all(not part.parts for part in parts):
+    if all(not subgroup.subgroups for subgroup in subgroups):
         return
     # every subgroup now holds the contents of all of them: content c of subgroup j, its stretches in order
     order = np.arange(q * k * contents_count).reshape(q, k, contents_count).transpose(1, 2, 0).ravel()
     inner = pieces.take(order).grouped(np.arange(k * contents_count + 1) * q)
-    for part, start in zip(parts, starts.tolist(), strict=True):
-        yield from _exchanges_within(part, first + start, path, inner)
+    for subgroup, start in zip(subgroups, starts.tolist(), strict=True):
+        yield from _exchanges_within(subgroup, first + start, path, inner)
 
 
 def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
     return tuple((sizes // np.gcd.reduce(sizes)).tolist())
 
 
-def find_stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
+def find_stretches(groups: Sequence[Groups]) -> tuple[Longs, int]:
     """Return where the holder of a content changes in any of these groups, on a common scale, and the scale's length.
 
     >>> from antiphon.planners.shared.groups import given_groups
-    >>> find_stretches(given_groups("2+3", 5).parts)
+    >>> find_stretches(given_groups("2+3", 5).subgroups)
     (array([0, 2, 3, 4, 6]), 6)
     """
-    scale = math.lcm(*(part.size for part in parts))
-    edges = {i * (scale // size) for size in {part.size for part in parts} for i in range(size)}
+    scale = math.lcm(*(group.size for group in groups))
+    edges = {i * (scale // size) for size in {group.size for group in groups} for i in range(size)}
     return np.array([*sorted(edges), scale]), scale
 
 

@@ -38,7 +38,7 @@ from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
 
-Parts = NDArray[np.int64]
+Counts = NDArray[np.int64]
 LABELS = 4  # levels of classes, from fine to coarse
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
 NEAR = 1e-6  # of a part: values this near to a half count as one, whatever the solver's last digits
@@ -83,7 +83,7 @@ class Flow:
     """
 
     hops: Hops
-    parts: Parts
+    counts: Counts
     denominator: int
     time: float
     latency: float
@@ -139,9 +139,9 @@ class Waits:
         member = np.zeros(count, np.int64)
         member[of] = np.arange(len(of))
         waits = classes.before
-        first, then, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
-        depth, height = longest_chains(first, then, lag, count), longest_chains(then, first, lag, count)
-        return Hops(of, owner[member], classes.late[member], first, then, lag, load, depth, height)
+        first, later, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
+        depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
+        return Hops(of, owner[member], classes.late[member], first, later, lag, load, depth, height)
 
     def _class_loads(self, of: Longs, count: int) -> Floats | None:
         """Return the load by class and kind of resource, without dominated kinds; None if that would take long."""
@@ -173,7 +173,7 @@ class Waits:
         """Return the number of transfers of the schedule."""
         hops_of = np.bincount(flow.hops.of, minlength=len(flow.hops))
         return sum(
-            int(hops_of[owned].sum()) * (len(_cut_points(flow.parts[owned])) - 1)
+            int(hops_of[owned].sum()) * (len(_cut_points(flow.counts[owned])) - 1)
             for owned in _classes_by_owner(flow.hops)
         )
 
@@ -196,9 +196,9 @@ class Waits:
         for denominator in LEVELS:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
-            parts = _round_flow(hops, exact, denominator)
+            counts = _round_flow(hops, exact, denominator)
             flow = Flow(
-                hops, parts, denominator, _seconds_per_byte(hops, parts / denominator), _latency_seconds(hops, parts)
+                hops, counts, denominator, _seconds_per_byte(hops, counts / denominator), _latency_seconds(hops, counts)
             )
             if flow.time <= goal * (1 + LOSS):
                 break
@@ -214,8 +214,8 @@ class Waits:
             place[owned] = np.arange(len(owned))
             hop_rows = np.flatnonzero(place[hops.of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
-            for low, high in pairwise(_cut_points(flow.parts[owned])):
-                due = (flow.parts[owned] < high).sum(axis=1)
+            for low, high in pairwise(_cut_points(flow.counts[owned])):
+                due = (flow.counts[owned] < high).sum(axis=1)
                 table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
                 rows.append((0, hop_rows, due[place[hops.of[hop_rows]]], number + count))
                 count += len(chunks)
@@ -228,9 +228,9 @@ def _classes_by_owner(hops: Hops) -> Iterator[Longs]:
         yield np.flatnonzero(hops.owner == owner)
 
 
-def _cut_points(parts: Parts) -> list[int]:
+def _cut_points(counts: Counts) -> list[int]:
     """Return where some of these hops pause, from nothing to all."""
-    cuts: list[int] = np.union1d([0], parts).tolist()
+    cuts: list[int] = np.union1d([0], counts).tolist()
     return cuts
 
 
@@ -252,8 +252,8 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
     rows = _Rows()
     rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
     for lag in (0, 1):
-        then, first = through[hops.later[hops.lag == lag]], through[hops.earlier[hops.lag == lag]]
-        rows.add_rows((then[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
+        after, first = through[hops.later[hops.lag == lag]], through[hops.earlier[hops.lag == lag]]
+        rows.add_rows((after[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
     for kind in range(kinds):
         loading = np.flatnonzero(hops.load[:, kind])
         load = hops.load[loading, kind][:, None] / hops.load.max()
@@ -296,25 +296,25 @@ class _Rows:
         return sp.csr_array((value, (row, column)), shape=(self.count, columns))
 
 
-def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Parts:
+def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Counts:
     """Round to multiples of 1 / denominator; halves go down, whatever the solver's last digits.
 
     Rounding is monotone, so orders are preserved; where the solver falls short, predecessors are raised to their
     successors.
     """
-    parts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
-    parts[:, -1] = denominator
-    parts = np.maximum.accumulate(parts, axis=1)
-    steps = parts.shape[1]
+    counts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
+    counts[:, -1] = denominator
+    counts = np.maximum.accumulate(counts, axis=1)
+    steps = counts.shape[1]
     while True:
-        before = parts.copy()
+        before = counts.copy()
         for lag in (0, 1):
             with_lag = hops.lag == lag
-            need = np.zeros_like(parts)
-            np.maximum.at(need, hops.earlier[with_lag], parts[hops.later[with_lag]])
-            parts[:, : steps - lag] = np.maximum(parts[:, : steps - lag], need[:, lag:])
-        if (parts == before).all():
-            return parts
+            need = np.zeros_like(counts)
+            np.maximum.at(need, hops.earlier[with_lag], counts[hops.later[with_lag]])
+            counts[:, : steps - lag] = np.maximum(counts[:, : steps - lag], need[:, lag:])
+        if (counts == before).all():
+            return counts
 
 
 def _seconds_per_byte(hops: Hops, through: Floats) -> float:
@@ -323,8 +323,8 @@ def _seconds_per_byte(hops: Hops, through: Floats) -> float:
     return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
 
-def _latency_seconds(hops: Hops, parts: Parts) -> float:
-    moving = np.diff(parts, axis=1, prepend=0) > 0
+def _latency_seconds(hops: Hops, counts: Counts) -> float:
+    moving = np.diff(counts, axis=1, prepend=0) > 0
     return float(np.where(moving, hops.late[:, None], 0.0).max(axis=0).sum())
 
 
@@ -373,10 +373,10 @@ def find_constraints(schedule: Schedule) -> Before:
         (_all_pairs(readers, read, later - 1, writers, wrote, later), 0),
         (_all_pairs(writers, wrote, unread - 1, writers, wrote, unread), 1),
     ]
-    before, then = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
+    earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
     lag = np.concatenate([np.full(len(pair[0]), late, np.int64) for pair, late in pairs])
-    apart = before != then
-    return Before(before[apart], then[apart], lag[apart])
+    apart = earlier != after
+    return Before(earlier[apart], after[apart], lag[apart])
 
 
 def _all_pairs(
@@ -472,26 +472,26 @@ def merge_classes(classes: Alike, owner: Longs) -> Longs:
     mixed = ~classes.adds[waits.earlier] & classes.adds[waits.later]  # a sum waits for a copy
     adds = np.zeros(rows, bool) if mixed.any() else classes.adds
     inside = adds[waits.earlier] == adds[waits.later]
-    first, then, lag = waits.earlier[inside], waits.later[inside], waits.lag[inside]
-    first, then = np.where(adds[first], then, first), np.where(adds[first], first, then)
+    first, after, lag = waits.earlier[inside], waits.later[inside], waits.lag[inside]
+    first, after = np.where(adds[first], after, first), np.where(adds[first], first, after)
     base = _hash_rows(_number_values(owner), _number_values(classes.late), adds.astype(np.uint64))
     mark, kinds = base, 0
     while (now := len(np.unique(mark))) > kinds:
         kinds, predecessor_mark = now, _hash_rows(mark[first], lag.astype(np.uint64))
-        order = np.lexsort((predecessor_mark, then))
+        order = np.lexsort((predecessor_mark, after))
         fresh = np.ones(len(order), bool)
-        fresh[1:] = (np.diff(then[order]) != 0) | (predecessor_mark[order][1:] != predecessor_mark[order][:-1])
+        fresh[1:] = (np.diff(after[order]) != 0) | (predecessor_mark[order][1:] != predecessor_mark[order][:-1])
         distinct = order[fresh]  # count each class once, not its members
-        mark = _hash_rows(base, _sum_hashes(predecessor_mark[distinct], then[distinct], rows))
+        mark = _hash_rows(base, _sum_hashes(predecessor_mark[distinct], after[distinct], rows))
     return np.unique(mark, return_inverse=True)[1].astype(np.int64)
 
 
-def longest_chains(first: Longs, then: Longs, lag: Longs, count: int) -> Longs:
+def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
     """Return for each item the largest total lag of a chain of items before it."""
     depth = np.zeros(count, np.int64)
     while True:
         reached = depth.copy()
-        np.maximum.at(reached, then, depth[first] + lag)
+        np.maximum.at(reached, after, depth[first] + lag)
         if (reached == depth).all():
             return depth
         depth = reached

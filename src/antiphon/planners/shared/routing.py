@@ -59,7 +59,7 @@ class Paths:
 
     table: Routes
     plain: NDArray[np.bool_]
-    ways: Longs
+    equal_links: Longs
     lost: Longs
 
 
@@ -129,7 +129,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
             f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
             f"{topology.name}; {would}"
         )
-    count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
+    count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
     lanes = [_with_routes(schedule, stripe, inverse, stay) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
@@ -216,7 +216,7 @@ def _switched_paths(
         rows, local_place = far[ptr[low] : ptr[high]], place[ptr[low] : ptr[high]] - low
         near_links = net.find_links(src[rows], local_place, targets[low:high], turn)
         reached = near_links.hops > 0
-        yield rows[reached], near_links.hops[reached], near_links.links[reached], near_links.ways[reached]
+        yield rows[reached], near_links.hops[reached], near_links.links[reached], near_links.equal_links[reached]
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +240,7 @@ class NearLinks:
 
     hops: Longs
     links: Ints
-    ways: Longs
+    equal_links: Longs
 
 
 @dataclass(frozen=True, eq=False)

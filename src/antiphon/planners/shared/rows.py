@@ -93,9 +93,10 @@ def refuse_more_than_fits(
 
 def rows_to_schedule(
     collective: Collective, seats: Seats, step: ArrayLike, chunk: ArrayLike, src: ArrayLike, dst: ArrayLike,
-    op: int = COPY, parts: int = 1,
+    op: int = COPY, chunks_per_block: int = 1,
 ) -> Schedule:  # fmt: skip
-    """Make a schedule without routes from rows whose ends are seats, with every block in `parts` chunks. O(rows).
+    """Make a schedule without routes from rows whose ends are seats, with every block in `chunks_per_block` chunks.
+    O(rows).
 
     >>> chain = Collective("broadcast", 3, roots=(2,))
     >>> schedule = rows_to_schedule(chain, Seats.in_order(chain, first=2), [0, 1], [0, 0], [0, 1], [1, 2])
@@ -104,7 +105,7 @@ def rows_to_schedule(
     """
     when = np.asarray(step).ravel()
     return Schedule(
-        collective, cut(collective, parts), narrow(when), narrow(np.asarray(chunk).ravel()),
+        collective, cut(collective, chunks_per_block), narrow(when), narrow(np.asarray(chunk).ravel()),
         own(seats.rank[np.asarray(src).ravel()]), own(seats.rank[np.asarray(dst).ravel()]),
         own(np.full(len(when), op, np.uint8)),
     )  # fmt: skip
@@ -205,16 +206,16 @@ def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partne
 
 def finish_schedule(
     schedule: Schedule, topology: Topology, collective: Collective, planner: str, options: Mapping[str, Any],
-    pieces: int = 1, found: Mapping[str, Any] | None = None,
+    pieces: int = 1, facts: Mapping[str, Any] | None = None,
 ) -> Schedule:  # fmt: skip
     """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
-    `options`: those that reproduce this schedule; None values are omitted. `found`: further facts for the provenance.
+    `options`: those that reproduce this schedule; None values are omitted. `facts`: further facts for the provenance.
     """
     exact = schedule if schedule.collective is collective else replace(schedule, collective=collective)
     named = with_routes(exact, topology, planner)
     stated = {key: value for key, value in options.items() if value is not None}
-    extra = {"found": dict(found)} if found else {}
+    extra = {"found": dict(facts)} if facts else {}
     return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **extra})
 
 
@@ -231,13 +232,13 @@ def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], 
 
 
 def schedule_in_parts(
-    collective: Collective, parts: Sequence[tuple[int, int]], denominator: int, rows: Sequence[Row]
+    collective: Collective, shares: Sequence[tuple[int, int]], denominator: int, rows: Sequence[Row]
 ) -> Schedule:
     """Return a schedule with chunks one behind the other in their blocks.
 
-    `parts`: per chunk its block, and how many of the `denominator` parts of a block it is.
+    `shares`: per chunk its block, and its size in units of 1 / `denominator` of the block.
     """
-    block, share = np.array(parts, np.int64).reshape(-1, 2).T
+    block, share = np.array(shares, np.int64).reshape(-1, 2).T
     before = np.cumsum(share) - share
     first = np.concatenate([[True], block[1:] != block[:-1]])
     offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]

@@ -44,7 +44,7 @@ LOSS = 5e-4  # of the time, that rounding them may cost
 class Sizes:
     """Per class the units of 1 / `denominator` that start in each step; seconds per byte of nbytes, and of latency."""
 
-    parts: NDArray[np.int64]
+    counts: NDArray[np.int64]
     denominator: int
     time: float
     latency: float
@@ -83,7 +83,7 @@ class Uneven:
 
     def count_rows(self, sizes: Sizes) -> int:
         """Return the number of transfers of the schedule."""
-        return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.parts), strict=True))
+        return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.counts), strict=True))
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -174,9 +174,9 @@ class Uneven:
         starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
         return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
 
-    def _latency_seconds(self, parts: NDArray[np.int64], steps: int) -> float:
+    def _latency_seconds(self, counts: NDArray[np.int64], steps: int) -> float:
         slowest = np.zeros(steps)
-        for class_parts, chunk_class in zip(parts, self.classes, strict=True):
+        for class_parts, chunk_class in zip(counts, self.classes, strict=True):
             for start in np.flatnonzero(class_parts).tolist():
                 span = slice(start, start + chunk_class.steps)
                 slowest[span] = np.maximum(slowest[span], chunk_class.latency)
@@ -224,7 +224,7 @@ class Uneven:
         table, rows = [still_chunks(self.plans, sizes.denominator, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
-        for class_parts, begun, chunk_class in zip(sizes.parts, _starts_of(sizes.parts), self.classes, strict=True):
+        for class_parts, begun, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
             plan = self.plans[chunk_class.plan]
             number = np.full(len(plan.chunks), -1, np.int64)
             number[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
@@ -279,15 +279,15 @@ def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Fl
     return load / capacity[:, None], latency
 
 
-def _starts_of(parts: NDArray[np.int64]) -> list[dict[int, int]]:
+def _starts_of(counts: NDArray[np.int64]) -> list[dict[int, int]]:
     """Return by class the starting steps with their pieces.
 
     Pieces: 1, or the length of the shortest long run of equal parts, the same number in all classes.
     """
-    runs = [longest_run(row) for row in parts]
+    runs = [longest_run(row) for row in counts]
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
-    for row, (start, length) in zip(parts, runs, strict=True):
+    for row, (start, length) in zip(counts, runs, strict=True):
         begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
             begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
@@ -297,8 +297,12 @@ def _starts_of(parts: NDArray[np.int64]) -> list[dict[int, int]]:
 
 def simple_denominator(sizes: Floats) -> list[int]:
     """Return the smallest number of parts that makes all sizes whole, if there is one (a list of at most one)."""
-    parts = sizes[sizes > NOTHING]
-    return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
+    nonzero_sizes = sizes[sizes > NOTHING]
+    return [
+        k
+        for k in range(1, SIMPLE + 1)
+        if np.abs(nonzero_sizes * k - np.round(nonzero_sizes * k)).max(initial=0) < NEAR * k
+    ][:1]
 
 
 def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:

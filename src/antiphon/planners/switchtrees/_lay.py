@@ -1,4 +1,10 @@
-"""The rows of a plan, and their routes. All is done for the reducescatter; the allgather is that backwards."""
+"""Build the rows of a plan and their routes. All is done for the reducescatter; the allgather is the same backwards.
+
+From the root downwards: at each switch the owners of all blocks are known; `assign.deal_blocks` says which server of
+each child holds each block before the switch's step; these are the owners for the switches below. Steps are assigned
+first (`_ends`): as soon as possible, but aligned with other switches of the same height where the parent must wait
+anyway.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,20 @@ import numpy as np
 
 from antiphon.core.columns import Ints, Longs, dense
 from antiphon.core.routes import Routes
-from antiphon.planners.switchtrees.assign import Owned, dealt, gathered
+from antiphon.planners.switchtrees.assign import Owned, deal_blocks, gather_holders
 from antiphon.planners.switchtrees.choose import Choice
 from antiphon.planners.switchtrees.tree import Tree
 from antiphon.planners.switchtrees.types import CPS, moves_of, steps_of
 
-AT_ONCE = 2**22  # rows that are made together
+AT_ONCE = 2**22  # rows built in one batch
 Columns = tuple[Ints, Ints, Ints, Ints]  # step, block, src, dst
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Between servers. Every block has a tree towards its owner: every other server sends it on exactly once."""
+    """Transfers between servers. Every block has a tree towards its owner: every other server sends it on exactly
+    once.
+    """
 
     step: Ints
     block: Ints
@@ -28,17 +36,19 @@ class Rows:
     steps: int
 
 
-def rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
-    """The reducescatter of a plan: servers * (servers - 1) rows. `owner`: of every block, before rearrangement at the
-    root. O(rows + switches * blocks log blocks)."""
-    maker = _Maker(tree, choices)
+def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
+    """Return the reducescatter of a plan: servers * (servers - 1) rows.
+
+    `owner`: of every block, before rearrangement at the root. O(rows + switches * blocks log blocks).
+    """
+    maker = _RowBuilder(tree, choices)
     maker.lay(owner)
     step, block, src, dst = (np.concatenate(column) for column in zip(*maker.made, strict=True))
     return Rows(step, block, src, dst, int(maker.ended[0]))
 
 
-def owners(tree: Tree, choice: Choice | None) -> Longs:
-    """Who ends with each block of an allreduce, before rearrangement at the root: everyone with one, or as chosen."""
+def block_owners(tree: Tree, choice: Choice | None) -> Longs:
+    """Return who owns each block of an allreduce before rearrangement at the root: each server one, or as chosen."""
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
     edges = np.rint(np.cumsum((0.0, *choice.owned)) * tree.servers).astype(np.int64)
@@ -49,15 +59,20 @@ def owners(tree: Tree, choice: Choice | None) -> Longs:
     return np.concatenate(owner_lists)
 
 
-class _Maker:
+class _RowBuilder:
+    """Rows under construction, and the step after which each switch is done."""
+
     def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
         self.tree, self.choices = tree, choices
         self.made: list[Columns] = []
         self.ended = self._ends()
 
     def _ends(self) -> Longs:
-        """After which step everything at a switch is done. As soon as can be, but where its parent has to wait anyway,
-        together with the other switches of its height: these move as much."""
+        """Return the step after which everything at a switch is done.
+
+        As soon as possible, but where its parent must wait anyway, together with other switches of its height: these
+        move as much.
+        """
         tree, nodes = self.tree, len(self.tree.parent)
         own, soon, height = (np.zeros(nodes, np.int64) for _ in range(3))
         for node in range(nodes - 1, -1, -1):
@@ -84,11 +99,14 @@ class _Maker:
     def _gathers(self, node: int, choice: Choice) -> int:
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
-        return int(any(holders < size for holders, size in zip(choice.held, sizes, strict=False)))
+        return int(any(holders < size for holders, size in zip(choice.holder_counts, sizes, strict=False)))
 
     def lay(self, owner: Longs) -> None:
-        """From the root downwards. `cut`: servers whose results were gathered on others above: these keep what they
-        have of a block, and do not send it on below."""
+        """Build from the root downwards.
+
+        `cut`: servers whose results were gathered on others above: they keep their part of a block and do not send it
+        below.
+        """
         ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
         while ahead:
             node, owner, cut = ahead.pop()
@@ -100,11 +118,13 @@ class _Maker:
                 continue
             tree, children = self.tree, self.tree.children[node]
             low = np.append(tree.low[children], tree.high[node])
-            placed = Owned.of(owner, low)
-            holders = [dealt(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
+            placed = Owned.by_child(owner, low)
+            holders = [deal_blocks(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
             going = [
-                gathered(holders[i], int(low[i]), int(low[i + 1]), count) if count < low[i + 1] - low[i] else holders[i]
-                for i, count in enumerate(choice.held)
+                gather_holders(holders[i], int(low[i]), int(low[i + 1]), count)
+                if count < low[i + 1] - low[i]
+                else holders[i]
+                for i, count in enumerate(choice.holder_counts)
             ] or holders
             self._gather(node, choice, placed.child, holders, going, cut)
             if len(children) > 1:
@@ -125,7 +145,7 @@ class _Maker:
         self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
     def _straight(self, node: int, owner: Longs, cut: list[Longs]) -> None:
-        """Everyone below to the owner, in one step."""
+        """Send everything below directly to the owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         each = max(AT_ONCE // (high - low), 1)
         for begin in range(0, len(owner), each):
@@ -143,7 +163,7 @@ class _Maker:
     def _gather(
         self, node: int, choice: Choice, child: Longs, holders: list[Longs], going: list[Longs], cut: list[Longs]
     ) -> None:
-        """Rearrangement before, and after where owners are bound: what is owned here comes back then, instead."""
+        """Rearrange before; and after, if owners are fixed: what is owned here returns then instead."""
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._steps(node, choice)
         for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
@@ -157,7 +177,7 @@ class _Maker:
                 self._add(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
 
     def _combine(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
-        """The plan type among the children, each standing for its holder of the block."""
+        """Apply the plan type among the children, each represented by its holder of the block."""
         count, first = len(going), int(self.ended[node]) - choice.spread - self._steps(node, choice)
         holder = np.stack(going).astype(np.int32)
         each = max(AT_ONCE // count, 1)
@@ -168,9 +188,11 @@ class _Maker:
             self._flatten(moves.step + np.int32(first), block, src, dst, cut)
 
 
-def ways(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
-    """The path of every pair of servers up and down the tree, for trees of single links: a table, and each row's index
-    in it. O(rows + pairs * depth)."""
+def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
+    """Return the path of every pair of servers up and down a tree of single links: a table, and each row's index in it.
+
+    O(rows + pairs * depth).
+    """
     servers = tree.servers
     pairs, route = dense(src * np.int64(servers) + dst, servers * servers)
     ends = pairs // servers, pairs % servers

@@ -1,9 +1,12 @@
-"""Which server holds which block: Algorithm 1 from the root downwards, so that no block is left over.
+"""Which server holds which block: Algorithm 1 from the root downwards, so that no block is left unassigned.
 
 The paper assigns from the leaves upwards, and its greedy leaves blocks unassigned where subtrees differ (most random
-trees). Downwards it cannot fail: the owners below a switch are given; each child keeps what its own servers own, and
-deals out the rest so that everyone below it has floor or ceil of blocks / servers. That fits, as with n of N servers
-given, b blocks each, and fewer servers in a child, each may have at least b.
+trees). Downwards it cannot fail: the owners below a switch are fixed; each child keeps the blocks that its own servers
+own and assigns the others so that each server below it has floor or ceil of blocks / servers. That is possible: if n of
+N servers own b blocks each and the child has fewer than N servers, each may hold at least b.
+
+Example: 4 blocks, owners 0..3, a child with servers 0 and 1: it keeps blocks 0 and 1, and gives server 0 block 2 and
+server 1 block 3, partial results that go on to their owners later.
 """
 
 from __future__ import annotations
@@ -17,17 +20,19 @@ from antiphon.core.columns import Floats, Longs, starts
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """Blocks by owner: the child of a switch it is in, and where in this child, from 0 to 1; a server with several
-    blocks is a stretch."""
+    """Blocks by owner: the child of a switch that it is in, and its relative place in this child, from 0 to 1.
+
+    A server with several blocks is a stretch.
+    """
 
     child: Longs
     at: Floats
 
     @staticmethod
-    def of(owner: Longs, low: Longs) -> Owned:
-        """`low`: the first server of each child, and the first beyond the last. O(blocks log blocks).
+    def by_child(owner: Longs, low: Longs) -> Owned:
+        """Locate the owners. `low`: the first server of each child, and the end of the last. O(blocks log blocks).
 
-        >>> owned = Owned.of(np.array([0, 3, 1, 3]), np.array([0, 2, 4]))  # two children of two servers each
+        >>> owned = Owned.by_child(np.array([0, 3, 1, 3]), np.array([0, 2, 4]))  # two children of two servers each
         >>> owned.child.tolist(), owned.at.tolist()
         ([0, 1, 0, 1], [0.25, 0.625, 0.75, 0.875])
         """
@@ -43,11 +48,11 @@ class Owned:
         return Owned(child, at / np.diff(low)[child])
 
 
-def dealt(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
-    """Who of the servers low .. high-1 holds each block: its owner where that is one of them; else the one at the same
-    place as the owner in its own child, as far as all get equally many.
+def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
+    """Return which of the servers low .. high-1 holds each block, everyone floor or ceil of blocks / servers.
 
-    Everyone ends with floor or ceil of blocks / servers. O(blocks log blocks).
+    The owner itself where it is one of them; else the server at the owner's relative place in its own child, as far as
+    all get equally many. O(blocks log blocks).
     """
     count, blocks = high - low, len(owner)
     if count == 1:
@@ -57,7 +62,7 @@ def dealt(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     load = np.bincount(owner[owned_here] - low, minlength=count)
     owned_elsewhere = np.flatnonzero(~owned_here)
     want = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
-    room = _room(load, np.bincount(want, minlength=count), blocks)
+    room = _remaining_room(load, np.bincount(want, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
     owned_elsewhere, want = owned_elsewhere[order], want[order]
     flags = starts(want)
@@ -69,9 +74,11 @@ def dealt(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     return holder
 
 
-def _room(load: Longs, requests: Longs, blocks: int) -> Longs:
-    """How many more each server takes. Some end with one more than others: those that own more already, then those that
-    are wanted most."""
+def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
+    """Return how many more blocks each server takes.
+
+    Some end with one more than others: those that own more already, then those with most requests.
+    """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
     forced = room < 0
@@ -82,13 +89,15 @@ def _room(load: Longs, requests: Longs, blocks: int) -> Longs:
     return room
 
 
-def gathered(holder: Longs, low: int, high: int, group_count: int) -> Longs:
-    """Data rearrangement: who of `some` servers, evenly among low .. high-1, takes what each held (section 4.2)."""
+def gather_holders(holder: Longs, low: int, high: int, group_count: int) -> Longs:
+    """Return who of `group_count` servers, evenly among low .. high-1, takes over what each held (data
+    rearrangement, 4.2).
+    """
     return representatives(high - low, group_count)[holder - low] + low
 
 
 def representatives(count: int, group_count: int) -> Longs:
-    """For each of so many servers the one of its group, if there are `some` groups of neighbours."""
+    """Return for each server the first of its group, for `group_count` groups of neighbours."""
     group = np.arange(count) * group_count // count
     first = np.flatnonzero(starts(group))
     return first[group]

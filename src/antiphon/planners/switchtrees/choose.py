@@ -1,4 +1,12 @@
-"""Which plan each switch has: Algorithm 2, from the leaves upwards."""
+"""Choose a plan per switch: Algorithm 2, from the leaves upwards.
+
+For each switch, given when its children are done, compare: the plan types among its children (or ACPS where these have
+different sizes), the same after gathering each child's results on fewer servers ("data rearrangement"), and, if nothing
+beats it, co-located PS among all servers below ("flat"), which skips the switches below altogether.
+
+Gathering costs a step within the child but reduces the number of senders, and at a slow uplink a few servers suffice to
+fill it: `holder_counts` starts with the convergence ratio, the uplink's bandwidth over that of the links below.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +26,27 @@ NEVER, AUTO, ALWAYS = "never", "auto", "always"
 
 @dataclass(frozen=True)
 class Choice:
-    """What happens at a switch, after its children are done.
+    """What happens at a switch after its children are done.
 
-    `kind`: a plan type; "" where there is one child only. `flat`: among all servers below, and nothing at the switches
-    below. `held`: for each child the servers on which its results are gathered first, all of them where nothing is.
-    `spread`: at the end blocks go back from these to the owners there would be without. `owned`: the parts of the
-    blocks that end in each child, where that is not by their servers. `seconds`: with everything below.
+    `kind`: a plan type; "" with a single child. `flat`: among all servers below, nothing at the switches below.
+    `holder_counts`: for each child the number of servers on which its results are gathered first; () for no gathering.
+    `spread`: blocks return from these to their regular owners at the end. `owned`: fractions of the blocks that end in
+    each child, where not in proportion to its servers. `seconds`: with everything below.
     """
 
     kind: str
     seconds: float
     flat: bool = False
-    held: tuple[int, ...] = ()
+    holder_counts: tuple[int, ...] = ()
     spread: bool = False
     owned: tuple[float, ...] = ()
 
 
-def choose(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list[Choice | None]:
-    """A choice per switch, None for servers. Switches whose subtrees are alike are decided once.
+def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list[Choice | None]:
+    """Return a choice per switch, None for servers. Isomorphic subtrees are decided once.
 
-    `gathers`: whether data may be gathered on fewer servers at all. Never slower than co-located PS among all, by
-    this estimate. O(kinds of switches * (nodes below + divisors^2)).
+    `gathers`: whether data may be gathered on fewer servers. Never slower than co-located PS among all, by this
+    estimate. O(kinds of switches * (nodes below + divisors^2)).
     """
     decided: dict[tuple[int, bool], Choice] = {}
     out: list[Choice | None] = [None] * len(tree.parent)
@@ -47,22 +55,22 @@ def choose(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list
             continue
         key = int(tree.alike[node]), node == 0
         if key not in decided:
-            decided[key] = _best(tree, cost, node, out, rearrange, gathers)
+            decided[key] = _choose_plan(tree, cost, node, out, rearrange, gathers)
         out[node] = decided[key]
     return out
 
 
-def _best(
+def _choose_plan(
     tree: Tree, cost: Cost, node: int, below_choices: list[Choice | None], rearrange: str, gathers: bool
 ) -> Choice:
-    below = _finished(tree, node, below_choices)
+    below = _finish_times(tree, node, below_choices)
     if len(below) == 1:
         return Choice("", below[0])
-    options = list(_moving(tree, cost, node, below, gathers)) if rearrange != NEVER else []
-    gathering = [choice for choice in options if choice.held]
+    options = list(_plans_with_gathering(tree, cost, node, below, gathers)) if rearrange != NEVER else []
+    gathering = [choice for choice in options if choice.holder_counts]
     if rearrange == ALWAYS and gathering:
         return min(gathering, key=lambda choice: choice.seconds)
-    best, target = _plain(tree, cost, node, below)
+    best, target = _plan_in_place(tree, cost, node, below)
     for choice in options:
         if choice.seconds < target * SLACK:
             best, target = choice, choice.seconds
@@ -73,20 +81,22 @@ def _best(
     return best
 
 
-def _finished(tree: Tree, node: int, choices: list[Choice | None]) -> list[float]:
-    """When each child is done."""
+def _finish_times(tree: Tree, node: int, choices: list[Choice | None]) -> list[float]:
+    """Return when each child is done."""
     done = (choices[child] for child in tree.children[node])
     return [choice.seconds if choice is not None else 0.0 for choice in done]
 
 
-def _sizes(tree: Tree, node: int) -> list[int]:
+def _child_sizes(tree: Tree, node: int) -> list[int]:
     return [int(tree.high[child] - tree.low[child]) for child in tree.children[node]]
 
 
-def _plain(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choice, float]:
-    """Without rearrangement: any plan type if the children have equally many servers, else straight to the owners. And
-    the seconds that rearrangement must beat: it shall not be chosen for the caution with which types are."""
-    sizes = _sizes(tree, node)
+def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choice, float]:
+    """Return the plan without rearrangement, and the seconds that rearrangement must beat.
+
+    Any plan type if the children have equally many servers, else directly to the owners.
+    """
+    sizes = _child_sizes(tree, node)
     if len(set(sizes)) == 1:
         kind, seconds, target = cost.best_type(node, len(sizes), sizes[0])
         return Choice(kind, max(below) + seconds), max(below) + target
@@ -95,10 +105,12 @@ def _plain(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choic
     return Choice(ACPS, seconds), seconds
 
 
-def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool) -> Iterator[Choice]:
-    """With data rearrangement: results gathered on fewer servers of each child; and at the root of an allreduce, where
-    nobody is bound to end with a certain block, owners chosen freely."""
-    sizes = _sizes(tree, node)
+def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool) -> Iterator[Choice]:
+    """Yield plans with data rearrangement: results gathered on fewer servers of each child.
+
+    At the root of an allreduce nobody must own a particular block, so owners are chosen freely there.
+    """
+    sizes = _child_sizes(tree, node)
     free = node == 0 and cost.kind == "allreduce"
     even = [1 / len(sizes)] * len(sizes)
     total = sum(sizes)
@@ -106,9 +118,9 @@ def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool
         yield Choice(ACPS, max(below) + cost.direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
-    for counts in subsets(tree, node, sizes):
+    for counts in holder_counts(tree, node, sizes):
         owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
-        holds = _holders(tree, node, counts)
+        holds = _mark_holders(tree, node, counts)
         ready, after = [], [0.0]
         for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
             away = 0.0 if holders == size else cost.gather(child, holders, (1 if free else 1 - share) / size)
@@ -119,12 +131,17 @@ def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool
         if len(set(counts)) == 1 and len(set(owned)) == 1:
             kind, seconds, _ = cost.best_type(node, len(counts), counts[0], holds)
         owners = tuple(owned) if free and len(set(sizes)) > 1 else ()
-        yield Choice(kind, max(ready) + seconds + max(after), held=tuple(counts), spread=not free, owned=owners)
+        yield Choice(
+            kind, max(ready) + seconds + max(after), holder_counts=tuple(counts), spread=not free, owned=owners
+        )
 
 
-def subsets(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
-    """How many servers of each child go on: as many as fill its link upwards, by the convergence ratio (the bandwidth
-    of this link over that of the links below it), then twice as many, and so on; and as many as the smallest child."""
+def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
+    """Yield numbers of servers of each child that continue.
+
+    As many as fill its uplink, by the convergence ratio, then twice as many, and so on; and as many as the smallest
+    child.
+    """
     fewest = []
     for child, size in zip(tree.children[node], sizes, strict=True):
         under = sum(1 / tree.up.beta[c] for c in tree.children[child])
@@ -140,7 +157,7 @@ def subsets(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
         yield equal
 
 
-def _holders(tree: Tree, node: int, counts: list[int]) -> Some:
+def _mark_holders(tree: Tree, node: int, counts: list[int]) -> Some:
     holds = np.zeros(tree.servers, np.bool_)
     for child, count in zip(tree.children[node], counts, strict=True):
         low, high = int(tree.low[child]), int(tree.high[child])

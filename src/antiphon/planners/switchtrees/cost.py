@@ -1,11 +1,12 @@
-"""What a switch's part of a plan takes: GenModel (section 3.3), link by link of the tree.
+"""The time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
 
-The rules are those of model `genmodel`: a link's load times beta + epsilon * max(w - w_t, 0), with w the most servers
-that send to one receiver over it. Plan types among the children of a switch are priced by the closed forms
-(`cost.genmodel_forms`), with the link as one of k groups that share it sees it: k times the beta, k times the epsilon.
+The rules are those of model `genmodel`: a link's load times beta + epsilon * max(w - w_t, 0), with w the number of
+servers that send to one receiver over it. Plan types among the children of a switch are priced by the closed forms
+(`cost.genmodel_forms`); a link that k groups share appears to one of them with k times the beta and k times the
+epsilon.
 
 Between plan types the choice is more cautious: there a link bears the excess senders of all k receivers below it, not
-of one alone, so k * k times the epsilon. With k = 1, at a server's own link, both are Table 2.
+of one alone, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from antiphon.cost import Profile
 from antiphon.cost.genmodel import forms as genmodel_forms
 from antiphon.cost.genmodel.forms import Server, Tier
 from antiphon.planners.switchtrees.assign import representatives
-from antiphon.planners.switchtrees.tree import Tree, Way
+from antiphon.planners.switchtrees.tree import Direction, Tree
 from antiphon.planners.switchtrees.types import CPS, RHD, RING, fans_of, name_of, steps_of
 
 Some = NDArray[np.bool_]
-SLACK = 1 - 1e-9  # less than that apart: the plan of fewer steps
+SLACK = 1 - 1e-9  # relative: closer times are a tie, won by the plan of fewer steps
 
 
 class Cost:
-    """Seconds of the parts of a plan for one size. `kind`: allreduce, reducescatter (half of it) or allgather."""
+    """Prices the parts of a plan for one size. `kind`: allreduce, reducescatter (half of it) or allgather."""
 
     def __init__(self, tree: Tree, profile: Profile, nbytes: float, kind: str) -> None:
         self.tree, self.nbytes, self.kind = tree, nbytes, kind
         self.server = Server(profile.gamma, profile.delta)
-        self.halves = (kind != "allgather", kind != "reducescatter")  # which of them there are
+        self.halves = (kind != "allgather", kind != "reducescatter")  # (reducescatter, allgather) present
 
     def _below(self, holds: Some | None, node: int) -> tuple[slice, Longs]:
-        """The nodes below a switch, and how many servers that hold something are below each."""
+        """Return the nodes below a switch, and the number of holding servers below each."""
         tree, inside = self.tree, slice(node + 1, int(self.tree.end[node]))
         if holds is None:
             return inside, tree.high[inside] - tree.low[inside]
@@ -46,12 +47,17 @@ class Cost:
     # ---- plan types of equal children ----
 
     def tiers(self, node: int, holds: Some | None = None, *, crowded: bool = False) -> list[Tier]:
-        """What one of the groups that work side by side sees of each link below a switch, equal ones once. `crowded`:
-        the excess senders of all groups add up."""
+        """Return the links below a switch as one of the groups in parallel sees them, equal ones once.
+
+        `crowded`: the excess senders of all groups add up.
+        """
         inside, holder_counts = self._below(holds, node)
         alpha = float(self.tree.alpha[node])
         tiers: dict[Tier, None] = {}
-        for direction, incast in ((self.tree.down, 1), (self.tree.up, 0)):  # upwards every receiver has one sender
+        for direction, incast in (
+            (self.tree.down, 1),
+            (self.tree.up, 0),
+        ):  # upwards there is no incast: one sender per link
             columns = [holder_counts, direction.beta[inside], direction.epsilon[inside] * incast, direction.w_t[inside]]
             rows = np.unique(np.stack([c[holder_counts > 0] for c in columns], axis=1), axis=0)
             for k, beta, epsilon, w_t in rows.tolist():
@@ -59,17 +65,17 @@ class Cost:
         return list(tiers)
 
     def best_type(self, node: int, count: int, holders: int, holds: Some | None = None) -> tuple[str, float, float]:
-        """The plan type to be taken among so many equal children, `held` servers holding the data in each; its seconds;
-        and those of the type that would be fastest without that caution.
+        """Return the plan type for equal children, its seconds, and those of the fastest type without caution.
 
-        All factorisations are tried, as shortest paths over the divisors. O(divisors^2 * tiers).
+        `holders`: servers that hold the data in each child. All factorizations are tried, as shortest paths over the
+        divisors. O(divisors^2 * tiers).
         """
         share, usual = self.nbytes / holders, self.tiers(node, holds)
         kind, _ = self._fastest(count, share, self.tiers(node, holds, crowded=True))
         return kind, self._type(kind, count, share, usual), self._fastest(count, share, usual)[1]
 
     def _fastest(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
-        """The plan type of least seconds, of equals the one of fewest steps."""
+        """Return the plan type of least seconds, of equals the one of fewest steps."""
         seconds, fans = self._factorised(count, share, tiers)
         options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
@@ -92,6 +98,7 @@ class Cost:
 
     def _factorised(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
         divisors = [d for d in range(1, count + 1) if count % d == 0]
+        # shortest path over divisors: an edge done -> product is a level of fan-in product / done
         best: dict[int, tuple[float, tuple[int, ...]]] = {1: (0.0, ())}
         for done in divisors:
             for product in divisors:
@@ -108,8 +115,9 @@ class Cost:
     def direct(
         self, node: int, holder_counts: Sequence[int], owned: Sequence[float], holds: Some | None = None
     ) -> float:
-        """Asymmetric co-located PS: child i's results are with held[i] of its servers; of all blocks a part owned[i]
-        ends with these. O(nodes below)."""
+        """Price asymmetric co-located PS: child i's results are on holder_counts[i] of its servers, and it owns
+        owned[i] of all blocks. O(nodes below).
+        """
         tree = self.tree
         inside, counts = self._below(holds, node)
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
@@ -129,20 +137,20 @@ class Cost:
                 seconds += float(tree.alpha[node]) + max(up, down)
         return seconds + self._combining(float(into.max(initial=0.0)), rows + 1)
 
-    def _slowest(self, direction: Way, inside: slice, load: Floats, fan: Floats | Longs) -> float:
+    def _slowest(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
         excess = np.maximum(fan - direction.w_t[inside], 0)
         return (
             float((load * (direction.beta[inside] + direction.epsilon[inside] * excess)).max(initial=0.0)) * self.nbytes
         )
 
     def _combining(self, received: float, fan: int) -> float:
-        """At the busiest server: `received` of nbytes, in values that are combined `fan` at once."""
+        """Price memory work at the busiest server: `received` of nbytes, in values that are combined `fan` at once."""
         if not self.halves[0] or fan < 2:
             return 0.0
         return received * self.nbytes * (self.server.gamma + self.server.delta * (fan + 1) / (fan - 1))
 
     def flat(self, node: int) -> float:
-        """Co-located PS among all servers below a switch, whatever is between. O(nodes below)."""
+        """Price co-located PS among all servers below a switch, whatever is between. O(nodes below)."""
         inside, k = self._below(None, node)
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
@@ -157,8 +165,11 @@ class Cost:
     # ---- data rearrangement ----
 
     def gather(self, node: int, group_count: int, share: float, *, back: bool = False) -> float:
-        """Every server below a switch gives what it holds, `share` of nbytes, to the one of its group that goes on;
-        and is given it back in the allgather. `back`: the other way round. O(servers * depth)."""
+        """Price data rearrangement: every server below gives its data, `share` of nbytes, to the representative of its
+        group.
+
+        In the allgather it gets them back. `back`: the opposite direction. O(servers * depth).
+        """
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         to = representatives(high - low, group_count) + low
         src = np.arange(low, high)
@@ -172,7 +183,7 @@ class Cost:
         return seconds + self._combining(share * (1 if back else fan - 1), 2 if back else fan)
 
     def _moved(self, src: Longs, dst: Longs, share: float) -> float:
-        """One step in which each src sends its share to its dst."""
+        """Price one step in which each src sends its share to its dst."""
         if not len(src):
             return 0.0
         tree, busiest = self.tree, 0.0
@@ -189,7 +200,7 @@ class Cost:
                 node = tree.parent[node]
         return float(latency.max()) + busiest
 
-    def _crossed(self, direction: Way, nodes: Longs, dst: Longs, share: float) -> float:
+    def _crossed(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
         pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
         excess = np.zeros(size)
@@ -199,7 +210,10 @@ class Cost:
 
 
 def _better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int, ...]]) -> bool:
-    """Faster; of equals with fewer steps, then with the greater fan-ins first: these touch memory least."""
+    """Return whether the first plan is better: faster, or as fast with fewer steps, then larger first fan-ins.
+
+    Large fan-ins first touch memory least.
+    """
     if not first[0] * SLACK <= second[0] <= first[0] / SLACK:
         return first[0] < second[0]
     return (len(first[1]), [-f for f in first[1]]) < (len(second[1]), [-f for f in second[1]])

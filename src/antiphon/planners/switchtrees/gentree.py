@@ -1,4 +1,23 @@
-"""GenTree: plans for trees of switches by GenModel (GenModel and GenTree paper, section 4, Algorithms 1 and 2)."""
+"""GenTree: plans for trees of switches by GenModel (GenModel and GenTree paper, section 4, Algorithms 1 and 2).
+
+Servers hang below switches, switches below switches. A reducescatter is done bottom-up: at each switch, after its
+children are done, the children combine their partial results by one of several plan types:
+
+    CPS      co-located parameter servers: everyone sends each owner its part directly; one step, high fan-in
+    ring     k - 1 steps, fan-in 1
+    RHD      recursive halving, log2 k steps
+    a x b    hierarchical CPS with these fan-ins
+    ACPS     asymmetric CPS, where children have different numbers of servers
+
+GenModel prices latency, bandwidth, memory accesses (delta) and incast (epsilon: many senders to one receiver lose
+bandwidth beyond w_t), so the best type depends on the size and on each switch's links. A switch may also be skipped
+("flat": all servers below exchange directly), or data may first be gathered on fewer servers of each child
+("rearrangement") so that the link above is not oversubscribed. The allgather is the reducescatter backwards.
+
+Example: 2 racks of 16 servers, large vectors: 4 x 4 within racks (incast), then CPS between racks.
+
+Several roots are tried, since the tree of a fabric has no natural one (`candidate_roots`).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +37,14 @@ from antiphon.cost import Profile, as_profile
 from antiphon.errors import Invalid, quote
 from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import refuse_more_than_fits
-from antiphon.planners.switchtrees._lay import owners, rows, ways
-from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose
+from antiphon.planners.switchtrees._lay import block_owners, plan_rows, tree_routes
+from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
 from antiphon.planners.switchtrees.cost import SLACK, Cost
-from antiphon.planners.switchtrees.graph import Graph, read
-from antiphon.planners.switchtrees.tree import Tree, rooted, roots
+from antiphon.planners.switchtrees.graph import Graph, read_tree
+from antiphon.planners.switchtrees.tree import Tree, candidate_roots, root_tree
 from antiphon.units import parse_size
 
-SIZES = (10**6, 10**8, 10**9)  # planned for where no size is given
+SIZES = (10**6, 10**8, 10**9)  # sizes to plan for if none is requested
 
 
 def gentree(
@@ -36,12 +55,12 @@ def gentree(
     rearrange: str = AUTO,
     pieces: int = 1,
 ) -> Iterator[Schedule]:
-    """Yields the plan for `nbytes`; without it those for 1 MB, 100 MB and 1 GB that differ. P (P - 1) transfers, twice
-    that for allreduce.
+    """Yield the plan for `nbytes`; without a size those for 1 MB, 100 MB and 1 GB that differ.
 
-    `size`: plan for this many bytes, whatever the request says. `rearrange`: auto, never or always gather results on
-    fewer servers and choose owners freely where that is fast. `profile`: GenModel's parameters, before those of the
-    request; without, alpha and beta of the links. O(P^2 + switches * P log P).
+    P (P - 1) transfers, twice that for allreduce. `size`: plan for this many bytes, whatever the request says.
+    `rearrange`: auto, never or always gather results on fewer servers and choose owners freely where that is fast.
+    `profile`: GenModel's parameters instead of the request's; without any, alpha and beta of the links. O(P^2 +
+    switches * P log P).
     """
     topology, collective = request.topology, request.collective
     if rearrange not in (AUTO, NEVER, ALWAYS):
@@ -51,38 +70,38 @@ def gentree(
     machine = parameters.on(topology)
     count = len(collective.members)
     refuse_more_than_fits("gentree", topology, collective, 2 * count * count)
-    graph = read(topology, collective.members)
+    graph = read_tree(topology, collective.members)
     wanted_sizes = request.sizes if size is None else (parse_size(size),)
     sizes = [each for nbytes in wanted_sizes for each in (SIZES if nbytes is None else (max(nbytes, 1),))]
-    trees = [rooted(graph, root, machine, parameters) for root in roots(graph, topology)]
+    trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
     for each in sizes:
-        tree, choices = _best(trees, graph, parameters, each, collective.kind, rearrange)
+        tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
         same = [_without_time(choice) for choice in choices]
         if same in chosen_before:
             continue
         chosen_before.append(same)
         options = {"size": each, "rearrange": rearrange, "pieces": pieces, **named}
-        findings = {"plan": words(tree, choices), "seconds": _seconds(choices)}
-        schedule = pipeline(_schedule(topology, collective, graph, tree, choices), pieces)
+        findings = {"plan": describe_plan(tree, choices), "seconds": _plan_seconds(choices)}
+        schedule = pipeline(_to_schedule(topology, collective, graph, tree, choices), pieces)
         yield replace(schedule, provenance={"planner": "gentree", "options": options, "found": findings})
 
 
-def _best(
+def _best_root(
     trees: list[Tree], graph: Graph, profile: Profile, nbytes: int, kind: str, rearrange: str
 ) -> tuple[Tree, list[Choice | None]]:
-    """Of all roots tried the one whose plan is fastest, the first among equals."""
+    """Return the root with the fastest plan, the first among equals."""
     best: tuple[Tree, list[Choice | None]] | None = None
     for tree in trees:
-        choices = choose(tree, Cost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
-        if best is None or _seconds(choices) < _seconds(best[1]) * SLACK:
+        choices = choose_plans(tree, Cost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
+        if best is None or _plan_seconds(choices) < _plan_seconds(best[1]) * SLACK:
             best = tree, choices
     assert best is not None
     return best
 
 
-def _seconds(choices: list[Choice | None]) -> float:
+def _plan_seconds(choices: list[Choice | None]) -> float:
     return choices[0].seconds if choices[0] is not None else 0.0
 
 
@@ -90,8 +109,8 @@ def _without_time(choice: Choice | None) -> Choice | None:
     return None if choice is None else replace(choice, seconds=0.0)
 
 
-def words(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
-    """The plan of every switch that has one, in words."""
+def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
+    """Describe the plan of every switch that has one."""
     plan_words: dict[str, str] = {}
     ahead = [0]
     while ahead:
@@ -100,23 +119,24 @@ def words(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
         if choice is None:
             continue
         if choice.kind:
-            plan_words[tree.names[node]] = _word(tree, node, choice)
+            plan_words[tree.names[node]] = _describe_choice(tree, node, choice)
         if not choice.flat:
             ahead += tree.children[node][::-1]
     return plan_words
 
 
-def _word(tree: Tree, node: int, choice: Choice) -> str:
+def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
     if choice.flat:
         return f"{choice.kind} of all {tree.high[node] - tree.low[node]} below"
     text = choice.kind
     sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
-    if choice.held:
+    if choice.holder_counts:
         groups: dict[tuple[int, int], int] = {}
-        for pair in zip(choice.held, sizes, strict=True):
+        for pair in zip(choice.holder_counts, sizes, strict=True):
             groups[pair] = groups.get(pair, 0) + 1
         groupings = [
-            f"{held} of {size}" + (f" ({times} times)" if times > 1 else "") for (held, size), times in groups.items()
+            f"{holders} of {size}" + (f" ({times} times)" if times > 1 else "")
+            for (holders, size), times in groups.items()
         ]
         text += f" among {', '.join(groupings)}"
     elif choice.owned:
@@ -124,14 +144,14 @@ def _word(tree: Tree, node: int, choice: Choice) -> str:
     return text
 
 
-def _schedule(
+def _to_schedule(
     topology: Topology, collective: Collective, graph: Graph, tree: Tree, choices: list[Choice | None]
 ) -> Schedule:
-    """The rows of a plan between ranks, with routes."""
+    """Build the rows of a plan between ranks, with routes."""
     kind, count = collective.kind, tree.servers
     server = np.argsort(tree.member)  # of each member
-    owner = server if kind != "allreduce" else owners(tree, choices[0])
-    half = rows(tree, choices, owner)
+    owner = server if kind != "allreduce" else block_owners(tree, choices[0])
+    half = plan_rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
     back = np.int32(half.steps - 1) - half.step
     halves = {
@@ -147,5 +167,5 @@ def _schedule(
     )  # fmt: skip
     if not graph.plain:
         return with_routes(schedule, topology, "gentree")
-    table, route = ways(tree, src, dst)
+    table, route = tree_routes(tree, src, dst)
     return replace(schedule, route=narrow(route), routes=table)

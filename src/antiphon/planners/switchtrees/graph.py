@@ -1,7 +1,13 @@
-"""The machine as a tree: servers at switches, parallel switches as one, a box with several ways out as a switch.
+"""Read the machine as a tree: servers at switches, parallel switches merged, a box with several NICs as a switch.
 
-Fat trees and leaf-spine fabrics become trees by merging switches side by side, whose bandwidth adds up (GenTree,
-section 4.2, takes one of them and forgets the others; only with the bandwidth of all is that right).
+Real fabrics are not trees: a leaf-spine network has many spines. Spines that join the same leaves are equivalent, so
+they are merged into one switch whose links have their total bandwidth, from the leaves up (`_merge_switches`).
+(GenTree, section 4.2, takes one of them and forgets the others; that is only right with the bandwidth of all.) A box
+whose GPUs are joined inside and which leaves by several NICs becomes one switch with the GPUs below it.
+
+Example: 4 leaves, each linked to 2 spines by 100 GB/s links: one spine with 200 GB/s to each leaf.
+
+Machines that are no tree even so are refused, with a cycle named in the error.
 """
 
 from __future__ import annotations
@@ -21,10 +27,10 @@ WOULD = "use trees, relay, ring or hierarchical-ring"
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A tree without a root. Nodes 0..servers-1 are the servers that take part, the others switches.
+    """A tree without a root. Nodes 0..servers-1 are the members, the others switches.
 
-    `near`: the neighbours of each node. `links`: the physical links from one node to a neighbour. `plain`: these are
-    single, between single switches, so that a path of the tree is one of the machine. `boxes`: some nodes are boxes.
+    `near`: neighbours of each node. `links`: physical links from a node to a neighbour. `plain`: each is a single link
+    between single switches, so that a path in the tree is one of the machine. `boxes`: some nodes are boxes.
     """
 
     servers: int
@@ -35,10 +41,12 @@ class Graph:
     boxes: bool
 
 
-def read(topology: Topology, members: Sequence[int]) -> Graph:
-    """The tree that joins these ranks; Unsupported, naming a cycle, where there is none. O(links log links)."""
-    box, boxes = _boxes(topology, members)
-    a, b, link = _ends(topology, members, box)
+def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
+    """Return the tree that joins these ranks; raises Unsupported, naming a cycle, if there is none. O(links log
+    links).
+    """
+    box, boxes = _find_boxes(topology, members)
+    a, b, link = _link_ends(topology, members, box)
     links: dict[tuple[int, int], list[int]] = {}
     for first, second, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
         links.setdefault((first, second), []).append(wire)
@@ -48,13 +56,13 @@ def read(topology: Topology, members: Sequence[int]) -> Graph:
             near.setdefault(first, set()).add(second)
             near.setdefault(second, set()).add(first)
     _only_leaves(topology, members, near, boxes)
-    joint = _merged(topology, near, boxes)
+    joint = _merge_switches(topology, near, boxes)
     merged_into = {node: joint.get(node, node) for node in near}
     tree: dict[int, set[int]] = {}
     for node, neighbours in near.items():
         tree.setdefault(merged_into[node], set()).update(merged_into[second] for second in neighbours)
-    _pruned(tree, set(members))
-    if not set(members) <= tree.keys() or not _whole(tree):
+    _prune_switches(tree, set(members))
+    if not set(members) <= tree.keys() or not _is_connected(tree):
         raise Unsupported(
             f"planner gentree: the switches of {topology.name} do not join all ranks that take part; "
             "use relay, or ranks that are joined"
@@ -74,7 +82,7 @@ def read(topology: Topology, members: Sequence[int]) -> Graph:
         sides.setdefault(merged_into[node], []).append(node)
     return Graph(
         len(members),
-        tuple(_name(topology, sides[node], boxes) for node in nodes),
+        tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         wires,
         not boxes and not joint and all(len(links) == 1 for links in wires.values()),
@@ -82,8 +90,8 @@ def read(topology: Topology, members: Sequence[int]) -> Graph:
     )
 
 
-def _ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
-    """The ends of every link as the tree sees it: within a box a rank's links lead to the box itself."""
+def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the ends of every link in the tree's view: within a box, a rank's links lead to the box itself."""
     src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
     inside = np.zeros(topology.nodes, np.bool_)
     inside[list(members)] = True
@@ -101,10 +109,10 @@ def _ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, 
     )
 
 
-def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]:
-    """Per node the number of its box (from `nodes` on), -1 for none; and the names of the boxes.
+def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]:
+    """Return per node the number of its box (from `nodes` on; -1: none), and the names of the boxes.
 
-    Only where ranks have several neighbours, and places name several hosts in which all are joined among themselves.
+    Only if ranks have several neighbours, and places name several hosts whose ranks are joined among themselves.
     """
     none = np.full(topology.nodes, -1, np.int32)
     pairs = np.unique(topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst)
@@ -128,7 +136,7 @@ def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]
 
 
 def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str] | None:
-    """The places of the hosts: what the places of all its ranks begin with. None if there are fewer than two."""
+    """Return the common prefix of the places of each host's ranks; None if there are fewer than two hosts."""
     names = []
     for group in groups:
         paths = [topology.places[rank].split("/")[:-1] for rank in group]
@@ -140,7 +148,7 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
 
 
 def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
-    """Unsupported unless every two of these ranks are linked, or joined by switches, without leaving their box."""
+    """Raise Unsupported unless these ranks are pairwise linked, or joined by switches, without leaving their box."""
     if len(group) < 2:
         return
     box_number = box[group[0]]
@@ -163,7 +171,7 @@ def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
 
 
 def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set[int]], boxes: Sequence[str]) -> None:
-    """Unsupported unless every rank that takes part hangs at one switch."""
+    """Raise Unsupported unless every member is linked to exactly one switch."""
     for rank in members:
         neighbours = sorted(near[rank])
         if len(neighbours) == 1 and neighbours[0] >= topology.ranks:
@@ -173,18 +181,18 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
                 f"planner gentree: rank {rank} of {topology.name} has no links both ways; use relay, or ranks that are "
                 "joined"
             )
-        cycle = _cycle(near)
+        cycle = _find_cycle(near)
         why = (
-            f"a cycle leads through {_listed(topology, cycle, boxes)}"
+            f"a cycle leads through {_list_nodes(topology, cycle, boxes)}"
             if cycle
-            else f"rank {rank} is linked with {_listed(topology, neighbours, boxes)}, and ranks do not forward"
+            else f"rank {rank} is linked with {_list_nodes(topology, neighbours, boxes)}, and ranks do not forward"
         )
         raise Unsupported(
             f"planner gentree: {topology.name} is no tree of switches with ranks as leaves: {why}; {WOULD}"
         )
 
 
-def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
+def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
     """Which node stands for each switch: switches side by side become one.
 
     The tree is taken apart from its leaves. Where no leaf is left, the switches above the lowest ones become one if
@@ -207,8 +215,8 @@ def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str])
             break
         groups = _side_by_side(remaining, low)
         if not groups:
-            cycle = _cycle(remaining)
-            named = _listed(topology, cycle, boxes)
+            cycle = _find_cycle(remaining)
+            named = _list_nodes(topology, cycle, boxes)
             raise Unsupported(f"planner gentree: {topology.name} is no tree: a cycle leads through {named}; {WOULD}")
         for group in groups:
             first = min(group)
@@ -223,7 +231,7 @@ def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str])
 
 
 def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
-    """Groups of switches to merge: all that the lowest nodes are linked with, where these agree."""
+    """Return groups of switches to merge: all that the lowest nodes are linked with, where these agree."""
     groups: list[set[int]] = []
     grouped: set[int] = set()
     for node in sorted(remaining):
@@ -237,8 +245,8 @@ def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int
     return groups
 
 
-def _cycle(near: dict[int, set[int]]) -> list[int]:
-    """The nodes of some cycle, or none."""
+def _find_cycle(near: dict[int, set[int]]) -> list[int]:
+    """Return the nodes of some cycle, or []."""
     remaining = {node: set(neighbours) for node, neighbours in near.items()}
     leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
     while leaves:
@@ -252,14 +260,14 @@ def _cycle(near: dict[int, set[int]]) -> list[int]:
     path = [min(remaining)]
     while True:
         before = path[-2] if len(path) > 1 else -1
-        here = min(node for node in remaining[path[-1]] if node != before)
-        if here in path:
-            return path[path.index(here) :]
-        path.append(here)
+        next_node = min(node for node in remaining[path[-1]] if node != before)
+        if next_node in path:
+            return path[path.index(next_node) :]
+        path.append(next_node)
 
 
-def _pruned(tree: dict[int, set[int]], members: set[int]) -> None:
-    """Without switches below which no server takes part."""
+def _prune_switches(tree: dict[int, set[int]], members: set[int]) -> None:
+    """Remove switches below which there is no member."""
     bare = [node for node, neighbours in tree.items() if len(neighbours) <= 1 and node not in members]
     while bare:
         node = bare.pop()
@@ -269,7 +277,7 @@ def _pruned(tree: dict[int, set[int]], members: set[int]) -> None:
                 bare.append(other)
 
 
-def _whole(tree: dict[int, set[int]]) -> bool:
+def _is_connected(tree: dict[int, set[int]]) -> bool:
     reached = {next(iter(tree))}
     ahead = list(reached)
     while ahead:
@@ -279,17 +287,17 @@ def _whole(tree: dict[int, set[int]]) -> bool:
     return len(reached) == len(tree)
 
 
-def _name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
-    """The place of a switch, of the first and last of several, or of a box."""
+def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
+    """Return the place of a switch, of the first and last of merged ones, or of a box."""
     if nodes[0] >= topology.nodes:
         return boxes[nodes[0] - topology.nodes]
     named = [topology.places[node] for node in nodes]
     return named[0] if len(named) == 1 else f"{named[0]}..{named[-1].rpartition('/')[2]}"
 
 
-def _listed(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
+def _list_nodes(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
     names = [
-        topology.node_name(node) if node < topology.nodes else f"box {_name(topology, [node], boxes)}"
+        topology.node_name(node) if node < topology.nodes else f"box {_switch_name(topology, [node], boxes)}"
         for node in nodes[:6]
     ]
     return ", ".join(names) + (" and more" if len(nodes) > 6 else "")

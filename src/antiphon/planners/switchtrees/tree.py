@@ -1,4 +1,10 @@
-"""The tree with a root: nodes in preorder, servers in the same order, and what each node's link upwards is like."""
+"""The rooted tree: nodes in preorder, servers in the same order, and the figures of each node's link upwards.
+
+Preorder makes subtrees contiguous: the nodes below v are v+1 .. end[v]-1 and its servers low[v] .. high[v]-1, so sums
+over subtrees are differences of prefix sums, and "is below" is a comparison.
+
+Isomorphic subtrees get equal numbers (`alike`), so that their plans are chosen once.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +24,12 @@ Root = int | tuple[int, int]  # a switch, or the middle of the link between two
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
-    """One direction of the links above all nodes: seconds of latency, seconds per byte, seconds more per byte and
-    sender beyond w_t, and the link (of a bundle the first; -1 for half of a link, below a root in its middle)."""
+class Direction:
+    """One direction of the links above all nodes: latency in seconds, beta in seconds per byte, and incast.
+
+    `epsilon`: extra seconds per byte and sender beyond `w_t`. `link`: the link, of a bundle the first; -1 for half of a
+    link, below a root in its middle.
+    """
 
     latency: Floats
     beta: Floats
@@ -43,9 +52,9 @@ class Tree:
     high: Longs
     leaf: Longs  # the node of each server
     member: Longs
-    up: Way
-    down: Way
-    alike: Longs  # nodes of equal numbers have subtrees that are the same in all but names, links upwards included
+    up: Direction
+    down: Direction
+    alike: Longs  # equal for isomorphic subtrees, links upwards included
 
     @property
     def servers(self) -> int:
@@ -61,7 +70,7 @@ class Tree:
 
     @cached_property
     def alpha(self) -> Floats:
-        """Seconds of latency of the longest path by way of each switch, from one of its children to another."""
+        """Latency of the longest path through each switch, from one of its children to another."""
         far = [np.zeros(len(self.parent)) for _ in range(2)]  # to the farthest server below, upwards and downwards
         out = np.zeros(len(self.parent))
         for node in range(len(out) - 1, -1, -1):
@@ -75,34 +84,35 @@ class Tree:
             for sum_to, reach in zip(far, ends, strict=True):
                 sum_to[node] = reach.max()
             if len(below) > 1:
-                out[node] = _two(*ends)
+                out[node] = _largest_pair(*ends)
         return out
 
 
-def _two(up: Floats, down: Floats) -> float:
-    """The greatest sum of one of each, of different children."""
+def _largest_pair(up: Floats, down: Floats) -> float:
+    """Return the largest sum of one element of each, at different places."""
     i, j = int(up.argmax()), int(down.argmax())
     if i != j:
         return float(up[i] + down[j])
     return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
 
 
-def roots(graph: Graph, topology: Topology) -> Iterator[Root]:
-    """Where the root may be, the likeliest first: the middle of the tree, where most servers balance, the narrowest
-    link between switches."""
+def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
+    """Yield where the root may be: the middle of the tree, the most balanced switch, the narrowest link between
+    switches.
+    """
     yielded: set[Root] = set()
-    for root in (*_middle(graph), *_balance(graph), *_narrowest(graph, topology)):
+    for root in (*_middle_roots(graph), *_balanced_roots(graph), *_narrowest_roots(graph, topology)):
         if root not in yielded:
             yielded.add(root)
             yield root
 
 
-def _switches(graph: Graph) -> range:
+def _switch_nodes(graph: Graph) -> range:
     return range(graph.servers, len(graph.names))
 
 
-def _middle(graph: Graph) -> list[Root]:
-    """What is left when the leaves are taken away, round by round: a switch, or a link and both its ends."""
+def _middle_roots(graph: Graph) -> list[Root]:
+    """Return the center of the tree (peel off leaves round by round): a switch, or a link and both its ends."""
     degree = [len(neighbours) for neighbours in graph.near]
     ring = [node for node in range(len(degree)) if degree[node] <= 1]
     remaining = len(degree)
@@ -120,9 +130,9 @@ def _middle(graph: Graph) -> list[Root]:
     return [(middle[0], middle[1]), *middle] if len(middle) == 2 else [*middle]
 
 
-def _balance(graph: Graph) -> list[Root]:
-    """The switch where the largest part that falls off has fewest servers, and the link to the next best."""
-    order, parent = _walk(graph, graph.servers)
+def _balanced_roots(graph: Graph) -> list[Root]:
+    """Return the switch whose largest branch has fewest servers, and the link to the next best."""
+    order, parent = _preorder(graph, graph.servers)
     below = [int(node < graph.servers) for node in range(len(order))]
     worst = [0] * len(order)
     for node in reversed(order):
@@ -130,7 +140,7 @@ def _balance(graph: Graph) -> list[Root]:
         if parent[node] >= 0:
             below[parent[node]] += below[node]
             worst[parent[node]] = max(worst[parent[node]], below[node])
-    best = min(_switches(graph), key=lambda node: (worst[node], node))
+    best = min(_switch_nodes(graph), key=lambda node: (worst[node], node))
     beside = [node for node in graph.near[best] if node >= graph.servers]
     if not beside:
         return [best]
@@ -138,8 +148,8 @@ def _balance(graph: Graph) -> list[Root]:
     return [best, (min(best, other), max(best, other))]
 
 
-def _narrowest(graph: Graph, topology: Topology) -> list[Root]:
-    """The link between two switches that carries least, and both its ends."""
+def _narrowest_roots(graph: Graph, topology: Topology) -> list[Root]:
+    """Return the link between two switches with least bandwidth, and both its ends."""
     width = [float(kind.bandwidth) for kind in topology.types]
     widths = [
         (sum(width[kind] for kind in topology.link_type[links].tolist()), pair)
@@ -152,8 +162,8 @@ def _narrowest(graph: Graph, topology: Topology) -> list[Root]:
     return [pair, *pair]
 
 
-def _walk(graph: Graph, start: int) -> tuple[list[int], list[int]]:
-    """Nodes in preorder from a start, and everyone's parent."""
+def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
+    """Return the nodes in preorder from a start, and each node's parent."""
     parent = [-1] * len(graph.near)
     order, ahead, visited = [], [start], {start}
     while ahead:
@@ -167,9 +177,9 @@ def _walk(graph: Graph, start: int) -> tuple[list[int], list[int]]:
     return order, parent
 
 
-def rooted(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
-    """The tree from this root. `topology` as the profile sees it. O(nodes log nodes + links)."""
-    order, parent = _split(graph, root) if isinstance(root, tuple) else _walk(graph, root)
+def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
+    """Return the tree from this root. `topology`: as the profile sees it. O(nodes log nodes + links)."""
+    order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
     place = {node: i for i, node in enumerate(order)}
     above = np.array([-1, *(place[parent[node]] for node in order[1:])], np.int64)
     server = np.array([0 <= node < graph.servers for node in order])
@@ -187,24 +197,25 @@ def rooted(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tr
         to, half = parent[node], 1.0
         if to == MIDDLE and isinstance(root, tuple):
             to, half = root[1 - root.index(node)], 0.5
-        rows.append((links.of(node, to, half), links.of(to, node, half)))
+        rows.append((links.bundle_figures(node, to, half), links.bundle_figures(to, node, half)))
         wires.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
-    up, down = (_way_of([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
+    up, down = (_make_direction([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
         (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),
-        np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down, _alike(above, rows),
+        np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down,
+        _label_subtrees(above, rows),
     )  # fmt: skip
 
 
-def _way_of(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Way:
+def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Direction:
     latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
-    return Way(latency, beta, epsilon, w_t, np.array(links, np.int64))
+    return Direction(latency, beta, epsilon, w_t, np.array(links, np.int64))
 
 
-def _split(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """As `_walk`, with a switch of its own in the middle of a link."""
-    order, parent = _walk(graph, root[0])
+def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Like `_preorder`, with an additional switch in the middle of a link."""
+    order, parent = _preorder(graph, root[0])
     inside = {root[1]}
     for node in order:
         if parent[node] in inside:
@@ -215,7 +226,8 @@ def _split(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
     return [MIDDLE, *first, *(node for node in order if node in inside)], parent
 
 
-def _alike(parent: Longs, rows: Sequence[object]) -> Longs:
+def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
+    """Number the subtrees so that isomorphic ones have equal numbers, bottom-up."""
     children: list[list[int]] = [[] for _ in rows]
     number: dict[tuple[object, ...], int] = {}
     out = np.zeros(len(rows), np.int64)
@@ -228,7 +240,7 @@ def _alike(parent: Longs, rows: Sequence[object]) -> Longs:
 
 
 class _Links:
-    """What the bundle of links from one node of the graph to a neighbour is like."""
+    """Figures of the bundle of links from one node to a neighbour."""
 
     def __init__(self, graph: Graph, topology: Topology, profile: Profile) -> None:
         self.graph, self.topology, self.profile = graph, topology, profile
@@ -239,18 +251,19 @@ class _Links:
                 self.limits.setdefault(link, []).append(number)
         self.memory: dict[tuple[int, float], tuple[float, float, float, int]] = {}
 
-    def of(self, a: int, b: int, half: float = 1.0) -> tuple[float, float, float, int]:
-        """Latency (half of it, for half of a link), seconds per byte, epsilon, w_t. Links that share a limit carry no
-        more than it lets through."""
+    def bundle_figures(self, a: int, b: int, half: float = 1.0) -> tuple[float, float, float, int]:
+        """Return latency (half of it for half of a link), seconds per byte, epsilon and w_t, respecting shared
+        limits.
+        """
         links = self.graph.links[a, b]
         key = (int(self.topology.link_type[links[0]]), half)
         if len(links) > 1 or links[0] in self.limits:
-            return self._measured(links, half)
+            return self._measure_bundle(links, half)
         if key not in self.memory:
-            self.memory[key] = self._measured(links, half)
+            self.memory[key] = self._measure_bundle(links, half)
         return self.memory[key]
 
-    def _measured(self, links: list[int], half: float) -> tuple[float, float, float, int]:
+    def _measure_bundle(self, links: list[int], half: float) -> tuple[float, float, float, int]:
         kinds = [int(self.topology.link_type[link]) for link in links]
         shared: dict[int, float] = {}
         free = 0.0

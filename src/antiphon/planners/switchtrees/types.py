@@ -1,7 +1,9 @@
-"""Plan types among the children of a switch (GenTree, Table 2): whose part goes to whom in which step.
+"""Plan types among the children of a switch (GenTree, Table 2): who sends its part to whom in which step.
 
-A type is a tree per child d, towards d: every other child sends once. So whatever a block's holders are, one per
-child, the type says how their parts are combined at the holder in child d.
+A type is a tree per child d, directed towards d: every other child sends exactly once. So for any block with one holder
+per child, the type says how their partial results are combined at the holder in child d.
+
+Example: 4 children, type RHD, towards d = 0: in step 0 children 1 and 3 send to 0 and 2, in step 1 child 2 sends to 0.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """A row per child that was asked for: the moves towards it, one per other child."""
+    """A row per destination child: the moves towards it, one per other child."""
 
     step: Ints
     src: Ints
@@ -26,21 +28,21 @@ class Moves:
 
 
 def name_of(fans: Sequence[int]) -> str:
-    """How people call levels of these fan-ins: co-located PS, recursive halving and doubling, or 8x4."""
+    """Return the usual name of levels with these fan-ins: CPS, RHD, or 8x4."""
     if len(fans) == 1:
         return CPS
     return RHD if set(fans) == {2} else "x".join(map(str, fans))
 
 
 def fans_of(kind: str, count: int) -> list[int]:
-    """The fan-ins of a type of levels among so many children."""
+    """Return the fan-ins of a level type among this many children."""
     if kind in (CPS, ACPS):
         return [count]
     return [2] * (count.bit_length() - 1) if kind == RHD else [int(f) for f in kind.split("x")]
 
 
 def steps_of(kind: str, count: int) -> int:
-    """How many steps the type takes among so many children."""
+    """Return the number of steps of the type."""
     if count < 2:
         return 0
     if kind in (CPS, ACPS):
@@ -53,26 +55,28 @@ def steps_of(kind: str, count: int) -> int:
 
 
 def moves_of(kind: str, count: int, towards: Ints) -> Moves:
-    """The moves of a type among so many children, a row per child of `towards`. O(rows * count)."""
+    """Return the moves of a type, a row per child of `towards`. O(rows * count)."""
     if kind in (CPS, ACPS):
-        return _levels([count], count, towards)
+        return _level_moves([count], count, towards)
     if kind == RING:
-        return _ring(count, towards)
+        return _ring_moves(count, towards)
     if kind == RHD:
-        return _halving(count, towards)
-    return _levels(fans_of(kind, count), count, towards)
+        return _halving_moves(count, towards)
+    return _level_moves(fans_of(kind, count), count, towards)
 
 
-def _others(count: int, towards: Ints) -> tuple[Ints, Ints]:
-    """(d, i) for every d and each child i other than d, as a column and a table."""
+def _other_children(count: int, towards: Ints) -> tuple[Ints, Ints]:
+    """Return (d, i) for every d and each child i other than d, as a column and a table."""
     d = towards.astype(np.int32)[:, None]
     return d, (d + np.arange(1, count, dtype=np.int32)[None, :]) % np.int32(count)
 
 
-def _levels(fans: Sequence[int], count: int, towards: Ints) -> Moves:
-    """Hierarchical co-located PS: a child sends in the step of the first digit in which it differs from d, to the one
-    that agrees with d in this digit as well (section 3.3 and Figure 5)."""
-    d, src = _others(count, towards)
+def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
+    """Return the moves of hierarchical co-located PS (section 3.3 and Figure 5).
+
+    A child sends in the step of the first digit in which it differs from d, to the child that has d's digit there.
+    """
+    d, src = _other_children(count, towards)
     if len(fans) == 1:
         return Moves(np.zeros_like(src), src, np.broadcast_to(d, src.shape))
     step, dst = np.zeros_like(src), np.zeros_like(src)
@@ -87,20 +91,22 @@ def _levels(fans: Sequence[int], count: int, towards: Ints) -> Moves:
     return Moves(step, src, dst)
 
 
-def _ring(count: int, towards: Ints) -> Moves:
-    """Once around, in one direction: the child after d begins."""
-    _, src = _others(count, towards)
+def _ring_moves(count: int, towards: Ints) -> Moves:
+    """Once around, in one direction; the child after d begins."""
+    _, src = _other_children(count, towards)
     return Moves(np.broadcast_to(np.arange(count - 1, dtype=np.int32), src.shape), src, (src + 1) % np.int32(count))
 
 
-def _halving(count: int, towards: Ints) -> Moves:
-    """Recursive halving. Beyond the greatest power of two K, child K+i gives what it has to child i first, and is sent
-    its part at the end (section 2.1)."""
+def _halving_moves(count: int, towards: Ints) -> Moves:
+    """Return the moves of recursive halving (section 2.1).
+
+    With K the largest power of two: child K+i first gives its data to child i, and gets its part at the end.
+    """
     core = 1 << (count.bit_length() - 1)
     levels = core.bit_length() - 1
     if core == count:
-        return _levels([2] * levels, count, towards)
-    d, src = _others(count, towards)
+        return _level_moves([2] * levels, count, towards)
+    d, src = _other_children(count, towards)
     inner = d % core
     step, dst = np.zeros_like(src), src % core
     same = src < core
