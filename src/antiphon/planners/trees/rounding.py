@@ -2,7 +2,8 @@
 
 The shares of each root's trees become integers over k that sum to k, by largest remainders. Candidates for k up to the
 limit are ranked by how near their rounded shares are to the exact ones; the loads of links and shared limits decide
-between the nearest 64. With few trees, units are then moved off the fullest links. The loss of rate is computed exactly.
+between the nearest 64. With few trees, units are then moved off the fullest links. The rate that is lost is
+computed exactly.
 
 Example: rates 1/3, 1/3, 1/3 need k = 3, nothing lost. Rates 0.501 and 0.499 become 1/2 and 1/2 with k = 2: the second
 tree's links are loaded by 0.5 / 0.499, so 0.2 % of the rate is lost.
