@@ -85,6 +85,7 @@ def compose(
         for schedule in _pipeline_plans(distinct, nbytes, pieces, ends, search):
             any_yielded = True
             yield schedule
+    # only a given number of end parts can rule out all plans
     if not any_yielded:
         raise Invalid(_TOO_MANY.format(ends))
 
@@ -225,6 +226,7 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
     """Return the plans of all splits that look best for this aim, by estimate."""
     looked: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
     for number, split in enumerate(search.splits):
+        # the first split is always examined, so that there is some plan; later passes see the same splits
         if number and search.spent:
             search.splits = search.splits[:number]
             break
@@ -235,6 +237,8 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
             search.why = search.why or str(error)
             continue
         looked.append((AIMS[aim](plan), number, plan))
+        # rotations balance the levels' loads, which only helps rate and time; a root makes levels unequal, so none with
+        # roots
         if search.turn is not False and aim != "steps" and not search.request.collective.roots:
             with_all = _plan_with_rotations(search, split, aim)
             if with_all is not None:

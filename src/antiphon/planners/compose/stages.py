@@ -183,8 +183,11 @@ class StagePlanner:
         )
         for alike in self.inside.classify_groups(groups):
             plan = min(self.inside.plans_for(alike.machine, target), key=AIMS[self.aim])
+            # the spans of these groups: group g's block b is owned by number g * blocks + b
             owners = (alike.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
             placements.append(Part(plan.schedule, groups[alike.groups], where.take(owners), alike.links))
+            # groups run side by side, so the slowest counts; its buffer is a share own / total of the whole
+            # collective's
             alone, piped = max(alone, plan.alone * own / total), max(piped, plan.piped * own / total)
             planners.append(plan.planner)
         return Stage(level, tuple(placements), alone, piped, tuple(planners))
@@ -207,6 +210,7 @@ def _stage_exchanges(
     stages, placements = [], []
     for exchange in exchange_list:
         stage = plans.plan_exchange(exchange, line)
+        # an exchange needs what its group's parent exchange brought, not what happens in other groups
         start = stop.get(exchange.path[:-1], 0)
         stop[exchange.path] = start + stage.steps
         stages.append(stage)
@@ -254,6 +258,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     # order in time: reducescatter within groups (lowest), then among the outermost groups, then allgathers within
     # groups
     lowest = reverse_parts(down[1])
+    # in the middle either one allreduce, or a reducescatter and an allgather in its place
     if AIMS[forth.aim](among) < AIMS[forth.aim](halves):
         middle, stages = delay_after(among.placed_at(0), lowest), [among]
     else:
@@ -310,11 +315,13 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         0, holders, stretched(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
     every = np.arange(len(sizes))
+    # three ways to begin in the root's group: (before, after) the exchange among groups
     stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
     if sizes[home] > 1:
         alone, own = every[home : home + 1], (root - int(starts[home]),)
         stage_pairs = [([among(alone, "scatter", own)], gathers(every))]
         stage_pairs.append(([among(alone, "broadcast", own)], gathers(every[every != home])))
+        # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
             if fine > 1:
                 dealt, second = _deal_from_root(forth, np.arange(sizes[home]) + starts[home], own[0], all_spans)
@@ -348,6 +355,7 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
     line = int(all_spans.lengths.sum())
     own_length, root_share = line // size, line // (size * (size - 1))
     receivers = np.flatnonzero(np.arange(size) != own)
+    # two intervals per receiver: its own part of the line, and its share of the root's part
     low = np.stack([receivers * own_length, own * own_length + np.arange(size - 1) * root_share], axis=1)
     high = low + np.array([own_length, root_share])
     holdings = all_spans.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
@@ -402,6 +410,7 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
     # invariant: after a level, each block's holder agrees with its destination in the digits of all levels so far
     holder = origin.copy()
     for level, (fan, stride) in enumerate(_level_strides(split.groups)):
+        # the holder's digit on this level, and the digit that the block must get to
         digit, aim = holder // stride % fan, to // stride % fan
         base = holder - digit * stride  # the first of the group
         seats = np.flatnonzero(np.arange(size) // stride % fan == 0)

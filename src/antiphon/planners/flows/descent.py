@@ -33,10 +33,13 @@ def descend(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
     load, sharp = program.row_loads(amount), SHARP
     for _ in range(rounds):
         full = load / program.capacity
+        # soft maximum of the loads: its gradient are these prices, so cheapest paths are the steepest direction
+        # (Frank-Wolfe)
         price = exp(sharp * (full / full.max() - 1)) / program.capacity
         better = _route_cheapest(program, price)
         toward = program.row_loads(better)
         step = _choose_step(program.capacity, load, toward)
+        # no step improves the true maximum: sharpen, to follow it more closely
         if not step:
             sharp *= SHARPER
             continue

@@ -43,12 +43,14 @@ def lay_paths(
     """Return the schedule of these paths and all their images. O(rows log rows)."""
     pattern = _make_pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
+    # a symmetry as columns: images of nodes, then of links; -1 stays -1
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
     chunk_count, rows = len(pattern.counts), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)
     still = collective.weights > 0  # blocks without data have no chunk
     still[block] = False
     unmoved = np.flatnonzero(still)
+    # image by image, every row's links
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)
     first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
@@ -60,6 +62,7 @@ def lay_paths(
         shares.denominator,
     )
     place = np.argsort(number)
+    # image g's chunk c is number g * chunk_count + c before the sort by block
     chunk = place[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
         collective, _reduce_fractions(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],

@@ -99,6 +99,8 @@ class _Taken:
             link = max(carrying, key=lambda candidate: (carrying[candidate], -candidate))
             route.append((node, link))
             node = self.tail[link]
+            # the walk met itself: solvers may leave circulations in a flow. Remove this one and go on from the node
+            # where it closed
             if node in place:
                 circle = route[place[node] :]
                 amount = min(self.left[at][by] for at, by in circle)
@@ -167,6 +169,7 @@ def _number_pairs(paths: Sequence[Path]) -> Longs:
 def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
     """Round by largest remainders: the units of every pair sum to the denominator."""
     exact = share * denominator
+    # every share rounded down; what is lacking goes to the largest remainders
     units = np.floor(exact + EXACT).astype(np.int64)
     lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)
     order = np.lexsort((np.arange(len(share)), units - exact, pair))

@@ -45,6 +45,7 @@ class FlowProgram:
         capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
         self.row = rows_of(topology, wants.group)
         self.capacity = np.bincount(self.row, weights=capacity) / self.order
+        # a set of possible holders becomes an extra node, joined to each of them by a link of unlimited capacity
         ends = sorted({end for want in self.wants for end, _ in want.ends if len(end) > 1})
         self.set_node = {end: topology.nodes + at for at, end in enumerate(ends)}
         extra = [(rank, node) for end, node in self.set_node.items() for rank in end]
@@ -83,6 +84,7 @@ class FlowProgram:
                 (np.repeat([-1.0, 1.0], self.links), (np.concatenate([tail, head]), np.tile(links, 2))),
                 shape=(self.nodes, self.links),
             )
+            # flow conservation at every node but the root: inflow - outflow = the weight that ends there
             supply = np.zeros(self.nodes)
             for end, weight in want.ends:
                 supply[self.node_of(end)] += weight
@@ -125,6 +127,7 @@ class FlowProgram:
         equal, right = self._conservation_rows()
         loads = self._load_matrix()
         scale = float(right.max(initial=1.0))
+        # variables: amounts by want and link, then the time; loads - time * capacity <= 0
         room = self.capacity / self.capacity.max()
         solution = _solve_program(
             np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
@@ -144,6 +147,7 @@ class FlowProgram:
         into_rank = self.topology.link_dst < self.topology.ranks
         cost = np.concatenate([np.where(into_rank, 1.0, SWITCHED), np.zeros(len(self.extra_rank))])
         room = self.capacity * (time * (1 + SLACK) / scale)
+        # divide rows of wide links by their capacity: coefficients near 1 help the solver
         wide = np.maximum(room, 1.0)
         loads = self._load_matrix()
         import scipy.sparse as sp

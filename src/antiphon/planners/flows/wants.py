@@ -63,6 +63,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
         blocks.setdefault(pair, []).append(block)
         amount[pair] = amount.get(pair, 0) + int(needs.weights[block])
     roots = {holders[0] for holders, _ in amount}
+    # group by senders where each block has one holder and senders are no more than receivers
     out = all(len(holders) == 1 for holders, _ in amount) and len(roots) <= len({dst for _, dst in amount})
     gathered: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     for (holders, dst), weight in sorted(amount.items()):

@@ -74,6 +74,7 @@ def hops_of(topology: Topology) -> Hops:
     """
     resources = topology.resources
     capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
+    # the width of a link: its own capacity, or less if it is in a narrower shared limit
     narrow = capacity[: topology.links].copy()
     limited = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
     np.minimum.at(narrow, limited, capacity[resources.limit_of])
@@ -102,6 +103,8 @@ def _sort_by_kind(topology: Topology, src: Longs, dst: Longs, routes: Routes, na
     width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
     _, kind = np.unique(np.stack([-width, lengths], axis=1), axis=0, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int64)
+    # by kind, then distance in rank numbers: neighbours in the order are shifts of each other, so they form batches
+    # easily
     order = np.lexsort((src, (dst - src) % topology.ranks, kind))
     src, dst, kind, routes = src[order], dst[order], kind[order], routes.take(order)
     kinds = int(kind.max(initial=-1)) + 1
@@ -127,6 +130,7 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
     limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
     shared = resources.limit_of[ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
     owners = np.concatenate([owner, np.repeat(owner, limits_per_link)])
+    # as (hop, resource) in one number: unique, since a path may cross a shared limit twice
     pair = np.unique(owners * (len(resources.klass) + 1) + np.concatenate([link, shared]))
     return pair % (len(resources.klass) + 1), pointers(pair // (len(resources.klass) + 1), len(routes))
 
@@ -187,12 +191,14 @@ def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> t
     every = np.arange(ranks)
     for shift in range(1, ranks):
         out_ports, in_ports = out[every], into[(every + shift) % ranks]  # ports by hop
+        # all pairs of a port of the sender and a port of the receiver, for all ranks at this shift at once
         usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
         a, b = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
         first, last = np.where(usable, dst[a] - ranks, 0), np.where(usable, src[b] - ranks, 0)
         long = np.where(usable, far[first, last] + 2, FAR)
         usable &= long < FAR
         broad = np.where(usable, np.minimum(narrow[a], narrow[b]), 0.0)
+        # per hop keep only its broadest ports, and of these the shortest ways
         best = broad.max(axis=(1, 2), initial=0.0, keepdims=True)
         usable &= broad >= best
         long = np.where(usable, long, FAR)
@@ -205,6 +211,7 @@ def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> t
             tally.setdefault(key, []).append(len(by_shift) - 1)
     for every_one in tally.values():
         numbers = every_one
+        # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
         if ranks > MANY and len(every_one) > SHIFTS:
             full = max(len(by_shift[number][1]) for number in every_one)
             broadest = [number for number in every_one if 2 * len(by_shift[number][1]) >= full]
@@ -243,6 +250,7 @@ def _switch_distances(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
     while front.any():
         far[front] = depth
         depth += 1
+        # breadth-first search from all switches at once, by matrix products
         front = (front.astype(np.float32) @ near > 0) & (far == FAR)
     return far, switch_links
 
@@ -257,6 +265,7 @@ def _switch_paths(topology: Topology, first: Longs, last: Longs, far: Longs, swi
     moving = np.flatnonzero(at != goal)
     while len(moving):
         offered = switch_links[at[moving]]
+        # each offered link's remaining distance; those that come nearer to the goal are on a shortest path
         ahead = far[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
         good = (offered >= 0) & (ahead == far[at[moving], goal[moving]][:, None] - 1)
         place = turn[moving] % good.sum(axis=1)

@@ -95,6 +95,7 @@ class Spreading:
             ~task.have if task.allowed is None else task.allowed & ~task.have
         )  # now, among the chunks that it may be given
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
+        # per kind of islands: the chunks that a single island has; those are the most urgent, as only it can give them
         self.alone = [_in_one(sets) for sets in island_sets]
         self.lonely = [bool(alone.any()) for alone in self.alone]
         self.absent = [
@@ -115,6 +116,8 @@ class Spreading:
         step: list[Longs] = []
         over, strict, number, min_length = 0.0, True, 0, 1.0
         while self.missing.any():
+            # the step length: limited by the time elapsed (a long step early would leave most ranks without anything to
+            # give) and by the time remaining (a long last step would leave most links idle)
             longest = min(1 + pace.rise * number, over * pace.first)
             if longest >= 2:
                 longest = min(longest, self._slots_left() * pace.last)
@@ -130,6 +133,7 @@ class Spreading:
                 self._end_step(before)
             elif strict:
                 strict = False  # an island's chunk may not reach all its ranks from within: allow it to come again
+            # nothing moved because no hop has room for a whole chunk in so short a step: double it
             elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
                 min_length = 2 * length
             else:
@@ -159,10 +163,14 @@ class Spreading:
 
     def _run_step(self, length: float, strict: bool) -> None:
         room = np.floor(self.rate * length + 1e-9)
+        # widest level last: narrow hops between islands choose first, what they bring can still be spread inside in
+        # later steps
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
             max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
             alike = self.levels[kind].trivial and all(batch.plain for batch in batches)
+            # the common simple case: every hop has links of its own and brings at most one chunk at a time; no room to
+            # account for
             singly = alike and max_room < 2 * SHARE
             if singly and room[batches[0].loaded[0]] < 1:
                 continue
@@ -181,6 +189,8 @@ class Spreading:
 
     def _send_single(self, kind: int, batch: Batch, at: Longs) -> Longs:
         """Let these hops of a batch, with room and links of their own, bring a chunk each; return those that did."""
+        # identity, not equality: the first visit of a step serves all hops of the batch, and then no column need be
+        # gathered
         every_hop = at is batch.every
         dst = batch.dst if every_hop else batch.dst[at]
         offered = self._offered_chunks(batch.src if every_hop else batch.src[at], dst)[0]
@@ -205,12 +215,14 @@ class Spreading:
 
     def _send_batch(self, kind: int, batch: Batch, at: Longs, room: Floats, strict: bool) -> Longs:
         """Let these hops of a batch bring chunks; return those that may bring more in this step."""
+        # room of a hop: that of its only resource, or the least of all its resources
         space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
         at = at[space[at] >= 1]
         if not len(at):
             self.work += BATCH // 10
             return at
         src, dst, space = batch.src[at], batch.dst[at], space[at]
+        # half of a hop's room at most, so that the batches served later still find chunks worth bringing
         per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
         offered, other = self._offered_chunks(src, dst)
         self.work += BATCH // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
@@ -218,6 +230,7 @@ class Spreading:
         if level.trivial:
             fresh = offered
         else:
+            # what the end's whole island lacks: bringing that serves all its ranks, by way of the faster links inside
             fresh = self.absent[kind].take(level.label[dst], axis=0, out=other, mode="clip")
             fresh &= offered
             if level.strict and strict:
@@ -239,6 +252,7 @@ class Spreading:
             chunk = self._pick_rarer(kind, fresh, per_hop)
         else:
             chunk = any_of(fresh & self.alone[kind], self.rng, per_hop)
+            # two hops must not both fetch the only island's same chunk: the second draws again among all chunks
             flat = chunk.reshape(-1)
             flat[~_first_occurrences(flat)] = -1
             rest = np.flatnonzero((chunk < 0).any(axis=0))
@@ -295,9 +309,11 @@ class Spreading:
         level, dst = self.levels[kind], batch.dst[at]
         if not level.trivial:  # each chunk enters an island once
             row, column = np.nonzero(brought)
+            # one number for each pair (island, chunk)
             named = level.label[dst[column]] * self.task.chunks + chunk[row, column]
             brought[row, column] = _first_occurrences(named)
         lack = self.lack.reshape(-1)
+        # draw by draw, since a later draw may repeat a chunk of an earlier one: after the first it is no longer lacking
         for good, place, bit in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
             word = lack[place]
             np.logical_and(good, word & bit != 0, out=good)

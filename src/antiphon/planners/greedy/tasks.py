@@ -42,6 +42,7 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     """
     weight = collective.weights.astype(np.float64)
     top = float(weight.max(initial=0)) or 1.0
+    # how often the heaviest weight must be halved to come down to this block's weight
     halved = np.floor(np.log2(np.maximum(top / np.maximum(weight, top / 2**30), 1)))
     count = np.maximum(part_count // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
@@ -66,6 +67,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
     have[relation.pre_rank, relation.pre_block] = True
     want[relation.post_rank, relation.post_block] = True
+    # refuse what is impossible before any tree is grown; the message says whether another planner could do it
     out = _out_of_reach(topology, hops, have, want)
     if out is not None:
         raise out
@@ -76,6 +78,8 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     lacking = want & ~have
     routes = None
     if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
+        # one source and one receiver per block: routes can be fixed in advance; blocks already in place have their
+        # source as goal
         goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
         routes = chunk_routes(hops, parent, source[block], goal[block])
     return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, routes)
@@ -109,6 +113,8 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
 
     ranks = len(have)
     parent = np.full((ranks, ranks), -1, np.int64)
+    # loads[hop, resource] = 1 where the hop uses the resource: loads @ price prices hops, loads.T @ amount sums their
+    # use
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
     used = np.zeros(len(hops.capacity))
     slow = 1 / np.maximum(hops.capacity, 1e-300)
@@ -118,12 +124,18 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     rng = np.random.default_rng(0)
     for _ in range(SWEEPS):
         for root, own_blocks in roots:
+            # take this root's tree out and grow it again at the prices that the other roots' trees cause
             used -= loads.T @ own[root]
             full = used * slow
+            # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
+            # costs its time
             price = slow * exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
+            # up to 1/8 of noise breaks ties differently for every root; otherwise all trees would choose the same of
+            # equal paths
             paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
             count = (want[:, own_blocks] & ~have[:, own_blocks]).sum(axis=1)
             own[root] = np.zeros(len(hops))
+            # from the leaves to the root: a hop carries what its end needs and what passes on from there
             for hop in _cheapest_tree(hops, root, paid, ranks)[::-1]:
                 own[root][hop] = count[hops.dst[hop]]
                 np.add.at(count, hops.src[hop], count[hops.dst[hop]])
@@ -131,6 +143,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
             used += loads.T @ own[root]
     allowed = want.copy()
     for root, own_blocks in roots:
+        # from every receiver up the tree to the root: all ranks on the way may be given the block
         at, column = np.nonzero(want[:, own_blocks] & ~have[:, own_blocks])
         while len(at):
             allowed[at, own_blocks[column]] = True
@@ -146,6 +159,7 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
 
     pair = hops.src * ranks + hops.dst
     order = np.lexsort((price, pair))
+    # sorted by pair, then price: the first of each pair is the cheapest
     order = order[np.append(True, pair[order][1:] != pair[order][:-1])]  # parallel hops: the cheapest
     graph = csr_array((price[order], (hops.src[order], hops.dst[order])), shape=(ranks, ranks))
     before = dijkstra(graph, indices=root, return_predecessors=True)[1]

@@ -96,7 +96,9 @@ def _parse_radices(radices: Radix, ranks: int) -> tuple[int, ...]:
 
 
 def power_below(ranks: int, k: int) -> int:
-    """The greatest e with k^e <= ranks, in whole numbers (logarithms in floats are off by one at 5^3 and 3^5)."""
+    """Return the greatest e with k^e <= ranks, in whole numbers (logarithms in floats are off by one at 5^3 and
+    3^5).
+    """
     power = 0
     while k ** (power + 1) <= ranks:
         power += 1
@@ -104,7 +106,7 @@ def power_below(ranks: int, k: int) -> int:
 
 
 def powers_above(ranks: int, k: int) -> tuple[int, ...]:
-    """As many times k as make a product of at least so many ranks: the levels of a tree, the last of them not full.
+    """Return k as often as needed for a product of at least `ranks`: the levels of a tree, the last of them not full.
 
     >>> powers_above(9, 2)
     (2, 2, 2, 2)
@@ -116,16 +118,18 @@ def powers_above(ranks: int, k: int) -> tuple[int, ...]:
 
 
 def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs]:
-    """(step, parent, child, how many are in the child's subtree) of the tree over seats 0..ranks-1 in which, step by
-    step, whoever has the data passes it on to as many others as make a group of k: `levels`, the nearest first.
+    """Return (step, parent, child, size of the child's subtree) for the edges of a broadcast tree over seats
+    0..ranks-1.
 
-    The farthest partners come first: a subtree is a run of neighbours, and short hops are the many ones. O(ranks).
+    Step by step, whoever has the data sends it to the others of a group of k: `levels`, the nearest first. The farthest
+    partners come first: a subtree is a run of neighbours, and most hops are short. O(ranks).
 
     >>> [column.tolist() for column in edges(5, (2, 2, 2))]
     [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]
     """
     rows: list[tuple[Longs, ...]] = []
     for number, level in enumerate(reversed(range(len(levels)))):
+        # on this level a group is `levels[level]` subtrees of `distance` seats; the first seat of each is its root
         distance = math.prod(levels[:level])
         parents = np.arange(0, ranks, distance * levels[level])
         children = parents[:, None] + np.arange(1, levels[level]) * distance
@@ -151,6 +155,7 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
     best: dict[int, tuple[int, ...]] = {1: ()}
 
     def search(rest: int) -> tuple[int, ...] | None:
+        # (0,) marks numbers with no such factorization, so that they are not searched again
         if rest not in best:
             tried = [(d, search(rest // d)) for d in divisors if rest % d == 0]
             products = [tuple(sorted((d, *tail), reverse=True)) for d, tail in tried if tail is not None]
@@ -184,6 +189,7 @@ def core_of(ranks: int, size: int) -> Core:
     >>> [c.tolist() for c in (core.seat, core.first, core.count, core.extra, core.partner)]
     [[1, 2, 3, 4], [0, 2, 3, 4], [2, 1, 1, 1], [0], [1]]
     """
+    # the first ranks % size cores represent one seat more
     count = ranks // size + (np.arange(size) < ranks % size)
     first = np.cumsum(count) - count
     extra = ranges(first, count - 1)
@@ -230,6 +236,7 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
         items[low:high].reshape(shape)[...] = item[base[:, None] + offsets]
         src[low:high].reshape(shape)[...] = node[cores][:, None]
         dst[low:high].reshape(shape)[...] = node[to][:, :, None]
+        # after the round all digits of this position are present: the common base has digit 0 there
         base = base - digit * distance
         offsets = (np.arange(radix)[:, None] * distance + offsets).ravel()
         low = high
@@ -253,6 +260,7 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
         return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, nothing + COPY)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
+    # a core's item stands for all seats that it represents
     times = core.count[moves.item]
     rest_to, rest = other_seats(core, len(seats))
     after = np.full(len(rest), len(radices.rounds) + 1, np.int64)

@@ -143,6 +143,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     for radix, distance in zip(radices, Radices(tuple(radices), total).distances(far=True), strict=True):
         digit = order // distance % radix
         away = np.arange(radix)[:, None]
+        # each round multiplies the buffer: the partner at distance `away` contributes the same pattern, shifted
         order = (order + ((digit + away) % radix - digit) * distance).ravel()
     blocks = ranges(core.first[order], core.count[order])
     ends = (
@@ -152,6 +153,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     blocks = np.where(
         _mark_positions(begins, total), blocks + np.repeat(core.count[order], core.count[order]) - 1, blocks - 1
     )
+    # a representative's buffer is what the rounds give; a folded rank has its own block first, then all others
     if rank == core.seat[own_core]:
         return blocks
     return np.concatenate([[rank], blocks[blocks != rank]])
@@ -172,6 +174,7 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
     for seat in range(len(seats)):
         block = seats.member[layout(radices.rounds, seat, len(seats))]
         width = weight[block]
+        # positions whose block does not belong there
         away = (np.cumsum(width) - width) != goal[block]
         max_moved = max(max_moved, int(width[away].sum()))
         if max_moved == int(weight.sum()):
@@ -199,6 +202,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     first, count = edge[:-1], np.diff(edge)
     times = count[place[moves.item]]
     home = np.argsort(seats.member)  # who contributes each block
+    # which core must hold each block first, so that far-first rounds append blocks in ascending order
     holder = core.seat[np.argsort(place)][np.repeat(np.arange(radices.size), count)]
     block = np.arange(ranks)
     moving = holder != home
@@ -219,9 +223,11 @@ def _separate_runs(schedule: Schedule) -> Schedule:
     step, src, dst, blocks = (column[order] for column in (schedule.step, schedule.src, schedule.dst, block))
     message = np.ones(len(order), np.bool_)
     message[1:] = (step[1:] != step[:-1]) | (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    # a run ends with its message, or where the next block is not the next number
     run = message.copy()
     run[1:] |= blocks[1:] != blocks[:-1] + 1
     number = np.cumsum(run) - 1
+    # the number of the run within its message
     within = number - np.maximum.accumulate(np.where(message, number, 0))
     longest = np.zeros(schedule.steps, np.int64)
     np.maximum.at(longest, step, within + 1)

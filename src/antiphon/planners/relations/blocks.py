@@ -154,6 +154,8 @@ class _Block:
                 centre = gathers[-1].centre
                 spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
                 second += spreads
+        # initial values may be overwritten only after the last step in which something reads them; sums are spread
+        # after that
         begin = max([gather.steps for gather in gathers] + [self._count_steps(*spread) for spread in first], default=0)
         for spread in first:
             self._spread_down(*spread, 0, begin)
@@ -188,6 +190,7 @@ class _Block:
         gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
         for rank in uses:
             at = rank
+            # walk to the centre, and stop where another rank's path has been
             while at not in gather.depth:
                 gather.depth[at] = tree[at].depth
                 if at != centre:
@@ -265,10 +268,12 @@ class _Block:
         """Send up the tree so that everything arrives in the last step, or one earlier where it then replaces
         something."""
         centre, tree = gather.centre, self.back.tree_from(gather.centre)
+        # a rank at depth d sends d steps before the end: its branches, deeper by one, have arrived the step before
         last = end - gather.replaces
         slot = {rank: self._new_slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
         slot[centre] = self._new_slot(centre) if gather.replaces else 0
         for rank, times in gather.uses.items():
+            # a value that is used several times is first added up locally, one step for each time
             own = slot[rank] if rank != centre else self._new_slot(centre) if times > 1 else 0
             for step in range(times - (rank == centre)) if own else ():
                 self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))

@@ -128,6 +128,8 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
         )
     depth = grown.depth[grown.tree[source[block]], at]
     order = np.argsort(depth, kind="stable")
+    # receivers by depth; a rank is added to a level either because it wants the block, or because a deeper one gets it
+    # by it
     wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
     row_keys, row_count, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
     for level in range(len(begin) - 2, 0, -1):  # the deepest level first; keys block * ranks + receiver, each once
@@ -139,6 +141,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
                 f"planner relay: more than {MOST_ROWS} transfers; "
                 + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
             )
+        # the parents must have the block, too: they are receivers of the next level up
         passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
     return _rows_to_schedule(grown, collective, source, np.concatenate(row_keys))
 

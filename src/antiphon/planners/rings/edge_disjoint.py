@@ -76,6 +76,7 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
             return CyclePacking(cycles, True)
     optimal = False
     if len(members) <= MOST_EXACT and (every := _all_cycles(capacity, members, directed=True)) is not None:
+        # when one cycle is missing, ask directly for a cover of all links; otherwise let the integer program maximize
         covered = _cover_exactly(capacity, every, limit) if len(cycles) == limit - 1 else None
         if covered is None:
             covered = _choose_cycles(capacity, every, directed=True)
@@ -116,6 +117,7 @@ def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
     number = {rank: i for i, rank in enumerate(members)}
     two_sides = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
     if two_sides is not None and 2 * sum(two_sides[0]) != len(members) and two_sides[1]:
+        # a Hamiltonian cycle alternates between the sides, so both must have equally many ranks
         return 0
     out, into = count_degrees(capacity, members)
     return min([*out.values(), *into.values()])
@@ -160,6 +162,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
 
     Backtracking on the link that the fewest remaining cycles contain (as in Knuth's Algorithm X).
     """
+    # links as bits of one 64-bit integer
     if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
@@ -173,6 +176,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
         if len(chosen) == limit or looked > MOST_COVERS:
             return chosen
         count = np.bincount(links[candidates].ravel(), minlength=len(number))
+        # some cycle must use this link; the fewer candidates, the fewer branches
         rarest = min((i for i in number.values() if not used >> i & 1), key=lambda i: int(count[i]))
         for cycle in candidates[(mask[candidates] >> rarest & 1) == 1].tolist():
             cover = go(candidates[(mask[candidates] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle])
@@ -196,6 +200,7 @@ def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed
     if len(every) > MOST_COLUMNS:
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
+    # one row per link: the cycles that use it, each `times` times, are at most its units
     links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _cycle_edges(c)]
     columns = np.repeat(np.arange(len(every)), len(every[0]))
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(every)))
@@ -221,6 +226,7 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
     path, used, work = [start], {start}, 0
     choices = [iter(near[start])]
     while choices:
+        # depth-first search with an explicit stack: one iterator of next ranks per position of the path
         step = next((rank for rank in choices[-1] if rank not in used), None)
         if step is None:
             choices.pop()
@@ -232,6 +238,7 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
         path.append(step)
         used.add(step)
         choices.append(iter(near[step]))
+        # every undirected cycle is met in both directions; keep the one whose second rank is smaller than its last
         if len(path) == size and start in near[step] and (directed or path[1] < step):
             cycles.append(tuple(path))
     return cycles

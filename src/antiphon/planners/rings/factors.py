@@ -77,6 +77,8 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     if two_sides is None:
         return None
     side, source, sink = two_sides[0], ranks, ranks + 1
+    # source > one side > other side > sink, with `degree` units to and from every rank, one per edge: integral flows
+    # exist
     turned = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
     rows = [*(a for a, _ in turned), *(source if side[rank] == 0 else rank for rank in range(ranks))]
     columns = [*(b for _, b in turned), *(rank if side[rank] == 0 else sink for rank in range(ranks))]
@@ -98,6 +100,7 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
     for _ in range(number):
         rows, columns = zip(*arcs, strict=True)
         network = csr_array((np.ones(len(arcs)), (rows, columns)), shape=(ranks, ranks))
+        # Petersen: the oriented network is regular, so out- and in-copies of the ranks have a perfect matching (König)
         matching = set(enumerate(maximum_bipartite_matching(network, perm_type="column").tolist()))
         factors.append([(min(pair), max(pair)) for pair in matching])
         arcs = [arc for arc in arcs if arc not in matching]
@@ -158,6 +161,7 @@ class _Factors:
         for a in range(self.ranks):
             for b in near[a]:
                 for c in near[b]:
+                    # each square once: a is its smallest corner and d > b fixes the direction
                     if b > a and c > a:
                         squares += [(a, b, c, d) for d in near[a] & near[c] if d > b]
             if len(squares) > MOST_SQUARES:
@@ -170,6 +174,8 @@ class _Factors:
         own, other = self.owner[ab], self.owner[bc]
         if own < 0 or self.owner[cd] != own or self.owner[da] != other or other == own:
             return
+        # ab and cd must be in different cycles of the factor, then bc and da join these two; in one cycle they might
+        # split it
         if self.label[own][a] == self.label[own][c]:
             return
         before = self.cycles[other] if other >= 0 else 0

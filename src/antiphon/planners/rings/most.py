@@ -56,6 +56,8 @@ def _most_rings_cached(
     limit, because = _degree_bound(capacity, members)
     alike = set(capacity.values())
     if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(alike) == 1 and len(capacity) == size * (size - 1):
+        # factors of the complete network: all rotations by the same distance; some are many short cycles, so they are
+        # joined
         turned = [[(rank + turn) % size for rank in range(size)] for turn in range(1, size)]
         cycles = _factors_to_cycles(joined_flips(turned, seed), members) * alike.pop()
         if len(cycles) == limit:
@@ -81,6 +83,7 @@ def _most_rings_cached(
 def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
     """Return more than `have` rings made of factors, as many as possible; [] if none are found."""
     chance, swaps = random.Random(seed), WORK // STARTS // len(members)
+    # the greatest number first; STARTS random splits for each
     for number in range(limit, have, -1):
         for start in range(STARTS):
             factors = _split_into_factors(capacity, members, number, chance)
@@ -106,6 +109,7 @@ def _split_into_factors(
 
     size = len(members)
     rows, columns = list(range(size)), list(range(size))
+    # the flow takes the first solution that it finds: random numbering makes it another one in every start
     chance.shuffle(rows)
     chance.shuffle(columns)
     used = _regular_units(capacity, members, number, rows, columns)
@@ -138,6 +142,7 @@ def _regular_units(
     size = len(members)
     place = {rank: i for i, rank in enumerate(members)}
     source, sink = 2 * size, 2 * size + 1
+    # source > out-copy of each rank > in-copies of its neighbours > sink
     arcs = {(rows[place[a]], size + columns[place[b]]): units for (a, b), units in capacity.items()}
     arcs |= {(source, i): number for i in range(size)} | {(size + i, sink): number for i in range(size)}
     a, b = zip(*arcs, strict=True)
@@ -194,6 +199,7 @@ def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
     ends = [(0, other) for other in range(1, size)]
     flows = ((maximum_flow(network, s, t), s) for s, t in (ends if alike else [*ends, *((t, s) for s, t in ends)]))
     smallest, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
+    # the cut's side: what the source still reaches over links with capacity left
     residual = csr_array(network - smallest.flow)
     residual.data = np.maximum(residual.data, 0)
     residual.eliminate_zeros()

@@ -90,8 +90,9 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
 
 
 def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
-    """Every cycle moves an equal share. For alltoall a cycle and the same backwards go together: each block takes its
-    shorter way."""
+    """Give every cycle an equal share. For alltoall a cycle and its reverse go together: each block takes its shorter
+    direction.
+    """
     rings_left = Counter(map(tuple, cycles))
     if collective.kind != "alltoall":
         by_cycle = {cycle: plan_around(collective, cycle) for cycle in rings_left}
@@ -129,6 +130,7 @@ def _choose_rings(
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
+    # edge-disjoint rings of direct links keep their order; rings over routes are chosen one by one for even loads
     for rings, as_given in candidates:
         loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), as_given)
@@ -144,7 +146,7 @@ def _choose_rings(
 
 
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
-    """Over routes the number of rings does not matter: state whether any rings could be faster."""
+    """State whether any rings could be faster: over routes their number does not matter."""
     if rings.over != "routes":
         return rings
     min_time, because = least_time(topology, members)
@@ -154,7 +156,7 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
 
 
 def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
-    """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path.
+    """Return per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path.
 
     >>> from antiphon.core.example import machine
     >>> step_loads(machine(), [[0, 1], [0, 2]])  # of links 0 to 3, each of 1 GB/s
@@ -170,6 +172,7 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     routing = find_paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
     if len(routing.lost):
         return np.zeros((0, 1))
+    # every hop of every ring as its links, and these links' shared limits as well
     hops = np.diff(routing.table.ptr)[place]
     link = routing.table.links[ranges(routing.table.ptr[place], hops)]
     ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)

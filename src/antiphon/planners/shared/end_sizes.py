@@ -104,6 +104,7 @@ class Pipeline:
                 self.choose_pieces(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
             )
         best: EndSizes | None = None
+        # stop at the first number of end parts that is not clearly faster
         for number in ENDS:
             if best is not None and self._count_rows(number) > MOST_END_ROWS:
                 break
@@ -168,6 +169,7 @@ class Pipeline:
         shown_pieces = min(pieces, self.steps)
         if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
             return None
+        # the step in which each part starts, and which of the size variables it has: all pieces share one
         starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
         which = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
         kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
@@ -175,6 +177,7 @@ class Pipeline:
         if not top:
             return None
         kind, step = np.nonzero(self.load)
+        # row (kind, step): the loads of all parts then under way are at most the step's length
         rows = np.concatenate([kind * slots + step + start for start in starts])
         columns = np.repeat(which, len(kind))
         values = np.tile(self.load[kind, step] / top, len(starts))
@@ -194,6 +197,7 @@ class Pipeline:
         )
         cost = np.zeros(sizes + slots + 1)
         cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces
+        # all parts together are the whole message
         equal = np.zeros((1, len(cost)))
         equal[0, :sizes], equal[0, ends] = 1, pieces
         solution = linprog(

@@ -225,6 +225,7 @@ def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part
 
 def pieces_per_seat(groups: Groups) -> int:
     """Return the number of pieces per seat at which all borders between stretches are integral."""
+    # each level may divide stretches by every group size once more
     fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
         raise Unsupported(
@@ -315,6 +316,7 @@ def find_stretches(groups: Sequence[Groups]) -> tuple[Longs, int]:
     (array([0, 2, 3, 4, 6]), 6)
     """
     scale = math.lcm(*(group.size for group in groups))
+    # a group of `size` ranks changes its holder at every multiple of 1 / size
     edges = {i * (scale // size) for size in {group.size for group in groups} for i in range(size)}
     return np.array([*sorted(edges), scale]), scale
 
@@ -336,6 +338,7 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
     deepest = max(topology.places[rank].count("/") for rank in members)
     seating = list(members)
     sizes: list[int] = []  # of groups, from the innermost
+    # from the innermost level: stable sorting by ever shorter prefixes; levels with unequal groups are skipped
     for depth in range(deepest, 0, -1):
         seating = [rank for group in groups_at(topology, seating, depth) for rank in group]
         lengths = {len(group) for group in groups_at(topology, seating, depth)}

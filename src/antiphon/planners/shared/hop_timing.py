@@ -139,6 +139,7 @@ class Waits:
         member = np.zeros(count, np.int64)
         member[of] = np.arange(len(of))
         waits = classes.before
+        # one constraint per pair of classes and lag, whatever number of rows it stands for
         first, later, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
         return Hops(of, owner[member], classes.late[member], first, later, lag, load, depth, height)
@@ -156,6 +157,7 @@ class Waits:
         place[representatives] = np.arange(len(representatives))
         crosses_one = place[on] >= 0
         row, at = row[crosses_one], place[on[crosses_one]]
+        # bytes of each class on each kind's representative, then seconds: divided by its capacity
         load = np.bincount(at * count + of[row], weights=classes.weight[row], minlength=len(representatives) * count)
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
         # heaviest first: a resource can only be dominated by a heavier one
@@ -193,6 +195,7 @@ class Waits:
         if exact is None:
             return None
         goal, flow = _seconds_per_byte(hops, exact), None
+        # the coarsest parts that lose no more than LOSS: coarse parts mean few chunks
         for denominator in LEVELS:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
@@ -215,6 +218,7 @@ class Waits:
             hop_rows = np.flatnonzero(place[hops.of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
             for low, high in pairwise(_cut_points(flow.counts[owned])):
+                # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
                 due = (flow.counts[owned] < high).sum(axis=1)
                 table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
                 rows.append((0, hop_rows, due[place[hops.of[hop_rows]]], number + count))
@@ -249,6 +253,7 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
     # nothing can pass before `depth` steps, everything must have passed `height` steps before the end
     high[:places] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
     low[:places] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
+    # what has passed cannot shrink: f[h, s] - f[h, s + 1] <= 0
     rows = _Rows()
     rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
     for lag in (0, 1):
@@ -307,6 +312,8 @@ def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Counts:
     counts = np.maximum.accumulate(counts, axis=1)
     steps = counts.shape[1]
     while True:
+        # raising a predecessor may violate its own predecessors' constraints: repeat until nothing changes. Counts only
+        # rise and are at most the denominator, so this ends
         before = counts.copy()
         for lag in (0, 1):
             with_lag = hops.lag == lag
@@ -358,6 +365,7 @@ def find_constraints(schedule: Schedule) -> Before:
     copied[history.write[schedule.op != REDUCE]] = True
     first, idle = history.initial, np.diff(read_at) == 0
     joins = np.zeros(len(history), bool)  # consecutive additions to an unread sum form one group of writes
+    # a group is broken by the initial value, by a copy, and by any reader between two additions
     joins[1:] = ~first[1:] & ~first[:-1] & idle[:-1] & ~copied[1:] & ~copied[:-1]
     begin = np.flatnonzero(~joins)
     end = np.append(begin[1:], len(history))
@@ -367,12 +375,14 @@ def find_constraints(schedule: Schedule) -> Before:
         np.flatnonzero(~first[begin]),
     )  # versions that replace an earlier one of their cell
     unread = later[read[0][later - 1] == read[1][later - 1]]
+    # the three hazards of a processor pipeline: true dependence, antidependence, output dependence
     pairs = [
         # read after write; write after read; write after write of a version that nothing reads
         (_all_pairs(writers, wrote, every, readers, read, every), 1),
         (_all_pairs(readers, read, later - 1, writers, wrote, later), 0),
         (_all_pairs(writers, wrote, unread - 1, writers, wrote, unread), 1),
     ]
+    # a row that reads and writes one cell need not wait for itself
     earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
     lag = np.concatenate([np.full(len(pair[0]), late, np.int64) for pair, late in pairs])
     apart = earlier != after
@@ -423,6 +433,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
     hops = np.diff(resolved.table.ptr)[resolved.route]
     row = np.repeat(np.arange(rows), hops)
     on = resolved.table.links[ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
+    # a crossing of a link is also a crossing of every shared limit that the link is in
     limits_per_link = (
         (resources.limit_ptr[on + 1] - resources.limit_ptr[on]) if len(resources.limit_of) else np.zeros_like(on)
     )
@@ -451,6 +462,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
             _sum_hashes(_hash_rows(mark[waits.earlier], waits.lag.astype(np.uint64)), waits.later, rows),
             _sum_hashes(_hash_rows(mark[waits.later], waits.lag.astype(np.uint64)), waits.earlier, rows),
         )
+        # classes only split (each hash includes the old color), so an unchanged number means a stable partition
         now = sum(len(np.unique(marks)) for marks in (mark, place, owner, home))
         if now <= kinds:
             break
@@ -473,9 +485,11 @@ def merge_classes(classes: Alike, owner: Longs) -> Longs:
     adds = np.zeros(rows, bool) if mixed.any() else classes.adds
     inside = adds[waits.earlier] == adds[waits.later]
     first, after, lag = waits.earlier[inside], waits.later[inside], waits.lag[inside]
+    # sums flow towards a root: reversed, they look like copies from it
     first, after = np.where(adds[first], after, first), np.where(adds[first], first, after)
     base = _hash_rows(_number_values(owner), _number_values(classes.late), adds.astype(np.uint64))
     mark, kinds = base, 0
+    # refine from the sources on: after i rounds, classes distinguish what lies up to i hops before
     while (now := len(np.unique(mark))) > kinds:
         kinds, predecessor_mark = now, _hash_rows(mark[first], lag.astype(np.uint64))
         order = np.lexsort((predecessor_mark, after))

@@ -49,8 +49,10 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     sink_set, ranks = set(sinks), topology.ranks
     roles: dict[tuple[int, bool], int] = {}
     colour = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
+    # ranks of equal role may be mapped to each other; switches have a color of their own
     colour += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
+    # many roots: first try rotations that the places suggest, which cost only a few canonical labellings
     if len(roots) > _MANY:
         for element in _with_links(machine, find_turns(machine, colour, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -105,6 +107,7 @@ def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence
     nodes = machine.nodes
     marked = machine
     for number, element in enumerate(chosen):
+        # an automorphism of the machine with these extra links preserves node > image, which means that it commutes
         moved = np.flatnonzero(element[:nodes] != np.arange(nodes))
         marked = replace(
             marked,
@@ -126,6 +129,7 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
     for permutation in symmetries:
         mapped = link_map(machine, permutation).astype(np.int64)
         over = np.zeros(len(machine.limits), np.int64)
+        # a limit's image is the limit on its links' images, of the same bandwidth
         for (bandwidth, those), numbers in limits.items():
             images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
             if images is None or len(images) != len(numbers):
@@ -167,6 +171,7 @@ def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tr
     if not generators:
         return
     yield from generators
+    # product replacement (Celler et al. 1995): multiply random pairs of a pool; the products become nearly uniform
     pool = [*generators]
     while len(pool) < 8:
         pool.append(pool[len(pool) % len(generators)])
@@ -187,6 +192,7 @@ def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
     for length in range(common, 1, -1) if longest else range(2, common + 1):
         if common % length:
             continue
+        # a cycle of length c becomes cycles of length c / gcd(c, times)
         times = math.lcm(*(c // length for c in lengths))
         if all(c // math.gcd(c, times) == length for c in lengths):
             return _permutation_power(element, times)
@@ -221,6 +227,7 @@ def _extend_group(group: Table, element: Table, roots: Table, max_order: int) ->
     cosets, at = [group], element
     while at.tobytes() not in members:
         coset = group[:, at]
+        # a free action: no element but the identity may fix a root
         if np.any(coset[:, roots] == roots) or len(group) * (len(cosets) + 1) > max_order:
             return None
         cosets.append(coset)
@@ -283,6 +290,7 @@ class _LabelledRoots:
         (label, key), (image_label, other) = (self._canonical_label(ranks) for ranks in (grid, images))
         if key != other:
             return None
+        # equal canonical forms: label maps grid's machine, back undoes the label of the images' machine
         back = np.empty(len(image_label), np.int64)
         back[image_label] = np.arange(len(image_label))
         symmetry: Table = back[label]

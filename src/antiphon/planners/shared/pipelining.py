@@ -279,10 +279,12 @@ def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | No
         if flow is None:
             break
         predicted, first = flow.time * nbytes + flow.latency, first or steps
+        # more steps became slower: the best is behind us, and inside the range if it was not the first number tried
         if best is not None and predicted >= best[0]:
             between = best[1] > first
             break
         best = (predicted, steps, flow)
+        # more steps can save at most what exceeds the full rate, but cost latency in proportion
         if flow.time * nbytes - full < flow.latency * (next_steps - steps) / steps:
             between = steps > first
             break
@@ -338,6 +340,8 @@ def _next_steps(
         near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
         moving = [results[tried][1].time * nbytes for tried in near]
         late = results[near[0]][1].latency * steps / near[0]
+        # through the two nearest tried numbers; with one alone, through it and the limit `full` at infinitely many
+        # steps
         slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
         return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
 
@@ -410,6 +414,7 @@ def least_of(seconds: Callable[[int], float], top: int) -> int:
     """
     seconds = cache(seconds)
     low = at = 1
+    # bracket the minimum by factors of GRID, then narrow it
     while at < top and seconds(min(at * GRID, top)) <= seconds(at):
         low, at = at, min(at * GRID, top)
     high = min(at * GRID, top)

@@ -79,6 +79,8 @@ class Reach:
                 for link in self.out[node]:
                     head, path = self.head[link], (*path_to_switch[node], link)
                     if head < self.topology.ranks:
+                        # all parallel direct links count as paths, but of the paths through switches only the first
+                        # (shortest)
                         if head != rank and (node == rank or head not in paths_to):
                             paths_to.setdefault(head, []).append(path)
                     elif head not in path_to_switch:
@@ -98,6 +100,7 @@ class Reach:
                     near = self.neighbours(rank)
                     for head in [neighbour for neighbour in near if neighbour not in tree]:
                         reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
+                # ranks of the next level in order of number, each by the path whose fullest link is least used so far
                 level = sorted(reach)
                 for head in level:
                     options = reach[head]
@@ -152,6 +155,7 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     while len(node):
         link_count = first[node + 1] - first[node]
         of, link = np.repeat(who, link_count), order[ranges(first[node], link_count)]
+        # (source, node) as one number
         key = of * topology.nodes + heads[link]
         new = (flat[key] < 0) & (heads[link] != sources[of])
         of, link, key = of[new], link[new], key[new]

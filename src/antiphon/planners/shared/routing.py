@@ -178,6 +178,7 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     nodes = topology.nodes
     if not topology.links:
         return np.full(len(src), -1, np.int64), np.zeros(len(src), np.int64)
+    # links sorted by pair of ends, the widest first: the first of each pair is wanted
     key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
     order = np.lexsort((np.arange(len(key)), -width, key))
     first = np.flatnonzero(starts(key[order]))
@@ -209,6 +210,7 @@ def _switched_paths(
         return
     net = Switched.of_topology(topology, width)
     targets, place = dense(dst[far].astype(np.int64), topology.nodes)
+    # pairs grouped by target, so that a batch shares its targets' searches
     order = order_of(place, len(targets))
     far, place = far[order], place[order]
     ptr = pointers(place, len(targets))
@@ -339,6 +341,7 @@ class Switched:
         with_switch = np.flatnonzero(near_count)
         if not len(with_switch):
             return out
+        # one search per distinct switch next to a target, backwards; a target's distance is the least of its switches'
         begins, place = dense(
             self.near[ranges(self.near_ptr[targets[with_switch]], near_count[with_switch])], self.switches
         )
@@ -374,6 +377,8 @@ class Switched:
         begin = np.flatnonzero(starts(owner))
         count = np.diff(np.append(begin, len(owner)))
         reached = owner[begin]
+        # D-mod-k (Zahavi): on level l take link (target / count^l) mod count, so that targets spread evenly over equal
+        # links
         level = np.append(np.zeros(self.ranks, np.int64), self.level)[node[reached]]
         chosen = row[begin + (targets[place[reached]] // count**level + turn) % count]
         link, head, equal_links = (
@@ -389,6 +394,7 @@ class Switched:
         group = np.searchsorted(self.pair, switch * self.ranks + target)
         row = ranges(self.down.ptr[group], self.down.count_links(group))
         owner = np.repeat(np.arange(len(group)), self.down.count_links(group))
+        # links are sorted by width: only those as wide as the first of the group take part
         first = self.down.ptr[group]
         count = np.bincount(owner[self.down.width[row] == self.down.width[first][owner]], minlength=len(group))
         return narrow(self.down.link[first + target // count ** self.level[switch] % count])
@@ -399,6 +405,7 @@ def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:
     ranks = topology.ranks
     level = np.zeros(topology.nodes, np.int64)
     level[ranks:] = HIGHEST
+    # breadth-first from the ranks upwards; what is higher than HIGHEST counts as HIGHEST
     for depth in range(HIGHEST):
         low = tail[(level[tail] == depth - 1) & (tail >= ranks)] if depth else np.arange(ranks)
         above = head[np.isin(tail, low) & (head >= ranks)]

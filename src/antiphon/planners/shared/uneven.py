@@ -105,6 +105,7 @@ class Uneven:
 
     def _solve_and_round(self, steps: int, quiet: tuple[int, int]) -> Sizes | None:
         exact = None
+        # each class on its own if the program is small enough, else classes of equal depth together
         for grouping in (self._each_class, self._merged_classes):
             usable = self._usable_plans(steps, grouping)
             if usable:
@@ -215,6 +216,7 @@ class Uneven:
         busy = np.zeros((len(self.classes[0].load), steps))
         for size, chunk_class in zip(sizes, self.classes, strict=True):
             for level in range(min(chunk_class.steps, steps) if size.any() else 0):
+                # what starts in step s loads step s + level as the class's level demands
                 busy[:, level:] += chunk_class.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
@@ -285,6 +287,7 @@ def _starts_of(counts: NDArray[np.int64]) -> list[dict[int, int]]:
     Pieces: 1, or the length of the shortest long run of equal parts, the same number in all classes.
     """
     runs = [longest_run(row) for row in counts]
+    # equal parts in consecutive steps are what `pieces` expresses; all classes must have the same number
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
     for row, (start, length) in zip(counts, runs, strict=True):
@@ -317,6 +320,7 @@ def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
 def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     """Round like `whole_numbers`, but keep a long run of equal values equal."""
     start, length = longest_run(values)
+    # the run gets equal integers; what is left over goes to the other values
     each = round(float(values[start] / values.sum()) * total)
     rest = total - each * length
     other_values = values.copy()
@@ -380,6 +384,7 @@ def join_plans(
     order = np.argsort(block, kind="stable")
     place = np.argsort(order)
     block, share = block[order], share[order]
+    # a chunk's offset: what precedes it in its block
     before = np.cumsum(share) - share
     first = np.searchsorted(block, block)
     shrink = math.gcd(denominator, *np.unique(share).tolist())

@@ -86,7 +86,10 @@ class _RowBuilder:
                 soon[node] = (soon[below] + own[below]).max()
         longest = np.zeros(int(height.max()) + 1, np.int64)
         np.maximum.at(longest, height, own)
+        # by height: when the lower heights are done, if each takes as long as its slowest switch
         together = np.cumsum(longest) - longest
+        # from the root downwards: begin together with all switches of the same height, but not before the children are
+        # done, and in time for the parent
         begun = soon.copy()
         for node in range(1, nodes):
             latest = begun[tree.parent[node]] - own[node]
@@ -138,6 +141,7 @@ class _RowBuilder:
         self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
     ) -> None:
         if cut:
+            # rows whose source already gave its part of the block to another server are left out
             still_there = np.all([src != gathered_on[block] for gathered_on in cut], axis=0)
             step = step if isinstance(step, int) else step[still_there]
             block, src, dst = block[still_there], src[still_there], dst[still_there]
@@ -169,6 +173,7 @@ class _RowBuilder:
         for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
             if holder is gatherer:
                 continue
+            # with fixed owners, what is owned in this child stays for now, and takes part only after the exchange
             moves = holder != gatherer
             away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
             self._add(before, away, holder[away], gatherer[away], cut)
@@ -200,6 +205,7 @@ def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     for direction, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
         node, row, steps = tree.leaf[begin], np.arange(len(pairs)), []
         while len(row):
+            # climb while the other end is not below this node
             apart = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
             row, node = row[apart], node[apart]
             real = direction.link[node] >= 0
@@ -210,6 +216,7 @@ def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
             hops[row] += 1
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
     flat = np.empty(int(ptr[-1]), np.int32)
+    # upward links are filled in from the path's beginning, downward links from its end
     up, down = ptr[:-1].copy(), ptr[1:] - 1
     for row, link in legs[0]:
         flat[up[row]] = link

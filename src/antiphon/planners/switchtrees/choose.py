@@ -53,6 +53,7 @@ def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -
     for node in range(len(tree.parent) - 1, -1, -1):
         if not tree.children[node]:
             continue
+        # the root is decided apart: there owners may be free
         key = int(tree.alike[node]), node == 0
         if key not in decided:
             decided[key] = _choose_plan(tree, cost, node, out, rearrange, gathers)
@@ -72,8 +73,10 @@ def _choose_plan(
         return min(gathering, key=lambda choice: choice.seconds)
     best, target = _plan_in_place(tree, cost, node, below)
     for choice in options:
+        # rearrangement must be clearly faster than the best in place, as the model is least sure of it
         if choice.seconds < target * SLACK:
             best, target = choice, choice.seconds
+    # compare with ignoring all switches below: one step among all servers, which may win when latency decides
     if any(tree.children[child] for child in tree.children[node]):
         flat = cost.flat(node)
         if flat < best.seconds * SLACK:
@@ -120,6 +123,7 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
         return
     for counts in holder_counts(tree, node, sizes):
         owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
+        # gather first (ready), exchange among the holders, and give back to fixed owners (after)
         holds = _mark_holders(tree, node, counts)
         ready, after = [], [0.0]
         for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
@@ -144,6 +148,7 @@ def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]
     """
     fewest = []
     for child, size in zip(tree.children[node], sizes, strict=True):
+        # convergence ratio: bandwidth of the uplink over that of the links below it
         under = sum(1 / tree.up.beta[c] for c in tree.children[child])
         fewest.append(min(size, max(1, ceil(size / (tree.up.beta[child] * under) * SLACK))) if under else 1)
     tried = [sizes]

@@ -41,6 +41,7 @@ class Cost:
         tree, inside = self.tree, slice(node + 1, int(self.tree.end[node]))
         if holds is None:
             return inside, tree.high[inside] - tree.low[inside]
+        # prefix sums: holders among servers low..high-1 are count[high] - count[low]
         count = np.concatenate([[0], np.cumsum(holds)])
         return inside, count[tree.high[inside]] - count[tree.low[inside]]
 
@@ -59,6 +60,7 @@ class Cost:
             (self.tree.up, 0),
         ):  # upwards there is no incast: one sender per link
             columns = [holder_counts, direction.beta[inside], direction.epsilon[inside] * incast, direction.w_t[inside]]
+            # equal links give equal prices: each combination once
             rows = np.unique(np.stack([c[holder_counts > 0] for c in columns], axis=1), axis=0)
             for k, beta, epsilon, w_t in rows.tolist():
                 tiers[Tier(alpha, k * beta, k * epsilon * (k if crowded else 1), int(w_t))] = None
@@ -123,6 +125,8 @@ class Cost:
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
         h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
         rows = len(holder_counts) - 1
+        # of nbytes, by holder: what it sends (all that is not owned in its child) and what it gets (its blocks from all
+        # others)
         out, into = ((1 - y) / h)[child], (rows * y / h)[child]
         blocks = np.maximum(tree.servers * y / h, 1)
         ratio = np.maximum(h[None, :] / h[:, None], 1)  # holders in child j per owner in child i
@@ -138,6 +142,7 @@ class Cost:
         return seconds + self._combining(float(into.max(initial=0.0)), rows + 1)
 
     def _slowest(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
+        # incast: beyond w_t senders at once, every further one costs epsilon per byte
         excess = np.maximum(fan - direction.w_t[inside], 0)
         return (
             float((load * (direction.beta[inside] + direction.epsilon[inside] * excess)).max(initial=0.0)) * self.nbytes
@@ -159,6 +164,8 @@ class Cost:
             self._slowest(direction, inside, k * (n - k) / n, senders)
             for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
+        # one step: the longest latency below, and the slowest link; k of n servers below a link send to the n - k
+        # beyond
         once = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(ends)
         return once * sum(self.halves) + self._combining((n - 1) / n, n)
 
@@ -201,6 +208,7 @@ class Cost:
         return float(latency.max()) + busiest
 
     def _crossed(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
+        # by link and destination: how many send to one destination over the link
         pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
         excess = np.zeros(size)
@@ -214,6 +222,7 @@ def _better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int
 
     Large fan-ins first touch memory least.
     """
+    # within the tolerance they count as equal, so that rounding never decides
     if not first[0] * SLACK <= second[0] <= first[0] / SLACK:
         return first[0] < second[0]
     return (len(first[1]), [-f for f in first[1]]) < (len(second[1]), [-f for f in second[1]])

@@ -51,6 +51,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     for first, second, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
         links.setdefault((first, second), []).append(wire)
     near: dict[int, set[int]] = {rank: set() for rank in members}
+    # only neighbours that are linked both ways: a collective's reducescatter and allgather run in opposite directions
     for first, second in links:
         if (second, first) in links:
             near.setdefault(first, set()).add(second)
@@ -98,6 +99,8 @@ def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[I
     inside[topology.ranks :] = True
     used = inside[src] & inside[dst]
     src, dst, link = src[used], dst[used], link[used]
+    # links within a box become links between a rank and the box: out of a rank, into a rank; the others keep their
+    # ends, with boxes in the place of their switches
     own = (box[src] == box[dst]) & (box[src] >= 0)
     out = src[own & (src < topology.ranks)], box[src[own & (src < topology.ranks)]]
     into = box[dst[own & (dst < topology.ranks)]], dst[own & (dst < topology.ranks)]
@@ -140,6 +143,7 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
     names = []
     for group in groups:
         paths = [topology.places[rank].split("/")[:-1] for rank in group]
+        # the longest common prefix of all the host's places, level by level
         same = 0
         while all(len(p) > same and p[same] == paths[0][same] for p in paths):
             same += 1
@@ -201,6 +205,7 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
     joint: dict[int, int] = {}
     remaining = {node: set(neighbours) for node, neighbours in near.items()}
     low = {node for node in remaining if node < topology.ranks}
+    # each round removes leaves until none is left, then merges one layer of parallel switches
     while len(remaining) > 1:
         leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
         while leaves:
@@ -222,6 +227,7 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
             first = min(group)
             for node in group:
                 joint[node] = first
+            # what was merged into a switch of this group before now follows it
             joint |= {node: first for node, to in joint.items() if to in group}
             neighbours = set().union(*(remaining.pop(node) for node in group))
             for other in neighbours:
@@ -238,6 +244,7 @@ def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int
         above = remaining[node]
         if node not in low or above & low or len(above) < 2 or above & grouped:
             continue
+        # who hangs on these switches from below: all must be linked with exactly the same ones
         below = {other for high in above for other in remaining[high] if other in low}
         if all(remaining[other] == above for other in below) and not any(remaining[high] & above for high in above):
             groups.append(set(above))
@@ -257,6 +264,7 @@ def _find_cycle(near: dict[int, set[int]]) -> list[int]:
                 leaves.append(other)
     if not remaining:
         return []
+    # without leaves every node has two neighbours or more: a walk that never turns back must meet itself
     path = [min(remaining)]
     while True:
         before = path[-2] if len(path) > 1 else -1

@@ -73,6 +73,7 @@ class Tree:
         """Latency of the longest path through each switch, from one of its children to another."""
         far = [np.zeros(len(self.parent)) for _ in range(2)]  # to the farthest server below, upwards and downwards
         out = np.zeros(len(self.parent))
+        # nodes are in preorder, so descending numbers visit children before their parents
         for node in range(len(out) - 1, -1, -1):
             below = self.children[node]
             if not below:
@@ -91,6 +92,8 @@ class Tree:
 def _largest_pair(up: Floats, down: Floats) -> float:
     """Return the largest sum of one element of each, at different places."""
     i, j = int(up.argmax()), int(down.argmax())
+    # the two maxima are at different children: a path through the switch; otherwise one of them must take its second
+    # best
     if i != j:
         return float(up[i] + down[j])
     return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
@@ -116,6 +119,7 @@ def _middle_roots(graph: Graph) -> list[Root]:
     degree = [len(neighbours) for neighbours in graph.near]
     ring = [node for node in range(len(degree)) if degree[node] <= 1]
     remaining = len(degree)
+    # Jordan: repeatedly removing all leaves leaves the one or two middle nodes
     while remaining > 2:
         remaining -= len(ring)
         nearer = []
@@ -136,6 +140,7 @@ def _balanced_roots(graph: Graph) -> list[Root]:
     below = [int(node < graph.servers) for node in range(len(order))]
     worst = [0] * len(order)
     for node in reversed(order):
+        # above the node are all servers that are not below it: that branch counts, too
         worst[node] = max(worst[node], graph.servers - below[node])
         if parent[node] >= 0:
             below[parent[node]] += below[node]
@@ -195,6 +200,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     wires = [(-1, -1)]
     for node in order[1:]:
         to, half = parent[node], 1.0
+        # an end of the split link is measured to its real neighbour, with half of the latency each
         if to == MIDDLE and isinstance(root, tuple):
             to, half = root[1 - root.index(node)], 0.5
         rows.append((links.bundle_figures(node, to, half), links.bundle_figures(to, node, half)))
@@ -232,6 +238,7 @@ def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
     number: dict[tuple[object, ...], int] = {}
     out = np.zeros(len(rows), np.int64)
     for node in range(len(rows) - 1, -1, -1):
+        # equal link figures and equal lists of subtrees (AHU); children in order, so mirrored subtrees may differ
         key = (rows[node], *children[node])
         out[node] = number.setdefault(key, len(number))
         if node:
@@ -271,6 +278,7 @@ class _Links:
             limits = self.limits.get(link)
             if limits:
                 narrow = min(limits, key=lambda i: self.topology.limits[i].bandwidth)
+                # links in one shared limit have at most its bandwidth together
                 shared[narrow] = shared.get(narrow, 0.0) + self.width[kind]
             else:
                 free += self.width[kind]

@@ -125,6 +125,7 @@ def multiplicative_weights(
     for _ in range(1000 + ceil(4 * len(capacity) * (1 + log(len(capacity) + 1)) / epsilon**2)):
         tree = find_least_tree(length)
         tree_length = sum(length[e] for e in tree)
+        # weak duality: for any lengths, (sum of capacity * length) / (length of the shortest tree) bounds every packing
         proved = min(proved, sum(x * c for x, c in zip(length, capacity, strict=True)) / tree_length)
         weight = min(capacity[e] for e in tree)
         times[tree] = times.get(tree, 0) + weight
@@ -237,6 +238,7 @@ def _integer_weights(
         )
     else:
         zero = np.zeros_like(uses)
+        # a weight is nonzero only if its tree is chosen: w <= max_weight * chosen
         allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
         total = np.hstack([np.ones((1, count)), np.zeros((1, count))])
         program = milp(
@@ -253,6 +255,7 @@ def _integer_weights(
     if program.x is None:
         return None
     weights = [round(x) for x in program.x[:count]]
+    # the solver works with tolerances: check the rounded weights exactly
     fits = all(
         sum(w for w, use in zip(weights, row, strict=True) if use) <= c for row, c in zip(uses, capacity, strict=True)
     )

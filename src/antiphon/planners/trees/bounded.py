@@ -122,6 +122,7 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
 
     `goal`: the rate at which to stop; `start_trees`: trees to start with.
     """
+    # columns of the linear program: trees with their load on every row
     columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, EFFORT // len(machine.place)))
@@ -198,6 +199,7 @@ def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Flo
     solution = linprog(-alone / alone.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds")
     assert solution.status == 0, "a packing of trees has an optimum"
     price = np.zeros(len(machine.capacity))
+    # dual prices of the scaled rows, back to prices per byte
     price[loaded_rows] = np.maximum(-solution.ineqlin.marginals, 0)
     return solution.x * alone, price / machine.capacity
 
@@ -251,6 +253,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
+    # only ranks in orbits whose size is a multiple of the largest can be moved freely by one group
     moved = {rank: 1 for rank in other_members if sizes[orbit[rank]] % int(sizes.max()) == 0}
     return _box_rotations(topology, free_group(topology, moved, other_members, seed))
 

@@ -135,6 +135,7 @@ def _pack_columns(
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
     groups, share = [Rooted(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.alike), cut)
+    # Edmonds, and splitting off balanced switches: the cut bound is attained
     attained = not topology.limits and network.balanced
     best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
@@ -223,6 +224,7 @@ def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fracti
     """Return an upper bound from the prices at a float optimum, made integral: usually they are simple ratios."""
     best: Fraction | None = None
     for max_denominator in _SIMPLE:
+        # the optimal prices are rational; guess them from floats, and if they prove nothing better, go finer
         prices = simple_ratio(point.price, max_denominator)
         prices = whole_prices(point.price, generation.fine) if prices is None else prices
         priced = generation.price_all(prices, None)
@@ -309,6 +311,7 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     check_reach(topology, roots[:1], roots)
     check_reach(reverse(topology), roots[:1], roots, back=True)
     out, into = network_of(topology).degrees()
+    # each member must send and receive everything at least once
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all data pass every member
     row_of = View.plain(topology, roots).row_of
     groups = [Rooted(root, turned) for turned in (False, True) for root in roots]
@@ -462,6 +465,7 @@ class Generation:
         ints = whole_prices(price, self.fine)
         priced = self.price_all(ints, hops, tries)
         assert priced is not None, "the first columns reached all sinks"
+        # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
         bound = self.master.dual_bound(ints, priced[0])
         fresh = [self.master.add_column(column) for column in priced[1] if self._is_improving(point, column)]
         return bound, any(fresh)

@@ -75,8 +75,10 @@ class Fewest:
 def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
     """Return the fewest undirected trees for an allreduce at tau * (1 - loss), each hung from its middle."""
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
+    # Nash-Williams and Tutte: tau = min over partitions P of (capacity between the parts) / (|P| - 1)
     tau, partition = weakest_partition_of(n, edges)
     label = {v: i for i, side in enumerate(partition) for v in side}
+    # the partition into single vertices is always checked; the weakest one only where it is another
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
@@ -99,6 +101,8 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
     """Return the fewest arborescences from a root (a rank) at the greatest broadcast rate, times (1 - loss)."""
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     side, rate = tightest_side(machine, root)
+    # Edmonds: the greatest rate is the least capacity into a set without the root. Cuts as masks of the far side: each
+    # other rank alone, all of them, and the minimum cut
     inside = sum(1 << v for v in range(n) if v not in side)
     cuts = list(dict.fromkeys([*(1 << v for v in range(n) if v != top), (1 << n) - 1 - (1 << top), inside]))
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
@@ -188,11 +192,14 @@ class _Hunt:
         low = 1
         for widths in self.cuts:
             total, count = 0, 0
+            # K trees cross this cut on K links at most: how many of the widest links reach the rate?
             for width in sorted(widths, reverse=True):
                 if total >= self.min_rate:
                     break
                 total, count = total + width, count + 1
             low = max(low, count)
+        # the denominator argument: no weights over a denominator up to the largest determinant add up to an allowed
+        # rate
         while low < len(DETERMINANTS) and not any(True for _ in self._weight_sums(low)):
             low += 1
         return low
@@ -213,6 +220,8 @@ class _Hunt:
             for weights in _partitions_of(total, count, wide * scale)
             if math.gcd(scale, *weights) == 1
         )
+        # one more than allowed, to learn whether the list is complete; an incomplete one can find trees but prove
+        # nothing
         vectors = list(itertools.islice(choices, MOST_VECTORS + 1))
         complete = len(vectors) <= MOST_VECTORS and count < len(DETERMINANTS)
         vectors = vectors[:MOST_VECTORS]
@@ -228,6 +237,7 @@ class _Hunt:
                 if count < len(self.best):
                     vectors, complete = waiting[count]
                     waiting[count] = self._try_weights(vectors, limit, None), complete
+                # all weights of `low` trees are refuted, so at least one more is needed
                 while low < len(self.best) and waiting[low] == ([], True):
                     low += 1
                 if low == len(self.best) or self.effort <= 0:
@@ -251,6 +261,7 @@ class _Hunt:
             try:
                 trees, nodes = search.search_trees(weights, allowed)
             except Spent:
+                # tried again in a later round, with more nodes
                 unsettled.append((scale, weights))
                 self.effort -= allowed
                 continue
@@ -282,6 +293,7 @@ def _partitions_of(total: int, count: int, largest: int) -> Iterator[tuple[int, 
             yield (total,)
         return
     for first in range(-(-total // count), min(largest, total - count + 1) + 1):
+        # descending: no part of the rest may exceed the first
         for rest in _partitions_of(total - first, count - 1, first):
             yield (first, *rest)
 
@@ -293,6 +305,7 @@ def _widest_tree(vertices: int, edges: Sequence[Plain]) -> int:
     label = list(range(vertices))
     components = vertices
     for a, b, capacity in sorted(edges, key=lambda edge: -edge[2]):
+        # Kruskal's algorithm on descending capacity: the last edge that joins two components limits every spanning tree
         if label[a] != label[b]:
             old, new = label[a], label[b]
             label = [new if x == old else x for x in label]
@@ -349,6 +362,7 @@ class Search(ABC):
         self._compute_waste(weights, len(slack))
         self.limit, self.nodes = limit, 0
         self.picked: list[tuple[int, ...]] = [()] * len(self.items)
+        # even the waste that no choice avoids exceeds some slack: refuted without a node
         if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
             return None, 0
         alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
@@ -367,11 +381,13 @@ class Search(ABC):
         """
         sums = {0}
         for weight in weights:
+            # all sums of subsets of the weights: the only loads that a link can have
             sums |= {x + weight for x in sums}
         reach = sorted(sums)
         self.lost = [[0] * slacks]
         for (_, _, capacity), tracked in zip(reversed(self.ends), reversed(self.tracked), strict=True):
             row = list(self.lost[-1])
+            # what the best-filling subset leaves of this item
             unused = capacity - max(x for x in reach if x <= capacity)
             for t in tracked:
                 row[t] += unused
@@ -397,8 +413,11 @@ class Search(ABC):
             for group, into, j in zip(groups, with_item, counts, strict=True):
                 if j:
                     assert into is not None
+                    # an unnecessary crossing: these trees cross the cut (or join the parts) once more than they must
                     for t in into[1]:
                         new_slack[t] -= j * group.weight
+                    # the group splits into those that take the item and those that do not; which trees of it is
+                    # irrelevant by symmetry
                     new_groups.append(Alike(into[0], group.trees[:j], group.weight))
                     picked += group.trees[:j]
                 if j < len(group.trees):
@@ -423,6 +442,7 @@ def _list_assignments(
     fillable.reverse()
 
     def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
+        # even if all further groups took the item, more would stay unused than the slack allows
         if room is not None and unused - fillable[g] > room:
             return
         if g == len(groups):
@@ -430,6 +450,7 @@ def _list_assignments(
             return
         group = groups[g]
         max_count = min(len(group.trees), unused // group.weight) if with_item[g] is not None else 0
+        # trees that cannot be connected without the item must take it, all of them
         min_count = 0 if can_skip[g] else len(group.trees)
         for j in range(max_count, min_count - 1, -1):
             extend(g + 1, unused - j * group.weight, (*counts, j))
@@ -500,9 +521,12 @@ class SpanningSearch(Search):
     def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         a, b, _ = self.ends[at]
         joined, edges_taken = state[0], (*state[-1], at)
+        # a cycle
         if joined[a] >> b & 1:
             return None
         union_of_ends = joined[a] | joined[b]
+        # spanning now: check the depth; otherwise the component must still have an edge to the rest among the items to
+        # come
         if union_of_ends == self.whole:
             if (
                 self.deepest is not None
@@ -569,8 +593,10 @@ class ArborescenceSearch(Search):
     def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         a, b, _ = self.ends[at]
         top, below, crossed = state
+        # b already has a parent, or is itself the top of a's component (a cycle)
         if top[b] != b or top[a] == b:
             return None
+        # b's whole component now hangs below a
         added_depth = below[a] + 1
         now = tuple(x + added_depth if t == b else x for x, t in zip(below, top, strict=True))
         if max(now) > self.deepest:

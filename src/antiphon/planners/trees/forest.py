@@ -291,8 +291,11 @@ class Packing:
         """
         flows, row = self.flows, self.flows.flow[arc]
         tail, head, full = flows.tail[arc], flows.head[arc], flows.capacity[arc]
+        # optimistically take the arc; every sink that used more than what remains must find another path, or the weight
+        # shrinks
         accepted = min(weight, full)
         remaining = full - accepted
+        # only sinks whose flow fills what remains are affected
         near = [sink for sink, amount in enumerate(row) if amount >= remaining]
         flows.capacity[arc] = remaining
         for sink in near:
@@ -385,6 +388,7 @@ class Packing:
 
 def _take_piece(pieces: list[tuple[int, Path]], weight: int) -> Path:
     """Take the weight from the smallest piece that has it. The list stays ascending."""
+    # the least sufficient piece: larger ones stay for heavier trees
     at = bisect_left(pieces, (weight, ()))
     amount, piece = pieces.pop(at)
     insort(pieces, (amount - weight, piece))

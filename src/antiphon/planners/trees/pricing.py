@@ -52,6 +52,7 @@ class HopPrices:
         """Return the cheapest hops at these prices (one per link and shared limit). O(switches * nodes^2)."""
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
+        # a link costs its own price and that of its shared limits; the 1 prefers fewer links among equal prices
         each = price[:links] * self.step + 1
         if len(self.owner):
             np.add.at(each, self.owner, price[self.limit_of] * self.step)
@@ -78,6 +79,7 @@ class HopPrices:
             better = through < cost[block]
             cost[block] = np.where(better, through, cost[block])
             via[block] = np.where(better, switch, via[block])
+        # a hop from a rank to itself is no hop
         hops = cost[:ranks, :ranks].copy()
         hops[np.arange(ranks), np.arange(ranks)] = far
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
@@ -130,6 +132,7 @@ class PricedHops:
         for rank, parent in enumerate(parents):
             if parent < 0:
                 continue
+            # climb to a rank of known depth, then number the trail from there downwards
             trail = [rank]
             while trail[-1] not in depth:
                 trail.append(parents[trail[-1]])
@@ -249,6 +252,7 @@ def _open_cycles(
     for node in sorted(inside, reverse=True):
         _, entered = hop[node]
         at = entered
+        # from the rank that the hop ends at up to the member of this cycle that contains it
         while up[at] != node:
             at = up[at]
         hop[at] = hop[node]
@@ -263,6 +267,7 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 
     """
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
+    # perturb by at most half of the highest cost
     shake = int(cost[cost < far].max(initial=0)) // 2
     for number in range(1 + tries):
         shaken_cost = cost
@@ -342,6 +347,7 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
         lowest = offered[at]
         if lowest >= far:
             return None
+        # of equally cheap ones the shallowest, which leaves most room below
         ties = np.flatnonzero(offered == lowest)
         if len(ties) > 1:
             at = int(ties[depth[ties].argmin()])
@@ -401,6 +407,7 @@ def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64],
         np.maximum.at(height, at, np.where(depth >= far, far, 0))
         if np.all(at == root):
             return depth, height, below
+        # all ranks climb one hop at a time until all are at the root
         depth += at != root
         at = above[at]
         far += 1

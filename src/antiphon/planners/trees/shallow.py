@@ -284,12 +284,15 @@ def _by_depth(
             continue
         how = "hubs"
         hopeless = losses >= LOSSES and plain.spent > PATIENT
+        # symmetry restricts the trees: without it a faster packing may exist, which is then made symmetric if that
+        # loses little
         if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
             plain_packing = pack_bounded(plain, depth_limit, goal)
             losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
             if plain_packing is not None and plain_packing.rate > best.rate:
                 symmetric = pack_bounded(view, depth_limit, goal, plain_packing.firsts) or plain_packing
                 best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
+        # small machines: exact prices instead of heuristic trees
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:

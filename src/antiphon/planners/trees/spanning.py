@@ -290,7 +290,7 @@ class Arborescences:
                         break
                     aside[e] = slack
             else:  # no arc takes the whole weight: lower the weight of the whole tree
-                aside = {e: widest_in for e, widest_in in aside.items() if self.arcs[e][1] not in depth}
+                aside = {e: most for e, most in aside.items() if self.arcs[e][1] not in depth}
                 e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
                     self._add_capacity(used, slack - weight)
@@ -317,6 +317,7 @@ class Arborescences:
         upper bounds.
         """
         best, max_slack = -1, 0
+        # by descending upper bound: once the bound is no better than the best found, the rest is not either
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
             if aside[e] <= max_slack:
                 break

@@ -53,6 +53,7 @@ def without_switches(
     if guess:
         guessed = pieces
         for switch in order:
+            # even shares suit symmetric machines, so nearly always this guess suffices
             guessed = _split_off(wires, guessed, switch, _even_amounts(guessed, switch, wires.nodes))
         if not order or serves_all_sinks(wires, guessed, supply, sinks):
             return guessed
@@ -137,6 +138,7 @@ def _pair_stages(pieces: Pieces, switch: int, nodes: int) -> list[list[Arc]]:
             other, place = where[head]
             kin = 2 if tail == head else 1 if own == other else 0
             joined_capacity = sum(pieces.get((tail, head), {}).values())
+            # keys of the turn order: capacity so far, then equal places, then the nearest group
             rows[kin].append((joined_capacity, (place - seat) % widest, (other - own) % groups, head))
         for stage, row in zip(stages, rows, strict=True):
             stage += [(turn, (tail, head)) for turn, (*_, head) in enumerate(sorted(row))]
@@ -154,6 +156,8 @@ def _even_amounts(pieces: Pieces, switch: int, nodes: int) -> Amounts:
         for tail, head in stage:
             outward[tail] += out[head]
             inward[head] += into[tail]
+        # each port's capacity in proportion to the other ports' of its stage, rounded down; units and the rest are
+        # dealt after
         share = {(a, b): into[a] * out[b] // (max(outward[a], inward[b]) or 1) for a, b in stage}
         for limit in (share, dict.fromkeys(stage, 1), None):
             for tail, head in stage:
@@ -176,6 +180,7 @@ def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> P
     for (tail, head), amount in amounts.items():
         missing = amount
         while missing:
+            # join the last path in with the last path out, by the lesser of their capacities
             (first, a), (second, b) = rest[tail, switch][-1], rest[switch, head][-1]
             moved = min(missing, a, b)
             missing -= moved
@@ -223,6 +228,7 @@ class ExactSplit:
         amount.
         """
         flows = self.flows
+        # no more than either arc carries can be split off
         into, out = flows.at[tail][self.switch], flows.at[self.switch][head]
         amount = min(flows.capacity[into], flows.capacity[out])
         amount = amount if limit < 0 else min(amount, limit)
@@ -252,6 +258,7 @@ class ExactSplit:
         if used[0] < flows.capacity[into] and used[1] < flows.capacity[out]:
             return 0
         over = max(used[0] - flows.capacity[into], used[1] - flows.capacity[out], 0)
+        # what went in and out through this pair of arcs can use the new direct arc without any search
         shift = min(over, *used)
         for arc in (into, out, direct):
             if arc >= 0:
@@ -270,6 +277,8 @@ class ExactSplit:
         flows = self.flows
         flows.capacity[arc] -= amount
         for sink in range(flows.sinks):
+            # sinks up to `last` were already rerouted on the assumption of the larger arc; later ones are handled in
+            # their turn
             if sink <= last and flows.flow[arc][sink] > flows.capacity[arc]:
                 flows.divert_excess(sink, arc)
             flows.refresh_both(sink, arc)
@@ -312,6 +321,7 @@ class Wires:
         path: list[int] = []
         for link in (*first, *second):
             path.append(link)
+            # `link` ends where an earlier link began: what lies between is a loop
             for at, before in enumerate(path):
                 if self.tail[before] == self.head[link]:
                     del path[at:]
@@ -334,6 +344,8 @@ def wires_of(topology: Topology) -> Wires | None:
         if side is None or not drawn_links.isdisjoint(limit.links):
             return None
         drawn_links |= set(limit.links)
+        # the shared limit becomes a switch: its links end (or begin) there, and one link of the limit's capacity leads
+        # on
         middle = topology.nodes + number
         ends = (tail, head)[side]
         extra = [middle, middle]
@@ -440,6 +452,7 @@ class SinkFlows:
             path = self._shortest_path(self.open[sink], start, goals)
             if path is None:
                 return amount
+            # Edmonds-Karp: as much as the fullest arc of the path allows
             end = path[-1]
             bottleneck = amount
             for x, y in itertools.pairwise(path):
@@ -467,6 +480,8 @@ class SinkFlows:
                 reached |= masks[node]
             hit = reached & goals & ~visited
             if hit:
+                # back from the goal level by level, to any node of the level before that has an open arc to the path's
+                # beginning
                 path = [(hit & -hit).bit_length() - 1]
                 for before in reversed(levels):
                     bit = 1 << path[-1]
@@ -488,6 +503,7 @@ class SinkFlows:
         """Send flow along an arc with room; opposite flow is cancelled first."""
         forward, back = self.at[x][y], self.at[y][x]
         if back >= 0:
+            # flows in opposite directions on a pair of nodes would cancel out: reduce the opposite one first
             cancelled = min(amount, self.flow[back][sink])
             self.flow[back][sink] -= cancelled
             amount -= cancelled

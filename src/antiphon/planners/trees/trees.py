@@ -178,6 +178,7 @@ def _pipeline_plan(
 
     @cache
     def split_in_halves() -> tuple[TreePlan, Ready, Ready]:
+        # halves need two forests; another kind of packing has none to offer
         split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
         assert split.halves is not None
         gather, reversed_gather = split.halves
@@ -222,6 +223,7 @@ def _faster_with_halves(
         return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
     bound_seconds = float(limit.seconds(nbytes))
+    # near the bound nothing is left to gain; far above it latency decides, and halves have more of it
     between = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
     if not between or candidate[0].schedule.collective.ranks > HALVES_RANKS:
         return candidate
@@ -239,6 +241,7 @@ def _one_after_the_other(
         pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
         same = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
         try:
+            # the reducescatter is the allgather of the reversed machine, run backwards
             first = invert(next(iter(stage_plans(reversed_gather, same))).schedule)
         except Unsupported:  # takes more steps
             continue
@@ -343,6 +346,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
 def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator[TreePlan]:
     """Yield allreduces, the likeliest best first; stop after one whose rate is within the loss of `limit` (bytes/s)."""
     many_pairs = len(task.members) ** 2 > MOST_PAIRS
+    # cheap and usually optimal first; the next engine runs only while the bound is not reached
     for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
         packing = pack(task)
         if packing is not None:
@@ -395,6 +399,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
         out_trees, in_trees, group = out.trees, into.trees, None
     else:
         out_trees, in_trees = out.firsts, into.firsts
+    # both forests share the links, so their shares are rounded together
     portions = [*parts_of(out_trees, demand, members, "out"), *parts_of(in_trees, demand, members, "into")]
     rounding = round_shares(portions, Room.of_topology(topology, group), task.max_denominator)
     in_trees = with_shares(in_trees, rounding, len(out_trees))
@@ -442,7 +447,10 @@ def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pa
     for root in sorted(up):
         total = sum((tree.rate for tree in up[root]), Fraction(0))
         pairs += [
-            Pair.of_two_trees(share * total, *matched) for share, matched in refine_shares([up[root], down[root]])
+            # the k-th portion of the rate enters by one tree and leaves by another, wherever the boundaries of both
+            # lists fall
+            Pair.of_two_trees(share * total, *matched)
+            for share, matched in refine_shares([up[root], down[root]])
         ]
     return pairs
 
