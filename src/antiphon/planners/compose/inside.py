@@ -2,7 +2,7 @@
 
 A group keeps the links among its ranks and the switches between them; only switches that no other ranks need, if these
 suffice: traffic within a box should not load what leads out of it. Groups are brought into a canonical form (BLISS), so
-that all boxes of a cluster are one class, whatever the numbering of their links.
+that all boxes of a cluster are one class, even if their links are numbered differently.
 
 `plans_for` asks the planners of the table in order of effort and keeps the plans that no other beats in steps, time and
 rate together; it stops when one meets the bounds. All are verified.

@@ -142,7 +142,7 @@ class StagedPlan:
         return Sum(self.steps, alone, max(self.loads().values()))
 
     def schedule(self, collective: Collective) -> Schedule:
-        """Build the schedule. Blocks have equal length here, whatever their weights: chunks are fractions of blocks."""
+        """Build the schedule. Blocks of any weight have equal length here: chunks are fractions of blocks."""
         plain = replace(collective, weights=np.zeros(0, np.int64))
         schedule = laid(self.placements, plain, self.where)
         return schedule if plain == collective else replace(schedule, collective=collective)

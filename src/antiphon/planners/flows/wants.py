@@ -19,7 +19,7 @@ MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
 
 @dataclass(frozen=True)
 class Want:
-    """All that one rank sends (`out`) or receives.
+    """Everything that one rank sends (`out`) or receives.
 
     An end is the set of ranks at the other side, any of which serves: one receiver, or all that hold replicas; with the
     weight that it receives or gives.
@@ -63,7 +63,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
         blocks.setdefault(pair, []).append(block)
         amount[pair] = amount.get(pair, 0) + int(needs.weights[block])
     roots = {holders[0] for holders, _ in amount}
-    # group by senders where each block has one holder and senders are no more than receivers
+    # group by senders if each block has one holder and there are at most as many senders as receivers
     out = all(len(holders) == 1 for holders, _ in amount) and len(roots) <= len({dst for _, dst in amount})
     gathered: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     for (holders, dst), weight in sorted(amount.items()):

@@ -157,7 +157,7 @@ class Search:
         return max(times, default=0.0) * lightest / float(self.topology.resources.scale)
 
     def count_rows(self, part_count: int) -> int:
-        """Return about how many chunks must be brought."""
+        """Estimate the number of chunks that must be brought."""
         relation = self.collective.relation
         return len(relation.post_block) * part_count
 

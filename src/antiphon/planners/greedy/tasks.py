@@ -67,7 +67,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
     have[relation.pre_rank, relation.pre_block] = True
     want[relation.post_rank, relation.post_block] = True
-    # refuse what is impossible before any tree is grown; the message says whether another planner could do it
+    # refuse impossible requests before any tree is grown; the message says whether another planner could do it
     out = _out_of_reach(topology, hops, have, want)
     if out is not None:
         raise out
@@ -107,7 +107,7 @@ def packed_bits(cells: Bools) -> Words:
 def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
     """Return which rank may be given which block, and by root and rank the hop of its tree that leads to the rank.
 
-    A tree per source, each grown `SWEEPS` times at prices by what all others use. O(sources * hops).
+    A tree per source, each grown `SWEEPS` times at prices that reflect the use by all others. O(sources * hops).
     """
     from scipy.sparse import csr_array
 

@@ -151,7 +151,7 @@ def _stack_levels(
 
 
 def _parts(schedule: Schedule) -> int:
-    """Return into how many equal chunks every block is cut."""
+    """Return the number of equal chunks of every block."""
     chunks = schedule.chunks
     if not chunks.uniform or chunks.denominator % int(chunks.share[0]):
         raise Unsupported("planner nvls-tree: the ways within boxes or among them cut parts unevenly; choose others")

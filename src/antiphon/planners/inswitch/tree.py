@@ -92,7 +92,9 @@ def switch_trees(
 
 
 def usable_trees(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
-    """Return the trees that can be used at once, and how many joints each may serve at a time (0: no limit)."""
+    """Return the trees that can be used at once, and the number of joints that each may serve at a time (0: no
+    limit).
+    """
     room = min((count for tree in trees if (count := tree.joint_limit(topology))), default=0)
     if room < len(trees):
         return (trees[:1], room) if room else (trees, 0)

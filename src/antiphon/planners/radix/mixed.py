@@ -2,8 +2,8 @@
 halving-doubling and recursive doubling share.
 
 A number of ranks is written as radices r_0 * r_1 * ...; each rank has a digit per round, and in round i all ranks that
-differ only in digit i exchange. `distances` says how far apart these partners are: near first (1, r_0, r_0 r_1, ...) or
-far first. If the ranks are more than the product, some fold: `core_of` assigns every extra rank a partner.
+differ only in digit i exchange. `distances` lists the distances between these partners: near first (1, r_0, r_0 r_1,
+...) or far first. If the ranks are more than the product, some fold: `core_of` assigns every extra rank a partner.
 
 `gather_rounds` builds the rows of all rounds as NumPy broadcasts; `allgather_rounds`, `allreduce_whole` and
 `allreduce_in_parts` make schedules of them.

@@ -3,7 +3,7 @@
 In recursive multiplying the messages grow from round to round. With near partners first, the largest messages go the
 farthest, over the slowest links. Here the farthest partners exchange first, while messages are small. The price: blocks
 arrive out of order. The buffer is filled as they arrive, so that every message is contiguous on both sides (Figure 3b),
-and a permutation at the end puts it in order; `layout` says which block lies where.
+and a permutation at the end puts it in order; `layout` maps positions to blocks.
 
 Example: P = 4, k = 2. Rank 0 exchanges with 2 first, then with 1: its buffer holds blocks 0, 2, 1, 3.
 

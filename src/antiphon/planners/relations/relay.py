@@ -45,10 +45,10 @@ def relay(
     """Yields a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
     several trees that share the data, by pieces. What combines is what spreads, the other way round.
 
-    `trees`: 1: just the former; more: just the latter, of at most so many trees. `by`, for allreduce on single trees:
-    "blocks" makes it a reducescatter and an allgather, "tree" a reduction to the most central member and a broadcast
-    from it. `pieces`: pipelining. O(ranks * (ranks + links)) to find the trees, 16 times that for several; a row per
-    block, or share of it, and hop.
+    `trees`: 1: just the former; more: just the latter, of at most that number of trees. `by`, for allreduce on single
+    trees: "blocks" makes it a reducescatter and an allgather, "tree" a reduction to the most central member and a
+    broadcast from it. `pieces`: pipelining. O(ranks * (ranks + links)) to find the trees, 16 times that for several; a
+    row per block, or share of it, and hop.
     """
     topology, collective = request.topology, request.collective
     if by not in ("blocks", "tree"):

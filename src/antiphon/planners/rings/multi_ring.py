@@ -63,8 +63,8 @@ class Rings:
 def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None = None) -> Iterator[Schedule]:
     """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P).
 
-    `rings`: the first so many, by default as many as together are fastest (64 at most, fewer where they would be
-    millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
+    `rings`: use the first `rings`, by default the number that is fastest together (64 at most, fewer where they would
+    be millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
     """
     topology, collective = request.topology, request.collective
     if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
@@ -114,7 +114,7 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
 def _choose_rings(
     topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, pairs: bool
 ) -> Rings:
-    """Return the rings, and how many of them, with the smallest load on the busiest link or limit; the fewest of
+    """Return the rings, and the number of them, with the smallest load on the busiest link or limit; the fewest of
     equals.
 
     `pairs`: rather rings that come in both directions, also if there is one less of them.

@@ -74,7 +74,7 @@ def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
 
 
 def _width(topology: Topology, hops: Sequence[Paths]) -> int:
-    """How many chunks a hop can carry in one round: the unit links of the narrowest hop, where they are few."""
+    """Return the number of chunks that a hop can carry in one round: the unit links of the narrowest hop, if few."""
     links = [narrowest_link(topology, routing) for routing in hops if not len(routing.lost)]
     if not links:
         return 1

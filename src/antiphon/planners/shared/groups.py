@@ -275,7 +275,7 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges at the outermost level, where subgroup j holds share j, whatever its size."""
+    """Yield the exchanges at the outermost level, where subgroup j, of any size, holds share j."""
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale

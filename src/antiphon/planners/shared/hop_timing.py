@@ -41,7 +41,7 @@ from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chun
 Counts = NDArray[np.int64]
 LABELS = 4  # levels of classes, from fine to coarse
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
-NEAR = 1e-6  # of a part: values this near to a half count as one, whatever the solver's last digits
+NEAR = 1e-6  # of a part: values this near to a half count as one, so that the solver's last digits are irrelevant
 SAME = 1e-9  # relative tolerance when loads are compared
 Marks = NDArray[np.uint64]
 Span = tuple[Longs, Longs]
@@ -139,7 +139,7 @@ class Waits:
         member = np.zeros(count, np.int64)
         member[of] = np.arange(len(of))
         waits = classes.before
-        # one constraint per pair of classes and lag, whatever number of rows it stands for
+        # one constraint per pair of classes and lag, for any number of rows
         first, later, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
         return Hops(of, owner[member], classes.late[member], first, later, lag, load, depth, height)
@@ -195,7 +195,7 @@ class Waits:
         if exact is None:
             return None
         goal, flow = _seconds_per_byte(hops, exact), None
-        # the coarsest parts that lose no more than LOSS: coarse parts mean few chunks
+        # the coarsest parts that lose at most LOSS: coarse parts mean few chunks
         for denominator in LEVELS:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
@@ -302,7 +302,7 @@ class _Rows:
 
 
 def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Counts:
-    """Round to multiples of 1 / denominator; halves go down, whatever the solver's last digits.
+    """Round to multiples of 1 / denominator; halves go down, independent of the solver's last digits.
 
     Rounding is monotone, so orders are preserved; where the solver falls short, predecessors are raised to their
     successors.

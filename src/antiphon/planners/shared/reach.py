@@ -33,7 +33,9 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Hop:
-    """How a rank is reached: from which rank, over which links, after how many hops; and the links back, if known."""
+    """The last hop to a rank: from which rank, over which links; the number of hops so far; the links back, if
+    known.
+    """
 
     parent: int
     path: Path

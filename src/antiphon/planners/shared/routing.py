@@ -169,7 +169,7 @@ def _width_rank(topology: Topology) -> Longs:
 
 
 def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Longs, Longs]:
-    """Return the widest direct link of every pair (the first of equals), and how many there are. One sort.
+    """Return the widest direct link of every pair (the first of equals), and the number of direct links. One sort.
 
     >>> from antiphon.core.example import machine
     >>> _direct_links(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]), np.zeros(4, np.int64))

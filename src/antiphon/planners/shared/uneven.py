@@ -320,7 +320,7 @@ def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
 def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     """Round like `whole_numbers`, but keep a long run of equal values equal."""
     start, length = longest_run(values)
-    # the run gets equal integers; what is left over goes to the other values
+    # the run gets equal integers; the remainder goes to the other values
     each = round(float(values[start] / values.sum()) * total)
     rest = total - each * length
     other_values = values.copy()

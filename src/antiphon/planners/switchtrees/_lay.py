@@ -1,6 +1,6 @@
 """Build the rows of a plan and their routes. All is done for the reducescatter; the allgather is the same backwards.
 
-From the root downwards: at each switch the owners of all blocks are known; `assign.deal_blocks` says which server of
+From the root downwards: at each switch the owners of all blocks are known; `assign.deal_blocks` assigns which server of
 each child holds each block before the switch's step; these are the owners for the switches below. Steps are assigned
 first (`_ends`): as soon as possible, but aligned with other switches of the same height where the parent must wait
 anyway.

@@ -75,7 +75,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
 
 
 def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
-    """Return how many more blocks each server takes.
+    """Return the number of further blocks that each server takes.
 
     Some end with one more than others: those that own more already, then those with most requests.
     """

@@ -155,7 +155,7 @@ class Cost:
         return received * self.nbytes * (self.server.gamma + self.server.delta * (fan + 1) / (fan - 1))
 
     def flat(self, node: int) -> float:
-        """Price co-located PS among all servers below a switch, whatever is between. O(nodes below)."""
+        """Price co-located PS among all servers below a switch, with anything between. O(nodes below)."""
         inside, k = self._below(None, node)
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
@@ -208,7 +208,7 @@ class Cost:
         return float(latency.max()) + busiest
 
     def _crossed(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
-        # by link and destination: how many send to one destination over the link
+        # by link and destination: number of senders over the link
         pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
         excess = np.zeros(size)

@@ -57,7 +57,7 @@ def gentree(
 ) -> Iterator[Schedule]:
     """Yield the plan for `nbytes`; without a size those for 1 MB, 100 MB and 1 GB that differ.
 
-    P (P - 1) transfers, twice that for allreduce. `size`: plan for this many bytes, whatever the request says.
+    P (P - 1) transfers, twice that for allreduce. `size`: plan for this number of bytes instead of the request's.
     `rearrange`: auto, never or always gather results on fewer servers and choose owners freely where that is fast.
     `profile`: GenModel's parameters instead of the request's; without any, alpha and beta of the links. O(P^2 +
     switches * P log P).

@@ -237,7 +237,7 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
 
 
 def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
-    """Return groups of switches to merge: all that the lowest nodes are linked with, where these agree."""
+    """Return groups of switches to merge: those above the lowest nodes, where these have the same ones."""
     groups: list[set[int]] = []
     grouped: set[int] = set()
     for node in sorted(remaining):

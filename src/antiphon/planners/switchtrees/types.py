@@ -1,7 +1,7 @@
 """Plan types among the children of a switch (GenTree, Table 2): who sends its part to whom in which step.
 
 A type is a tree per child d, directed towards d: every other child sends exactly once. So for any block with one holder
-per child, the type says how their partial results are combined at the holder in child d.
+per child, the type determines how their partial results are combined at the holder in child d.
 
 Example: 4 children, type RHD, towards d = 0: in step 0 children 1 and 3 send to 0 and 2, in step 1 child 2 sends to 0.
 """

@@ -216,7 +216,7 @@ def _quick_program(search: Findings, task: Task) -> bool:
 
 
 def _estimate_variables(task: Task) -> int:
-    """Return about how many variables the encoding of the whole problem has."""
+    """Estimate the number of variables in the encoding of the whole problem."""
     chunks = task.parts * sum(kind.weight for kind in task.instance.kinds)
     return chunks * len(task.instance.arcs) * task.steps
 

@@ -79,7 +79,7 @@ def make_question(instance: Instance, problem: str, parts: int, steps: int, roun
 
 
 def fingerprint(instance: Instance) -> str:
-    """Return a hash that is equal for equal problems, whatever the names of machines and blocks."""
+    """Return a hash that is equal for equal problems, independent of names of machines and blocks."""
     kinds = [(kind.holders, kind.dests, kind.weight) for kind in instance.kinds]
     ends = instance.ranks, instance.nodes, instance.tail.tolist(), instance.head.tolist()
     text = repr((ends, [str(c) for c in instance.capacity], instance.limits_of, kinds))

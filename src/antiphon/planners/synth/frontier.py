@@ -42,7 +42,7 @@ QUICK_TURNS = 1
 PATIENCE, SOON = 0.4, 0.1  # of the effort left, for one candidate; on large instances at first
 LARGE = 3000  # chunks of one part, times arcs, times steps
 MOST_PARTS = 12  # tried where no k is given, each with the fewest rounds it may take;
-MULTIPLES = 2  # besides so many multiples of the least number that could meet the bound
+MULTIPLES = 2  # besides this number of multiples of the least that could meet the bound
 MOST_CHUNKS = 64  # parts tried for one number of steps where no k is given
 
 Tell = Callable[[str], None]
@@ -161,7 +161,7 @@ class _StepSearch:
     solution: tuple[int, int, Solved] | None = None
     refuted: list[Refuted] = field(default_factory=list)
     undecided: list[Parts] = field(default_factory=list)
-    tried: dict[Parts, int] = field(default_factory=dict)  # undecided after so many turns
+    tried: dict[Parts, int] = field(default_factory=dict)  # number of turns after which each was undecided
 
     @property
     def large(self) -> bool:

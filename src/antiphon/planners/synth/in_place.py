@@ -32,7 +32,7 @@ from antiphon.planners.synth.sat import SOLVERS, free_rounds, load_within
 from antiphon.planners.synth.task import Effort, link_of, rounds_of
 
 MOST = 2**15  # `goes` variables of all chunks, times inputs
-Sent = tuple[int, int, int, bool]  # step, chunk, arc, whether it takes the place of what was there
+Sent = tuple[int, int, int, bool]  # step, chunk, arc, whether it replaces the previous value
 
 
 CONFLICTS = 20_000  # per solver; takes seconds at the maximum size

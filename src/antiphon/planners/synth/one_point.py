@@ -1,7 +1,7 @@
 """Decide one point (C, S, R): return its schedule, prove that none of any form exists, or report what was searched.
 
 Spreading collectives, and combining ones that are a reversed spreading one: the k-synchronous search is exhaustive. The
-transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, whatever buffers they use.
+transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, with any buffers.
 
 Allreduce has more forms than are searched. Three are tried in turn (`_FORMS`):
 

@@ -32,7 +32,7 @@ def mixed_price(entries: int, nodes: int) -> int:
 
 
 def nodes_for(effort_left: int | None, entries: int, max_nodes: int) -> int:
-    """Return how many search nodes the effort allows: at least the first, at most `max_nodes`."""
+    """Return the number of search nodes that the effort allows: at least the first, at most `max_nodes`."""
     if effort_left is None:
         return max_nodes
     return max(1, min(max_nodes, (effort_left - mixed_price(entries, 1)) // (NODE_ENTRY * max(entries, 1))))

@@ -63,7 +63,7 @@ class Problem:
 
 
 def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
-    """Yield every point of the frontier as a schedule, as soon as it is found."""
+    """Yield every point of the frontier as a schedule, when it is found."""
     approach = way_to(work.topology, work.collective)
     search, problem = work.start_search(approach)
     floor = bound(approach.topology, approach.collective).without_help.inverse

@@ -13,7 +13,7 @@ Example: a ring of 3 has three spanning trees, the paths that omit one link. The
 each ends near half a link's rate: 3/2 in total, used up and down by an allreduce.
 
 Where the paper is silent (other switches, relaying ranks, several roots) the exact packing of planner `trees` is used,
-and the plan's provenance says so.
+and the plan's provenance states it.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class _Hunt:
         low = 1
         for widths in self.cuts:
             total, count = 0, 0
-            # K trees cross this cut on K links at most: how many of the widest links reach the rate?
+            # K trees cross this cut on K links at most: count the widest links until they reach the rate
             for width in sorted(widths, reverse=True):
                 if total >= self.min_rate:
                     break
@@ -432,8 +432,8 @@ class Search(ABC):
 def _list_assignments(
     groups: Sequence[Alike], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return how many of each group may take an item, and the capacity left unused: fullest first, at most `room`
-    unused.
+    """Return the numbers of each group that may take an item, and the capacity left unused: fullest first, at most
+    `room` unused.
     """
     choices: list[tuple[int, tuple[int, ...]]] = []
     fillable = [0]  # capacity that the groups from here on can use

@@ -37,7 +37,7 @@ from antiphon.planners.trees.to_schedule import Tree
 # with one dead link in eight 16e7
 MOST_WORK = 25 * 10**7
 SCALED = 8.0  # what the rate is at most, and at least its inverse, in units of the solver's capacities
-VIOLATED = 1e-6  # of all that a sink must receive
+VIOLATED = 1e-6  # of the total that a sink must receive
 SHORT = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
 SIMPLE, NEAR = 128, 1e-6  # largest common denominator that is detected exactly, and its tolerance
 FINE = 1024  # otherwise amounts are rounded to this denominator

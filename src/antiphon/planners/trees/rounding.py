@@ -28,7 +28,7 @@ from antiphon.planners.shared.orbits import Table, rows_of
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
 MOST = 1024
-MOST_LOSS = Fraction(1, 200)  # without the option, double the denominator until no more than this is lost
+MOST_LOSS = Fraction(1, 200)  # without the option, double the denominator until at most this is lost
 HIGHEST = 2**20
 TRIED = 64  # denominators whose loads are computed
 EVENED = 8  # best ones that are improved, with few trees

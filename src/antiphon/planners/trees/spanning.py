@@ -13,7 +13,7 @@ omit one link, at rate 1 / (n - 1) each.
 
 The packing is constructed in integers. With tau = p/q, multiply capacities by q; then trees of total weight p exist:
 
-    1. weakest partition: all that crosses it is used up, so what joins the parts and what lies inside each part can be
+    1. weakest partition: every edge across it is used up, so what joins the parts and what lies inside each part can be
        packed separately and combined (`pack_edges`)
     2. orientation (Frank): choose how much of each edge counts at which end, so that every vertex but a root has p in
        total (`_Orientation`, by maximum flow)

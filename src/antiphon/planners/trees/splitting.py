@@ -228,7 +228,7 @@ class ExactSplit:
         amount.
         """
         flows = self.flows
-        # no more than either arc carries can be split off
+        # at most the capacity of either arc can be split off
         into, out = flows.at[tail][self.switch], flows.at[self.switch][head]
         amount = min(flows.capacity[into], flows.capacity[out])
         amount = amount if limit < 0 else min(amount, limit)

@@ -95,8 +95,8 @@ def trees(
     Parameters
     ----------
     pieces, steps
-        Pipeline in so many equal pieces, or with uneven parts in so many steps. Default: whichever is fastest for
-        `nbytes`, or several numbers of pieces without a size.
+        Pipeline in this number of equal pieces, or with uneven parts in this number of steps. Default: whichever is
+        fastest for `nbytes`, or several numbers of pieces without a size.
     waits
         With `steps`: give every hop a start time of its own.
     halves
@@ -144,7 +144,7 @@ class PackingTask:
 
 @dataclass(frozen=True)
 class TreePlan:
-    """An unpipelined schedule, the trees it uses, and how many of them serve one part of the data.
+    """An unpipelined schedule, the trees it uses, and the number of them that serve one part of the data.
 
     `best`: no packing of such trees is faster before its shares are rounded. `fewest`: a statement on the minimum
     number of trees. `halves`: for an allreduce by two forests, the allgather and that of the reversed machine.
