@@ -20,8 +20,8 @@ DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # laye
 # Their products are of sparse matrices (no BLAS), or of whole numbers, which are exact in any order.
 HARMLESS = {
     "core/symmetry.py", "planners/flows/program.py", "planners/greedy/hops.py", "planners/greedy/tasks.py",
-    "planners/synth/linear.py", "planners/synth/product.py", "planners/trees/pricing.py",
-    "planners/trees/to_schedule.py",
+    "planners/synth/linear.py", "planners/synth/product.py", "planners/trees/exact_solve.py",
+    "planners/trees/rounding.py",
 }  # fmt: skip
 CALLS = "dot inner vdot matmul tensordot convolve correlate polyfit linalg exp log power"  # differ between processors
 VARYING = set(CALLS.split())
