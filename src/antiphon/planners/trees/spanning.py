@@ -290,7 +290,7 @@ class Arborescences:
                         break
                     aside[e] = slack
             else:  # no arc takes the whole weight: lower the weight of the whole tree
-                aside = {e: most for e, most in aside.items() if self.arcs[e][1] not in depth}
+                aside = {e: limit for e, limit in aside.items() if self.arcs[e][1] not in depth}
                 e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
                     self._add_capacity(used, slack - weight)
