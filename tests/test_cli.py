@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from commands import Capture, answer, complaint
+from tables import listed
 
 import antiphon
 import antiphon.cost
@@ -217,41 +218,7 @@ def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
 # ---- bad input: one clear line, exit code 2 ----
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("bound alreduce dgx1v", "did you mean 'allreduce'"),
-        ("bound allreduce dgx1", "did you mean 'dgx1v'"),
-        ("plan allreduce dgx1v --planner rign", "did you mean 'ring'"),
-        ("plan allreduce dgx1v --option ordre=1", "did you mean 'order'"),
-        ("plan allreduce dgx1v --option order", "key=value"),
-        ("plan broadcast:root=8 dgx1v", "out of range"),
-        ("plan broadcast:root=-1 dgx1v", "root: expected ranks such as"),
-        ("plan alltoall dgx1v --planner recursive-doubling", "recursive-doubling does not plan alltoall"),
-        ("plan allreduce dgx1v --only 3", "at least 2 ranks"),
-        ("plan allreduce:ranks=1,1 dgx1v", "twice"),
-        ("plan allreduce:ranks=0,99 dgx1v", "out of range"),
-        ("plan allreduce dgx1v --only 0,99", "out of range"),
-        ("plan allreduce ring:ranks=8,latency=-4", "cannot read"),
-        ("plan allreduce ring:ranks=99999999999", "ranks"),
-        ("plan allreduce dgx1v --nbytes 1.5B", "whole"),
-        ("plan allreduce dgx1v --nbytes 3parsecs", "unknown unit"),
-        ("plan allreduce dgx1v --budget soon", "cannot read"),
-        ("bound allgather dgx1v --only 0,6", "cannot be reached"),
-        ("verify nowhere.json", "antiphon: nowhere.json: cannot be read"),
-        ("verify .", "directory"),
-        ("run nowhere.json --nbytes 1KB", "nowhere.json"),
-        ("lab up", "Missing argument"),
-        ("lab run", "for a plan: antiphon run PLAN --on lab"),
-        ("lab run dgx1v -- no-such-program", "no-such-program: no such program"),
-        ("plan", "see antiphon plan --help"),
-        ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
-        ("plan allreduce dgx1v --budget 0", "greater than 0"),
-        ("bench allreduce full:ranks=4 -n", "see antiphon bench --help"),
-        ("plan allreduce dgx1v --frobnicate", "No such option"),
-        ("frobnicate", "No such command"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), listed("refused-commands"))
 def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
     assert says in complaint(capsys, *arguments.split())
 

@@ -7,42 +7,14 @@ from typing import Any
 
 import pytest
 from commands import Capture
+from tables import listed
 
 from antiphon.cli import application, run
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 # A call of each command that is refused for what it was given, and the kind of its error.
-REFUSED = {
-    "topology show": ("none.json", "Invalid"),
-    "topology probe": ("none.txt --from nvidia-smi", "Invalid"),
-    "topology join": ("none.json star:ranks=2 -o made.json", "Invalid"),
-    "bound": ("allreduce none.json", "Invalid"),
-    "plan": ("alltoall ring:ranks=4 --planner trees", "Unsupported"),
-    "verify": ("none.json", "Invalid"),
-    "run": ("none.json --nbytes 1KB", "Invalid"),
-    "frontier": ("allgather none.json", "Invalid"),
-    "predict": ("none.json --nbytes 1KB", "Invalid"),
-    "tune": ("allreduce none.json", "Invalid"),
-    "bench": ("none.json --nbytes 1KB", "Invalid"),
-    "bench genmodel": ("--nbytes 0 -o times.csv", "Invalid"),
-    "bench loggp": ("--nbytes x -o times.csv", "Invalid"),
-    "bench micro": ("none.json --on threads --nbytes 1KB", "Invalid"),
-    "fit genmodel": ("none.csv", "Invalid"),
-    "fit memory": ("--from none.csv", "Invalid"),
-    "fit loggp": ("none.csv", "Invalid"),
-    "build": ("nothing", "Invalid"),
-    "export": ("none.json --to goal --nbytes 1KB -o goal", "Invalid"),
-    "lab up": ("none.json", "Invalid"),
-    "lab down": ("none", "Invalid"),
-    "lab run": ("none.json -- true", "Invalid"),
-    "trace merge": ("none.json none.json -o both.json", "Invalid"),
-    "trace read": ("none.0.et", "Invalid"),
-    "replay": ("none.json --topology dgx1v", "Invalid"),
-    "reproduce": ("none", "Invalid"),
-    "topology degrade": ("none.json --drop-links 0-1 -o out.json", "Invalid"),
-    "list": ("planners none", "Invalid"),
-}
+REFUSED = {name: tuple(rest) for name, *rest in listed("refused-json")}
 CANNOT_FAIL = {"lab status"}
 
 

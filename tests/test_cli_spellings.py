@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from commands import Capture, complaint
+from tables import listed
 
 import antiphon
 from antiphon.cli import application, run
@@ -154,33 +155,7 @@ def test_options_of_for_need_it(capsys: Capture, line: str) -> None:
     assert "--for" in complaint(capsys, "verify", "plan.json:allreduce")
 
 
-@pytest.mark.parametrize(
-    ("words", "respelled"),
-    [
-        ("plan allgather dgx1v --from 3 --picture x.svg", "plan allgather dgx1v --tree-root 3 --picture x.svg"),
-        ("plan allgather dgx1v --from=3", "plan allgather dgx1v --tree-root 3"),
-        ("plan --from 3.json", "plan --from 3.json"),
-        ("lab run x -- planners --as", "lab run x -- planners --as"),
-        ("tune --as x", "tune --as x"),
-        ("run p.json --on mpi --mpiexec srun", "run p.json --on mpi:mpiexec=srun"),
-        ("run p.json --timeout=5s", "run p.json --on local:timeout=5s"),
-        ("bench all ring --on=lab:name=x --scale link=1Mbit", "bench all ring --on lab:name=x,scale=link=1Mbit"),
-        ("run p.json --on cuda --hybrid", "run p.json --on cuda:hybrid=yes"),
-        ("tune all ring --for 60s --on torch", "tune all ring --on torch:timeout=60s"),
-        ("tune all ring --for 60s", "tune all ring --for 60s"),
-        ("bench all ring -e 8MiB", "bench all ring --nbytes 1KB:8MiB:4"),
-        ("tune all ring --factor 8 --nbytes 1KB:64KB", "tune all ring --nbytes 1KB:64KB:8"),
-        ("bench all ring --nbytes 1KB -f 2", "bench all ring --nbytes 1KB"),
-        ("plan all ring --chunks=6", "plan all ring --option chunks=6"),
-        ("fit loggp x.csv --gamma 1e-11", "fit loggp x.csv --known gamma=1e-11"),
-        ("topology probe --radix 2", "topology probe --option radix=2"),
-        ("tune all ring --png x.png", "tune all ring --picture x.png"),
-        ("lab run p.json --nbytes 1KB --name x", "run p.json --nbytes 1KB --on lab:name=x"),
-        ("lab down --all", "lab down all"),
-        ("bench genmodel -n 4", "bench genmodel -n 4"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "respelled"), listed("respelled"))
 def test_words_that_are_respelled(words: str, respelled: str) -> None:
     spelled, warnings = respell(words.split())
     assert spelled == respelled.split()

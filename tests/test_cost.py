@@ -13,6 +13,7 @@ import pytest
 from generate import Case, cases
 from hypothesis import given, settings
 from quick import examples, in_turn
+from tables import listed
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -383,45 +384,7 @@ def test_a_profile_from_a_file(tmp_path: Path) -> None:
     assert load_profile(path) == Profile()
 
 
-def known(fields: str) -> str:
-    return f'{{"format": "antiphon-profile", "version": 1, {fields}}}'
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "not valid JSON"),
-        ("{", "not valid JSON"),
-        ("[]", "expected an object"),
-        ('{"format": "antiphon-plan", "version": 1}', "antiphon-profile"),
-        ('{"format": "antiphon-profile", "version": 2}', "version 2"),
-        ('{"format": "antiphon-profile", "version": true}', "version True"),
-        (known('"aplha": {}'), "did you mean 'alpha'"),
-        (known('"alpha": 3'), "alpha: expected"),
-        (known('"alpha": {"ib": -1}'), "alpha.ib: must be between"),
-        (known('"alpha": {"ib": "soon"}'), "alpha.ib: cannot read"),
-        (known('"alpha": {"ib": 1, "ib": 2}'), "twice"),
-        (known('"bandwidth_factor": {"ib": 0}'), "bandwidth_factor.ib"),
-        (known('"bandwidth_factor": {"ib": "x"}'), "bandwidth_factor.ib"),
-        (known('"memory_bandwidth": 0'), "greater than 0"),
-        (known('"memory_bandwidth": null, "x": 1'), "unknown field"),
-        (known('"incast": {"ib": {"epsilon": -1, "w_t": 9}}'), "incast.ib: epsilon: expected seconds per byte"),
-        (known('"incast": {"ib": {"epsilon": 2, "w_t": 9}}'), "incast.ib: epsilon"),
-        (known('"incast": {"ib": {"w_t": 9}}'), "epsilon"),
-        (known('"incast": {"ib": {"epsilon": 1e-10, "w_t": -1}}'), "incast.ib: w_t: expected a whole number"),
-        (known('"incast": {"ib": {"epsilon": 1e-10, "w_t": 1.5}}'), "w_t"),
-        (known('"incast": {"ib": {"epsilon": 1e-10, "wt": 1}}'), "unknown field wt"),
-        (known('"incast": 3'), "incast: expected"),
-        (known('"gamma": -1e-10'), "gamma: expected seconds per byte"),
-        (known('"delta": "soon"'), "delta: expected"),
-        (known('"loggp": {"levels": [{"within": "host", "L": -1}]}'), "loggp.levels[0].L"),
-        (known('"loggp": {"levels": [{"G": [1, 2]}]}'), "loggp.levels[0].G: 2 figures for 1"),
-        (known('"loggp": {"levels": []}'), "levels"),
-        (known('"loggp": {"levels": [{"Q": 1}]}'), "Q"),
-        (known('"loggp": {"levels": [{}], "radix": 1}'), "radix"),
-        (known('"loggp": {"levels": [{}], "device_radix": 0}'), "device_radix"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), listed("refused-profiles"))
 def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)

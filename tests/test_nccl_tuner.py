@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from nccl_header import cuda_names, header
+from tables import listed
 
 import antiphon
 from antiphon.cli import run
@@ -168,24 +169,7 @@ GOOD = "allreduce 0 - tree ll 0 * *\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1: expected"),
-        ("antiphon-nccl-tuner 2\n" + GOOD, "line 1: expected"),
-        (" " + HEAD + GOOD, "line 1"),
-        (HEAD + "\n" + GOOD + "allreduce 0 - tree ll 0 *\n", "line 4: expected 8 words"),
-        (HEAD + GOOD + "allreduce 0 - tree ll 0 * * *\n", "expected 8 words"),
-        (HEAD + GOOD + "allReduce 0 - tree ll 0 * *\n", "no such collective"),
-        (HEAD + GOOD + "alltoall 0 - tree ll 0 * *\n", "no such collective"),
-        (HEAD + GOOD + "allreduce 0 - treee ll 0 * *\n", "no such algorithm"),
-        (HEAD + GOOD + "allreduce 0 - tree LL 0 * *\n", "no such protocol"),
-        (HEAD + GOOD + "allreduce 0 - tree ll 65 * *\n", "channels"),
-        (HEAD + GOOD + "allreduce 0 - tree ll -1 * *\n", "channels"),
-        (HEAD + GOOD + "allreduce 9 8 tree ll 0 * *\n", "empty"),
-        (HEAD + GOOD + "allreduce 0x9 - tree ll 0 * *\n", "from"),
-        (HEAD + GOOD + "allreduce -1 - tree ll 0 * *\n", "from"),
-        (HEAD + GOOD + "allreduce 0 99999999999999999999 tree ll 0 * *\n", "to: expected"),
-        (HEAD + GOOD + "allreduce 0 + tree ll 0 * *\n", "to: expected"),
-        (HEAD + GOOD + "allreduce 0 - tree ll 0 0 *\n", "ranks"),
-        (HEAD + GOOD + "allreduce 0 - tree ll 0 * 0\n", "nodes"),
+        *listed("refused-tuner-tables"),
         (HEAD + GOOD + "allreduce 0 - tree ll 0 * *\r\n", "nodes"),
         (HEAD + GOOD + "\0", "is no text"),
         (HEAD + GOOD * 4097, "more than 4096 rules"),

@@ -7,72 +7,28 @@ from pathlib import Path
 
 import probe_cases
 import pytest
+from tables import listed
 
 from antiphon.errors import Invalid
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read, recognise_source
 from antiphon.formats.xml import read_xml
 
-SMI, ROCM, NCCL, HWLOC, IB, SLURM, NET = (
-    "nvidia-smi", "rocm-smi", "nccl-xml", "hwloc", "ibnetdiscover", "slurm", "netfiles"
-)  # fmt: skip
-CHAIN = "<pci>" * 40
+SMI, ROCM, NCCL, HWLOC, IB, SLURM = ("nvidia-smi", "rocm-smi", "nccl-xml", "hwloc", "ibnetdiscover", "slurm")
 _MATRIX = probe_cases.text_of("hwloc", "S822LC")
-_AT_ONE = "bandwidth: [ 1 ]\nlatency: [ 1 ]\n"
-RING = '<graphs><graph pattern="4" speedintra="{}"><channel><gpu dev="0"/></channel></graph></graphs>'
 REFUSED = [
-    (SMI, "", "shows no GPU"),
-    (SMI, "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4\n", "line 3: row GPU1 has 1 cells for 2 columns"),
+    *listed("refused-probes"),
     (SMI, "GPU0 " + " ".join(f"NIC{i}" for i in range(500)) + "\nGPU0 X\n", "a matrix of 501 devices; at most 128"),
     (SMI, "".join(f"GPU {i}: a\n" for i in range(2000)), "shows 2000 GPUs; at most 1024"),
     (SMI, "x" * 300_000, "line 1: has more than 262144 bytes"),
-    (ROCM, "hello\n", "shows no GPU"),
-    (ROCM, "{]", "not valid JSON"),
     (ROCM, "=== Weight between two GPUs ===\n" + " ".join(f"GPU{i}" for i in range(200)), "more than 128 GPUs"),
     (ROCM, "{" + '"a":"b",' * 200_000 + '"c":1}', "is larger than 1048576 bytes"),
-    (NCCL, "<topo/>", "line 1: begins with <topo>; expected <system>"),
-    (NCCL, "<system></system>", "shows no GPU"),
-    (NCCL, f"<system><cpu>{CHAIN}</cpu></system>", "behind more than 32 bridges"),
     (NCCL, "<system><cpu>" + "<pci/>" * 9000 + "</cpu></system>", "more than 8192 devices"),
-    (NCCL, '<system><gpu><nvlink count="-1"/></gpu></system>', "count is '-1'"),
     (NCCL, "<system><gpu>" + "<nvlink/>" * 9000 + "</gpu></system>", "more than 8192 links between GPUs"),
-    (NCCL, RING.format("x"), "cannot read 'x'"),
-    (NCCL, '<graphs><graph><channel><gpu dev="-"/></channel></graph></graphs>', "gpu has dev='-'"),
-    (NCCL, "<system>", "not well-formed XML"),
-    (HWLOC, "<machine/>", "line 1: begins with <machine>"),
-    (HWLOC, "<topology/>", "shows no GPU and no core"),
     (HWLOC, "<topology>" + '<object type="Core"/>' * 9000 + "</topology>", "more than 8192 cores"),
     (HWLOC, _MATRIX.replace("1000000 40000", "1000000"), "values for 6 objects; expected 36"),
     (HWLOC, _MATRIX.replace("1000000 40000", "many 40000"), "'many' is no bandwidth in MB/s"),
-    (IB, "hello\n", "shows no host"),
-    (IB, '[1] "H-1"[1] # "a" lid 1 4xEDR\n', "line 1: a port before the switch"),
-    (IB, 'Ca 1 "H-1" # "a"\n[1] "H-2"[1] # lid 1\n', "are cabled without a switch between"),
-    (SLURM, "hello\n", "line 1: 'hello' is no line of topology.conf"),
-    (SLURM, "SwitchName=a Nodes=n[1-\n", "has a bracket without its other"),
-    (SLURM, "SwitchName=a Nodes=n[1-x]\n", r"\[1-x\] is no range"),
-    (SLURM, "SwitchName=a Nodes=n[1-999999999]\n", "is no range from low to high of at most"),
-    (SLURM, "SwitchName=a Nodes=n[1-9999][1-9999]\n", "names more than 32768 hosts"),
-    (SLURM, "SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "line 2: switch 'a' stands there already"),
-    (SLURM, "SwitchName=a Switches=b\n", "above 'b', which has no line of its own"),
-    (SLURM, "SwitchName=a Switches=b\nSwitchName=b Switches=a\nSwitchName=c Nodes=n\n", "above each other in a circle"),
     (SLURM, "a\\\n" * 200_000, "goes on for more than 262144 characters"),
-    (NET, "", "is empty"),
-    (NET, "topology: [ Ring ]\nnpus_count: [ 99999 ]\n" + _AT_ONE, "has 99999 NPUs; at most 16384"),
-    (NET, "topology: [ FullyConnected ]\nnpus_count: [ 9999 ]\n" + _AT_ONE, "makes 99970002 links"),
-    (NET, "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ tbd ]\nlatency: [ 1 ]\n", "cannot read 'tbd'"),
-    (NET, "topology: [ Moebius ]\nnpus_count: [ 8 ]\n" + _AT_ONE, "topology 'Moebius' is not read"),
-    (NET, "topology: [ Ring ]\nnpus_count: [ 8, 2 ]\nbandwidth: [ 1, 1, 1 ]\n", "3 values for 2 dimensions"),
-    (NET, "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 0 ]\nlatency: [ 1 ]\n", "must be greater than 0"),
-    (NET, '{"units-count": [8]}', "tells no topology"),
-    (NET, "9 1 1\n8\n0 9 1Gbps 1ns 0\n", "line 3: expected source, destination, rate, delay; nodes are 0 to 8"),
-    (NET, "9 1 2\n8\n0 8 1Gbps 1ns 0\n", "has 1 links; the head tells 2"),
-    (NET, "9 1 1\n8\n0 8 1Gbps 1ns 0\n1 8 1Gbps 1ns 0\n", "more than 1 links"),
-    (NET, "9 1 1\n8\n0 0 1Gbps 1ns 0\n", "leads from node 0 to itself"),
-    (NET, "9 1 1\n8\n0 8 fast 1ns 0\n", "rate: cannot read 'fast'"),
-    (NET, "9 3 1\n6 7\n0 8 1Gbps 1ns 0\n", "line 3: expected the numbers of 3 switches, found 2"),
-    (NET, "9999999 1 1\n8\n", "cannot be read"),
-    (NET, "NPUs Count,4\nSrcID,DestID,Latency (ns),Bandwidth (GB/s)\n0,4,1,1\n", "two different NPUs from 0 to 3"),
-    (NET, "NPUs Count,4\n", "tells no links"),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from tables import listed
 
 import antiphon
 from antiphon.cli import run
@@ -32,74 +33,8 @@ GOOD = """{
   "places": ["a", "b", "c", "d"]
 }
 """
-FORMAT = '  "format": "antiphon-topology",\n'
-LIMIT = '"links": [0], '
-LINK = "[2, 3, 0]"
 # What is written instead of what, and the whole message behind the name of the file
-MISTAKES = {
-    "no format": (FORMAT, "", 'has no "format"; the first keys are for example "format": "antiphon-topology"'),
-    "no version": ('  "version": 1,\n', "", 'has no "version"; write "version": 1 behind "format"'),
-    "no name": ('  "name": "square",\n', "", 'line 1, column 1: missing required field "name"'),
-    "no links": ('"links": [\n', '"lines": [\n', "line 9, column 3: unknown field 'lines'; did you mean 'links'?"),
-    "a number in quotes": ('"ranks": 4', '"ranks": "4"', 'line 5, column 12: ranks: expected a whole number, got "4"'),
-    "no rank": ('"ranks": 4', '"ranks": 0', "line 5, column 12: topology ranks: expected a whole number from 1"),
-    "a float": (
-        '"25GB/s"', "25e9",
-        'line 7, column 37: types[0].bandwidth: expected a whole number, or a text such as "25GB/s", got 25e9',
-    ),
-    "a unit that is none": (
-        "25GB/s", "25GBs",
-        "line 7, column 37: types[0]: bandwidth: unknown unit 'GBs' in '25GBs'; use GB/s, MiB/s or Gbit/s",
-    ),
-    "a latency without its unit": (
-        "1us", "1",
-        "line 7, column 58: types[0]: latency of link type nvlink: '1' has no unit; write for example 1us or 1s",
-    ),
-    "no kind": ('"kind": "nvlink", ', "", 'line 7, column 5: types[0]: missing required field "kind"'),
-    "a misspelt field": ('"latency"', '"laten"', "line 7, column 47: types[0]: unknown field 'laten'; did you mean"),
-    "a comma too many": ("[3, 0, 0]", "[3, 0, 0],", "line 14, column 3: is not valid JSON: trailing comma in array"),
-    "a comma too few": ('"ranks": 4,', '"ranks": 4', "line 6, column 3: is not valid JSON: expected ',' or '}'"),
-    "single quotes": (
-        '"square"', "'square'",
-        "line 4, column 11: is not valid JSON: invalid character; texts stand in double quotes",
-    ),
-    "a comment": (
-        '  "ranks"', '  // GPUs\n  "ranks"',
-        "line 5, column 3: is not valid JSON: object keys must be strings; JSON has no comments, remove it",
-    ),
-    "as in Python": ('"1us"', "None", "line 7, column 58: is not valid JSON: invalid character; write true"),
-    "cut off": ('"d"]\n}\n', "", "line 16, column 28: is not valid JSON: it ends too early; is a ] or } missing?"),
-    "a link of two numbers": (
-        LINK, "[2, 3]",
-        "line 12, column 5: links[4]: expected a list of 3, got [2, 3]; a link is [from node, to node",
-    ),
-    "a link as an object": (
-        LINK, '{"src": 2}',
-        'line 12, column 5: links[4]: expected a list [...], got {"src": 2}; a link is [from node, to node',
-    ),
-    "a node that is not there": (
-        LINK, "[2, 4, 0]",
-        "line 12, column 5: links[4]: [2, 4, 0]: no node has number 4; nodes are 0 to 3 (ranks first, then switches)",
-    ),
-    "a type that is not there": (
-        LINK, "[2, 3, 1]",
-        "line 12, column 5: links[4]: [2, 3, 1]: no link type has number 1 (types has 1, numbered from 0)",
-    ),
-    "a type by its name": (
-        LINK, '[2, 3, "nvlink"]',
-        'line 12, column 12: links[4][2]: expected a whole number, got "nvlink"; a link is [from node',
-    ),
-    "a link to itself": (LINK, "[2, 2, 0]", "line 12, column 5: links[4]: [2, 2, 0]: leads from node 2 to"),
-    "a place too few": (', "d"', "", "line 16, column 13: topology places: expected 4 texts, one per node, got 3"),
-    "a limit of no links": (LIMIT, '"links": [], ', "line 15, column 14: limits[0] (shared limit 'nic'): names no"),
-    "a limit of a link that is not there": (
-        LIMIT, '"links": [8], ', "line 15, column 14: limits[0] (shared limit 'nic'): link out of range (0 to 7)",
-    ),
-    "a key twice": (
-        '"ranks": 4', '"ranks": 4, "ranks": 4',
-        "line 5, column 15: the key 'ranks' stands twice in one object; remove one",
-    ),
-}  # fmt: skip
+MISTAKES = {name: tuple(rest) for name, *rest in listed("slips")}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
