@@ -88,7 +88,7 @@ def _describe_command(command: Any, name: str, parent: Any) -> Iterator[str]:
     context = _open(command, name, parent)
     nameless = getattr(command, "commands", {}).get(PLANS)  # `bench COLL`: a command of its own without a name
     shown, shown_in = (nameless, _open(nameless, None, context)) if nameless else (command, context)
-    usage = " ".join(shown.collect_usage_pieces(shown_in))
+    usage = " ".join(_usage(shown, shown_in))
     yield f"```text\n{context.command_path} {usage}\n```\n"
     yield _paragraphs(shown.help or command.help or "")
     if shown.epilog:
@@ -105,14 +105,33 @@ def _describe_command(command: Any, name: str, parent: Any) -> Iterator[str]:
         yield from _describe_command(inner, inner_name, context)
 
 
+def _usage(command: Any, context: Any) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        yield from command.collect_usage_pieces(context)
+        return
+    yield "[OPTIONS]"
+    for parameter in command.get_params(context):
+        if parameter.param_type_name == "argument":
+            yield _spell_argument(parameter) if parameter.required else f"[{_spell_argument(parameter)}]"
+
+
+def _spell_argument(parameter: Any) -> str:
+    """The name of an argument without the brackets that typer adds."""
+    return re.sub(r"[\[\]{}]", "", str(parameter.metavar or parameter.name.upper()))
+
+
 def _parameters(command: Any, context: Any) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """What the help lists: (spelling, meaning) of the arguments, and of the options."""
     arguments: list[tuple[str, str]] = []
     options: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None and parameter.name != "help":
-            (arguments if parameter.param_type_name == "argument" else options).append(record)
+        if record is None or parameter.name == "help":
+            continue
+        if parameter.param_type_name == "argument":
+            arguments.append((_spell_argument(parameter), record[1]))
+        else:
+            options.append(record)
     return arguments, options
 
 

@@ -22,6 +22,7 @@ from walk_readme import Block, Command, check, find_missing, read_blocks
 
 from antiphon import registry
 from antiphon.cli import run
+from antiphon.cli.old_spellings import respell
 from antiphon.core.program import codec
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, save_profile
@@ -246,6 +247,14 @@ def test_commands_stand_in_blocks_that_are_run() -> None:
         code = re.findall(r"^```\w*\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)
         code += re.findall(r"^    (.*)", re.sub(r"^```.*?^```", "", rest, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
         assert [text for block in code for text in block.splitlines() if re.fullmatch(line, text)] == [], page
+
+
+def test_commands_are_spelled_as_the_help_spells_them() -> None:
+    """Spellings of the version before still run, with a warning; no page shows them."""
+    for page in PAGES:
+        for block in read_page(page):
+            for words in re.findall(r"\bantiphon ([^|;&)#\n]+)", block.text):
+                assert respell(words.split())[1] == [], (page, words)
 
 
 def test_what_a_page_shows_is_compared_with_what_is_printed() -> None:
