@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 
+from tables import listed
+
 import antiphon
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.direct_links import Arc, Directed, Edge, Undirected
@@ -15,38 +17,7 @@ from antiphon.reproduce.blink_allocations import unique_allocations
 Plain = tuple[int, int, int]  # a, b, capacity
 
 # machine, GPUs, greatest broadcast rate, greatest allreduce rate (both in single links)
-OPTIMA = (
-    ("dgx1p", "012", 2, "3/2"),
-    ("dgx1p", "0123", 3, "2"),
-    ("dgx1p", "0145", 2, "4/3"),
-    ("dgx1p", "01234", 1, "1"),
-    ("dgx1p", "01247", 1, "1"),
-    ("dgx1p", "012456", 3, "9/5"),
-    ("dgx1p", "0123456", 3, "2"),
-    ("dgx1v", "012", 2, "2"),
-    ("dgx1v", "023", 3, "5/2"),
-    ("dgx1v", "034", 2, "2"),
-    ("dgx1v", "0124", 2, "2"),
-    ("dgx1v", "0126", 1, "1"),
-    ("dgx1v", "0146", 1, "1"),
-    ("dgx1v", "0234", 2, "2"),
-    ("dgx1v", "0237", 1, "1"),
-    ("dgx1v", "0256", 1, "1"),
-    ("dgx1v", "0367", 1, "1"),
-    ("dgx1v", "01236", 1, "1"),
-    ("dgx1v", "01246", 2, "2"),
-    ("dgx1v", "01256", 2, "2"),
-    ("dgx1v", "01267", 1, "1"),
-    ("dgx1v", "02346", 2, "2"),
-    ("dgx1v", "02356", 1, "1"),
-    ("dgx1v", "02367", 2, "2"),
-    ("dgx1v", "012346", 2, "2"),
-    ("dgx1v", "012367", 2, "2"),
-    ("dgx1v", "012457", 3, "12/5"),
-    ("dgx1v", "012567", 2, "2"),
-    ("dgx1v", "023567", 2, "2"),
-    ("dgx1v", "0123467", 4, "3"),
-)
+OPTIMA = tuple((name, gpus, int(rate), tau) for name, gpus, rate, tau in listed("blink-optima"))
 
 
 @cache

@@ -11,6 +11,7 @@ import msccl_cases as cases
 import pytest
 from entries import msccl_xml
 from quick import in_turn
+from tables import listed
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -277,31 +278,7 @@ def test_messages_are_whole_at_small_sizes() -> None:
     assert fault_of(data.replace(b"Simple", b"LL")) is None
 
 
-DEPENDS = 'depid="0" deps="1"'
-SHOWS = 'cnt="1" depid="-1" deps="-1" hasdep='
-LAST = 'cnt="{}" depid="-1" deps="-1" hasdep="0"/>\n    </tb>'
-NOP = 'chan="{}">\n      <step s="0" type="nop"'
-
-CHANGES = [
-    ("ring", LAST.format(1), LAST.format(2),
-     r"rank 3, tb 0, step 5 \(rcs\): sends 1 chunks, of which rank 0, tb 0, step 6 \(r\) takes 2"),
-    ("ring", 'send="1" recv="3"', 'send="2" recv="3"', "rank 0 never sends it on channel 0"),
-    ("hierarchical", DEPENDS, 'depid="0" deps="2"', r"rank 0, tb 1, step 0 \(s\): waits for step 2 of tb 0"),
-    ("hierarchical", DEPENDS, 'depid="-1" deps="-1"', r"rank 0, tb 1, step 0 \(s\).*chunk 0 of the output"),
-    ("hierarchical", DEPENDS, 'depid="7" deps="1"', "waits for tb 7, which is not there"),
-    ("hierarchical", SHOWS + '"1"', SHOWS + '"0"', "no step from there on has hasdep=1: it waits for ever"),
-    ("two-step", NOP.format(0), NOP.format(9), "chan is 9, of nchannels=1"),
-    ("two-step", 'depid="1" deps="3"', 'depid="-1" deps="-1"', "follows a nop and waits for nothing itself"),
-    ("doubling", 'srcbuf="o" srcoff="0"', 'srcbuf="o" srcoff="3"', "chunks 3 to 4 of the output, which has 4"),
-    ("doubling", 'id="1" send="2"', 'id="1" send="1"', "tb 1: sends to rank 1 on channel 0, as tb 0 does"),
-    ("both-ways", ' s="1"', ' s="2"', "s is 2; expected 1, as steps follow"),
-    ("both-ways", 'hasdep="0"', 'hasdep="2"', "hasdep is '2'; expected a whole number from 0 to 1"),
-    ("both-ways", 'srcoff="0"', 'srcoff="00"', "srcoff is '00'"),
-    ("both-ways", 'tb id="2"', 'tb id="3"', r"rank 0: expected thread blocks \(tb\) with ids 0, 1, 2"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES, ids=range(len(CHANGES)))
+@pytest.mark.parametrize(("name", "old", "new", "message"), listed("msccl-faults"))
 def test_a_fault_is_named_with_its_place(name: str, old: str, new: str, message: str) -> None:
     data = cases.FOREIGN[name]
     assert fault_of(data) is None

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from quick import in_turn
 from small_plans import planned
+from tables import listed
 
 from antiphon.core.datatypes import accumulator, average, combine_of, data_type
 from antiphon.core.interpret import interpret
@@ -95,25 +96,7 @@ def same(a: Array, b: Array, zeros: bool = False) -> bool:
         return bool(np.all((a.view(bits) == b.view(bits)) | alike))
 
 
-PLANS = [
-    ("allreduce", "ring:ranks=5", "ring"),
-    ("allreduce", "full:ranks=8", "recursive-doubling"),
-    ("allreduce", "full:ranks=8", "halving-doubling"),
-    ("allreduce", "full:ranks=6", "direct"),
-    ("allreduce", "dgx1v", "multi-ring"),
-    ("allreduce", "full:ranks=7", "double-binary-tree"),
-    ("allgather", "full:ranks=6", "bruck"),
-    ("allgather", "ring:ranks=4", "ring"),
-    ("allgather", "dgx1v", "trees"),
-    ("reducescatter", "ring:ranks=4", "ring"),
-    ("reducescatter", "full:ranks=8", "halving-doubling"),
-    ("broadcast", "full:ranks=7", "binomial-tree"),
-    ("reduce", "full:ranks=6", "binomial-tree"),
-    ("gather", "full:ranks=5", "direct"),
-    ("scatter", "full:ranks=5", "direct"),
-    ("alltoall", "full:ranks=5", "pairwise"),
-    ("alltoall", "full:ranks=4", "bruck"),
-]
+PLANS = listed("engine-plans")
 
 
 @pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(PLANS))

@@ -38,30 +38,7 @@ DGX1 = {
 }
 
 # more of the families than their examples
-MORE = [
-    "ring:ranks=2", "ring:ranks=7,routers=true", "line:ranks=2", "line:ranks=6,routers=true", "mesh:ranks=12",
-    "mesh:dims=2x3x4", "mesh:dims=3x3,routers=true", "torus:ranks=13", "torus:dims=2x4", "torus:dims=2x2",
-    "torus:dims=3x3x3", "torus:dims=4x4,routers=true", "torus:dims=2x3x2x2x2", "hypercube:dims=1", "hypercube:ranks=64",
-    "hypercube:ranks=8,routers=true", "full:ranks=2", "full:ranks=5,routers=true", "star:ranks=2",
-    "tree:fanouts=4x8", "tree:fanouts=2x(3+5)", "tree:fanouts=5", "tree:fanouts=2x3x4,oversubscription=3/2",
-    "tree:fanouts=4x4,uplink=50GB/s", "tree:fanouts=2x2x2,uplink=30GB/s+70GB/s", "tree:fanouts=3x(2*2+2x(3+0))",
-    "mi250:gcds=8", "pcie8:gen=3", "pcie8:gen=5", "delta", "polaris:nodes=1", "dragonfly:groups=3,routers=2,hosts=1",
-    "dragonfly:groups=1,routers=4,hosts=2", "dragonfly:groups=2,routers=1,hosts=3",
-    "dragonfly:groups=4,routers=3,hosts=1,local_bandwidth=50GB/s,global_bandwidth=10GB/s",
-    "cluster", "cluster:boxes=1", "cluster:box=dgx1p,boxes=2", "cluster:box=hgx-h100,boxes=2",
-    "cluster:box=dgx2,boxes=2,fabric=leaf-spine,boxes_per_leaf=1", "cluster:box=pcie8,boxes=2",
-    "cluster:box=mi250:gcds=8,boxes=3,fabric=leaf-spine", "cluster:box=mi300x,boxes=2,fabric=rail",
-    "cluster:box=dgx-a100,boxes=4,fabric=fat-tree,oversubscription=2",
-    "cluster:box=dgx-a100,boxes=8,fabric=fat-tree,spines=2", "cluster:box=dgx-a100,boxes=4,fabric=leaf-spine,spines=4",
-    "cluster:box=dgx-a100,boxes=4,fabric=rail,oversubscription=3", "cluster:box=z52-pcie,boxes=2,nics=2,nic=100Gbit/s",
-    "cluster:box=torus:dims=2x4+bandwidth=50GB/s,boxes=3,nics=4", "cluster:box=tree:fanouts=2x(3+1)+bandwidth=1GB/s",
-    "cluster:box=ring:ranks=4,boxes=3,nics=8", "cluster:box=dgx-a100,boxes=3,nics=1",
-    "gaudi3", "tpu-v4", "tpu-v4:dims=2x2", "tpu-v5p", "tpu-v6e", "tpu-v6e:dims=2x16", "trn2:ultra=true",
-    "ec2", "ec2:instance=p4d,instances=3", "ec2:instance=p5en,instances=2", "ec2:instance=p6-b200,instances=2",
-    "ec2:instance=trn2,instances=2", "cluster:box=gaudi3,boxes=2",
-    "ring:ranks=4,bandwidth=100GB/s", "line:ranks=3,latency=2us,routers=true", "torus:ranks=12,latency=500ns",
-    "star:ranks=3,bandwidth=100Gbit/s", "tree:fanouts=4x4,oversubscription=2,bandwidth=1GB/s,latency=0s",
-]  # fmt: skip
+MORE = [spec for (spec,) in listed("more-machines")]
 
 
 def inverse(spec: str, kind: str) -> Fraction:
@@ -386,27 +363,7 @@ def test_a_dragonfly_joins_every_two_groups_once(groups: int, routers: int, host
 # ---- exact bounds known from papers and textbooks ----
 
 
-@pytest.mark.parametrize(
-    ("spec", "kind", "value"),
-    [
-        ("dgx1p", "broadcast", "1/4"), ("dgx1p", "allreduce", "7/16"),  # Blink: rates 4 and 16/7
-        ("dgx1v", "broadcast", "1/6"), ("dgx1v", "allreduce", "7/24"),  # 6 and 24/7
-        ("dgx1v_sccl", "allgather", "7/6"), ("dgx1v_sccl", "alltoall", "1/3"),  # SCCL, Table 4
-        ("z52", "allgather", "7/2"), ("z52", "alltoall", "1"), ("z52", "allreduce", "7/8"),  # SCCL, Table 5
-        ("torus:dims=4x4", "allgather", "15/4"), ("torus:dims=4x8", "allgather", "31/4"),
-        ("torus:dims=3x3x3", "allgather", "26/6"), ("hypercube:ranks=8", "allgather", "7/3"),
-        ("hypercube:ranks=64", "allgather", "63/6"), ("torus:dims=4x4", "alltoall", "1/2"),
-        ("hypercube:ranks=16", "alltoall", "1/2"), ("ring:ranks=9", "allgather", "4"),
-        ("line:ranks=5", "allgather", "4"), ("full:ranks=6", "allgather", "1"), ("full:ranks=6", "alltoall", "1/6"),
-        ("star:ranks=8", "allgather", "7"), ("star:ranks=8", "allreduce", "7/4"),
-        ("dgx-a100", "allgather", "7/12"), ("hgx-h100", "allgather", "7/18"), ("dgx2", "allgather", "15/6"),
-        ("mi300x", "allgather", "1"), ("mi300x", "alltoall", "1/8"), ("ss24", "allgather", "23"),
-        ("delta:nodes=2", "allgather", "4"), ("polaris:nodes=2", "allgather", "2"),  # through the cards
-        ("cluster:box=dgx-a100,boxes=4", "allgather", "3"),
-        ("tree:fanouts=4x4,oversubscription=2", "allgather", "15"),
-        ("tree:fanouts=4x4,oversubscription=8", "allgather", "24"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spec", "kind", "value"), [row[:3] for row in listed("known-bounds")])
 def test_known_bounds(spec: str, kind: str, value: str) -> None:
     assert inverse(spec, kind) == Fraction(value)
 
