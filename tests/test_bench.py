@@ -16,6 +16,7 @@ import mpi_env
 import pytest
 from fake_ground import Wanted
 from lab_env import why_no_lab
+from tables import refused
 
 import antiphon
 from antiphon.cli import run
@@ -175,22 +176,7 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
     assert "average bus bandwidth" in out  # what was measured is told all the same
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("foo", "no such file"),
-        ("allreduce full:ranks=4 --on nowhere", "nowhere"),
-        ("allreduce full:ranks=4 --planner rong", "did you mean 'ring'"),
-        ("allreduce full:ranks=4 --option pieces=2", "name it"),
-        ("allreduce full:ranks=4 -d object", "data type"),
-        ("allreduce full:ranks=4 -o xor", "xor"),
-        ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
-        ("allreduce:root=1 full:ranks=4", "has no root"),
-        ("allreduce full:ranks=4 --nbytes 8:64:1", "a factor from 2"),
-        ("allreduce full:ranks=4 --nbytes 1MB:1KB", "the range '1MB:1KB' is empty"),
-        ("allreduce full:ranks=4 --on fake:mpiexec=mpirun", "unknown option of runtime fake 'mpiexec'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), refused("bench"))
 def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     on = [] if "--on" in arguments else ["--on", "fake"]
     assert run(["bench", *arguments.split(), *on]) == 2

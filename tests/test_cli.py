@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commands import Capture, answer, complaint
-from tables import listed
+from tables import refused
 
 import antiphon
 import antiphon.cost
@@ -218,7 +218,7 @@ def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
 # ---- bad input: one clear line, exit code 2 ----
 
 
-@pytest.mark.parametrize(("arguments", "says"), listed("refused-commands"))
+@pytest.mark.parametrize(("arguments", "says"), refused("commands"))
 def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
     assert says in complaint(capsys, *arguments.split())
 

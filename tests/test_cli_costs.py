@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Capture, answer, complaint
+from tables import refused
 
 from antiphon.cli import run
 
@@ -84,22 +85,7 @@ def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
     assert Path("trace.json").read_bytes() == first
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("predict nowhere.json --nbytes 1KB", "nowhere.json"),
-        ("predict plan.json", "--nbytes"),
-        ("predict plan.json --nbytes 1parsec", "unknown unit"),
-        ("predict plan.json --nbytes 1GB:1KB", "empty"),
-        ("predict plan.json --nbytes 1KB:1MB:1", "factor"),
-        ("predict plan.json --nbytes 1KB --model alfa-beta", "did you mean 'alpha-beta'"),
-        ("predict plan.json --nbytes 1KB --profile nowhere.json", "nowhere.json"),
-        ("predict plan.json --nbytes 1KB --profile plan.json", "antiphon-profile"),
-        ("predict plan.json --nbytes 1KB:1MB --trace trace.json", "expected one size"),
-        ("predict plan.json --nbytes 1KB --model nothing --trace trace.json", "unknown model"),
-        ("predict plan.json --nbytes 1KB --trace missing/trace.json", "missing"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), refused("predict"))
 def test_bad_input(capsys: Capture, line: str, says: str) -> None:
     assert says in complaint(capsys, *line.split())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from commands import Capture, complaint
-from tables import listed
+from tables import listed, refused
 
 import antiphon
 from antiphon.cli import application, run
@@ -95,19 +95,7 @@ def test_compose_is_plan_from(capsys: Capture) -> None:
     assert again == new
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("plan allgather ring:ranks=4 --from a.json b.json", "the plans of --from come to allreduce"),
-        ("plan allreduce ring:ranks=8 --from a.json b.json", "the plans of --from are for ring"),
-        ("plan --from a.json b.json --seed 1", "--seed: does not go together with --from"),
-        ("plan --from a.json b.json --planner ring", "--planner: does not go together with --from"),
-        ("plan allreduce ring:ranks=4 --at-once", "name the plans by --from"),
-        ("plan", "Missing argument 'COLL TOPO'"),
-        ("plan allreduce", "Missing argument 'TOPO'"),
-        ("plan --from", "--from"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), refused("plan --from"))
 def test_what_plan_from_refuses(capsys: Capture, line: str, says: str) -> None:
     for kind, name in (("reducescatter", "a"), ("allgather", "b")):
         assert run(["plan", kind, "ring:ranks=4", "-o", f"{name}.json"]) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Capture, complaint
+from tables import refused
 
 import antiphon
 from antiphon import registry
@@ -71,21 +72,7 @@ def test_export_with_a_profile(capsys: Capture) -> None:
     assert "has no figures for LogGP" in complaint(capsys, *line.replace("loggp-delta", "genmodel-table5").split())
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("export plan.json --to goal -o out", "give it by --nbytes, e.g. --nbytes 64MiB"),
-        ("export plan.json --to gaol --nbytes 1KB -o out", "unknown backend 'gaol'; did you mean 'goal'?"),
-        ("export plan.json --to goal --nbytes 1KB -o out --option ordr=data", "did you mean 'order'?"),
-        ("export plan.json --to goal --nbytes 1KB -o out --option order=steps", "order: expected rounds or data"),
-        ("export plan.json --to goal --nbytes 1KB:1MB -o out", "expected one size"),
-        ("export plan.json --to goal --nbytes 1KB -o out --option nbytes=2", "nbytes"),
-        ("export plan.json --to goal --nbytes 1KB -o plan.json", "plan.json: cannot be written: "),
-        ("export none.json --to goal --nbytes 1KB -o out", "none.json: cannot be read"),
-        ("export plan.json --nbytes 1KB -o out", "Missing option '--to'"),
-        ("export plan.json --to goal --nbytes 1KB", "Missing option '-o'"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), refused("export"))
 def test_bad_exports(capsys: Capture, line: str, says: str) -> None:
     assert says in complaint(capsys, *line.split())
     assert not Path("out").exists()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
-from tables import listed
+from tables import listed, refused
 
 import antiphon
 from antiphon.cli import run
@@ -425,22 +425,7 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
         antiphon.measure.bench(wrong)
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("fit genmodel none.csv", "none.csv"),
-        ("fit genmodel times.csv --memory empty.json", "neither gamma nor delta"),
-        ("fit genmodel times.csv --known delta=1e-11 --memory known.json", "delta is given twice"),
-        ("fit genmodel times.csv --known delta=3", "--known delta: expected seconds per byte"),
-        ("fit genmodel times.csv --known beta=1Kbit/s", "times.csv: "),
-        ("fit genmodel times.csv -o nowhere/x.json", "there is no directory"),
-        ("fit memory --vectors 2 --nbytes 4KiB", "vectors: expected 3 to 1000"),
-        ("bench genmodel --on mars", "unknown runtime 'mars'"),
-        ("bench genmodel -o nowhere/x.csv", "there is no directory"),
-        ("bench loggp -o nowhere/x.csv", "there is no directory"),
-        ("bench loggp --on mars", "unknown runtime 'mars'"),
-    ],
-)
+@pytest.mark.parametrize(("line", "complaint"), refused("fit"))
 def test_what_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, complaint: str
 ) -> None:
