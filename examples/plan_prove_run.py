@@ -11,7 +11,7 @@ claims = plan.entries[0].claims
 print(f"{claims['steps']} steps (no fewer than {limits.latency_steps}), bandwidth gap {claims['bandwidth_gap']:.3g}")
 
 for row in antiphon.predict(plan, ["64KiB", "64MiB"]):
-    print(f"{row['nbytes']:>9} bytes: {row['seconds'] * 1e6:8.1f} us predicted, held up by {row['bottleneck']}")
+    print(f"{row['nbytes']:>9} bytes: {row['seconds'] * 1e6:8.1f} us predicted, bottleneck: {row['bottleneck']}")
 
 (row,) = antiphon.run(plan, "96KiB", dtype="bfloat16", op="sum")
 assert row["correct"]

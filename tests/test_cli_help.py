@@ -110,12 +110,13 @@ def test_text_is_as_wide_as_the_terminal(
 
 
 def test_predictions_on_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First the terms go, then what a figure rests on stands below; the figures themselves stay."""
+    """First the terms go, the smallest first, and a line names them; the figures themselves stay."""
     printed(capsys, "plan", "allreduce", "hgx-h100", "-o", "plan.json")
     for columns, terms in (("60", False), ("140", True)):
         monkeypatch.setenv("COLUMNS", columns)
         text = printed(capsys, "predict", "plan.json", "--nbytes", "1KB:1MB:32")
-        assert ("latency" in text.splitlines()[0]) == terms
+        assert ("launch us" in text.splitlines()[0]) == terms
+        assert ("a wider terminal shows" in text) != terms
         assert {"nbytes", "time", "algbw", "busbw"} <= set(text.split())
         assert max(map(len, text.splitlines())) <= int(columns)
 

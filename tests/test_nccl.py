@@ -217,7 +217,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ring ll" in line
     words = " ".join(" ".join(below).split())
     assert "SMs of each GPU, taken at most while it runs (small calls take fewer): 24 of 132 by ring" in words
-    assert "rests on: GPU h100 calibrated by h100-p5-1" in words
+    assert "figures: GPU h100 calibrated by h100-p5-1" in words
 
 
 @pytest.mark.parametrize(

@@ -92,16 +92,16 @@ def test_the_table_fits_100_columns(asked: str, machine: str, kind: str, capsys:
     assert run(["predict", kind, machine, "--as", asked, "--nbytes", "1KB:1GB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert lines[0].split()[:4] == ["nbytes", "time", "algbw", "busbw"]
+    assert lines[0].split()[:5] == ["nbytes", "time", "us", "algbw", "GB/s"]
 
 
 def test_the_basis_stands_once_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("predict allreduce hgx-h100 --library nccl --nbytes 1KB:1GB".split()) == 0  # noqa: SIM905
     text = capsys.readouterr().out
-    assert text.count("rests on: GPU h100 calibrated by h100-p5-1") == 1
+    assert text.count("figures: GPU h100 calibrated by h100-p5-1") == 1
     assert text.count("h100-p5-1") == 1
-    assert "algbw, busbw: GB/s" in text
+    assert "algbw GB/s  busbw GB/s" in text
     assert "24 of 132 by ring, 16 of 132 by nvls" in " ".join(text.split())
     assert run("predict broadcast hgx-h100 --library nccl --nbytes 1KB:1GB".split()) == 0  # noqa: SIM905
     text = capsys.readouterr().out
-    assert text.count("  rests on, ") == 2  # small sizes by LL, large ones by Simple, which no table calibrates
+    assert text.count("  figures, ") == 2  # small sizes by LL, large ones by Simple, which no table calibrates

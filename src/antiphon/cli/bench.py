@@ -18,7 +18,7 @@ from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
 from antiphon.cost.basis import together
 from antiphon.errors import AntiphonError, Invalid, unknown
-from antiphon.show.text import table
+from antiphon.show.columns import table
 from antiphon.show.words import library_name
 from antiphon.units import (
     format_seconds,

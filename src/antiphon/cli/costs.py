@@ -13,10 +13,8 @@ from antiphon.api.costs import predict, predict_library, simulate
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
-from antiphon.cost.basis import in_short
 from antiphon.errors import Invalid, quote
-from antiphon.show.text import natural_width, paragraph, width
-from antiphon.show.text import table as columns
+from antiphon.show.columns import fitted_rows, paragraph, time_column
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
@@ -28,6 +26,7 @@ Followed = Annotated[
     ),
 ]  # fmt: skip
 SHOWN_HOPS = 12
+SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
 
 def _family(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -38,29 +37,34 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Predictions, one line each; below them the bottlenecks, the models, and what calibrates these."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _family(rows)
-    listed = [
+    unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
+    head = ["nbytes", f"time {unit}", *SPEEDS, *(f"{term} {unit}" for term in terms)]
+    cells = [
         [
-            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
-            f"{row['busbw'] / 1e9:.3f}", *(format_seconds(row["terms"].get(term, 0.0)) for term in terms),
-            row["rests_on"],
+            format_size(row["nbytes"], family), time_text(row["seconds"]), *_speeds(row),
+            *(time_text(row["terms"].get(term, 0.0)) for term in terms),
         ]
         for row in rows
     ]  # fmt: skip
-    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms, "rests on"]
-    lines = columns(head, listed)
-    if natural_width(head, listed) > width():
-        narrow = [*(name.removesuffix(" GB/s") for name in head[:-1]), "calibrated"]
-        short = [[*row[:-1], in_short(row[-1])] for row in listed]
-        unit = "algbw, busbw: GB/s"
-        if natural_width(narrow, short) > width():
-            narrow, *short = [[*row[:4], row[-1]] for row in (narrow, *short)]
-            unit += f"; {', '.join(terms)}: in --json, or on a wider terminal"
-        lines = columns(narrow, short)
-        lines += [line for text in (unit, *dict.fromkeys(row[-1] for row in listed)) for line in paragraph(text)]
-    lines += _by_sizes(rows, "held up by", lambda row: row["bottleneck"])
-    notes = [f"model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
-    notes += [f"note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
-    return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])
+    largest = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
+    lines = _table(head, cells, [f"{term} {unit}" for term in sorted(terms, key=largest.__getitem__)], {})
+    lines += _by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
+    lines += _by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
+    return "\n".join([*lines, *_by_sizes(rows, "note", lambda row: row["note"])])
+
+
+def _speeds(row: Mapping[str, Any]) -> list[str]:
+    return [f"{row['algbw'] / 1e9:.3f}", f"{row['busbw'] / 1e9:.3f}"]
+
+
+def _table(
+    head: Sequence[str], cells: Sequence[Sequence[str]], least_useful: Sequence[str], meanings: Mapping[str, str]
+) -> list[str]:
+    """The table, what some of its columns mean, and which ones the terminal has no room for."""
+    lines, dropped = fitted_rows(head, cells, least_useful)
+    notes = [f"{name}: {meaning}" for name, meaning in meanings.items() if name not in dropped]
+    notes += [f"a wider terminal shows {', '.join(dropped)}"] if dropped else []
+    return [*(line for row in lines for line in row), *paragraph("; ".join(notes))]
 
 
 def path_text(row: Mapping[str, Any]) -> str:
@@ -74,31 +78,26 @@ def path_text(row: Mapping[str, Any]) -> str:
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The choices of a library, one line for each size; below, for each run of sizes, what calibrates the figures."""
     family = _family(rows)
-    head = ["nbytes", "time", "algbw", "busbw", "choice", "alternative", "its time", "mostly"]
-    listed = [
-        [
-            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
-            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", *_next_best(row), row["mostly"],
-        ]
-        for row in rows
-    ]  # fmt: skip
-    notes = "algbw, busbw: GB/s; mostly: what the time is spent on"
-    if natural_width(head, listed) > width():  # a narrow terminal: the choice, and not the alternative
-        head, listed = [*head[:5], head[-1]], [[*row[:5], row[-1]] for row in listed]
-    if natural_width(head, listed) > width():
-        head, listed, notes = head[:5], [row[:5] for row in listed], "algbw, busbw: GB/s"
-    lines = [*columns(head, listed), *paragraph(notes)]
+    unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
+    head = ["nbytes", f"time {unit}", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
+    cells = []
+    for row in rows:
+        choice, (rival, seconds) = f"{row['algorithm']} {row['protocol']}", _next_best(row)
+        figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), *_speeds(row)]
+        cells.append([*figures, choice, row["mostly"], rival, time_text(seconds)])
+    meanings = {"mostly": "what most of the time is spent on", "alternative": "the next best"}
+    lines = _table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
     lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
     lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
-    lines += _by_sizes(rows, "rests on", lambda row: row["calibrated"])
+    lines += _by_sizes(rows, "figures", lambda row: row["calibrated"])
     return "\n".join([*lines, *_multiprocessors(rows)])
 
 
-def _next_best(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The next best by another algorithm, else by another protocol."""
+def _next_best(row: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The next best by another algorithm, else by another protocol, and its time."""
     seconds = row["others"]
     name = next((name for name in seconds if name.split()[0] != row["algorithm"]), next(iter(seconds), None))
-    return ("-", "-") if name is None else (name, format_seconds(seconds[name]))
+    return ("-", None) if name is None else (name, seconds[name])
 
 
 def _by_sizes(

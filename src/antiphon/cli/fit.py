@@ -17,7 +17,7 @@ from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid, unknown
 from antiphon.options import parse_options
-from antiphon.show.text import paragraph
+from antiphon.show.columns import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
 ProfileOut = Annotated[

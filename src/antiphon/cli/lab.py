@@ -14,7 +14,7 @@ from antiphon.cli.kinds import COMMAND
 from antiphon.cli.output import emit
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
-from antiphon.show.text import paragraph, table
+from antiphon.show.columns import paragraph, table
 from antiphon.units import parse_seconds
 
 

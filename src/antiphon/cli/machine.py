@@ -27,8 +27,9 @@ from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.select import least_times, sizes_of
+from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
-from antiphon.show.text import memory_lines, paragraph, topology_text
+from antiphon.show.text import memory_lines, topology_text
 from antiphon.topologies.spec import UNITS
 from antiphon.units import format_bandwidth, format_seconds, format_size, parse_ranks, plain
 

@@ -9,7 +9,7 @@ from antiphon.formats.stock.measured import MPIS
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.select.verdict import spans_text, speedups_text
-from antiphon.show.columns import fitted_rows, paragraph, time_cells, under_names
+from antiphon.show.columns import fitted_rows, paragraph, time_column, under_names
 from antiphon.show.words import library_name, options_text, stopped_text
 from antiphon.units import format_ends, format_size, size_family
 
@@ -65,15 +65,16 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 def _ranges_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
     rows = [row for of_kind in rows_of.values() for row in of_kind]
-    ours = [row["seconds"] if row["measured"] else None for row in rows]
-    unit, times = time_cells([*ours, *(row.get("reference_seconds") for row in rows)])
+    measured = [row for row in rows if row["measured"]]
+    unit, time_text = time_column(row.get(key) for row in measured for key in ("seconds", "reference_seconds"))
     cells = []
-    for row, time, reference in zip(rows, times, times[len(rows) :], strict=False):
+    for row in rows:
         planner = "-" if row.get("served_by") and not row["measured"] else _planner_text(row)
         use = library_name(row["served_by"]).removeprefix("the ") if row.get("served_by") else "Antiphon"
         at = format_size(row["at"], family) if "at" in row else "-"
         ends = format_ends(row["from"], row["to"], family)
-        cells.append([*ends, use, planner, at, time, reference, _speedup_text(row.get("over_library"))])
+        times = [time_text(row["seconds"] if row["measured"] else None), time_text(row.get("reference_seconds"))]
+        cells.append([*ends, use, planner, at, *times, _speedup_text(row.get("over_library"))])
     head = ["from", "to", "use", "our plan", "at", f"ours {unit}", f"library {unit}", "speedup"]
     (top, *body), _ = fitted_rows(head, cells, LEAST_USEFUL)
     return [*top, *under_names(rows_of, body)]
@@ -132,10 +133,10 @@ def _library_verdict(rows: Sequence[Row]) -> str:
 def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
     rows = [row for of_kind in rows_of.values() for row in of_kind]
     keys = ("library_seconds", "reference_seconds", "seconds")
-    unit, times = time_cells([row[key] if row["measured"] else None for row in rows for key in keys])
+    unit, time_text = time_column(row[key] for row in rows if row["measured"] for key in keys)
     cells = []
-    for number, row in enumerate(rows):
-        own, default, ours = times[3 * number : 3 * number + 3]
+    for row in rows:
+        own, default, ours = (time_text(row[key] if row["measured"] else None) for key in keys)
         algorithm, ratio, planner = "own choice", None, "-"
         if row["measured"]:
             name, parameters = row["library"]["algorithm"], row["library"]["parameters"]

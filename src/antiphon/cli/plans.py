@@ -21,9 +21,10 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import SeveralOrders, every_plan, figures_of
+from antiphon.show.columns import paragraph
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
-from antiphon.show.text import paragraph, plan_text
+from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
@@ -179,7 +180,7 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) ->
     provenance = entry.schedule.provenance
     lines = [plan_text(figures)]
     if provenance.get("options"):
-        lines.append(f"  options:   {options_text(provenance['options'])}")
+        lines += labelled("options", options_text(provenance["options"]))
     if provenance.get("certificate") is not None and "optimality" in figures:
         lines += paragraph(f"proof:     {optimality_text(provenance['certificate'])}", rest=" " * 13)
     if figures.get("stopped"):

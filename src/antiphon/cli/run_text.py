@@ -8,8 +8,8 @@ from typing import Any
 
 from antiphon.cli.output import dash
 from antiphon.registry import find
-from antiphon.show.text import paragraph, table
-from antiphon.units import format_seconds, format_size, size_family
+from antiphon.show.columns import fitted_rows, paragraph, time_column
+from antiphon.units import format_size, size_family
 
 Row = Mapping[str, Any]
 SLOW = 1e8  # bytes per second: below the unit is MB/s
@@ -19,19 +19,23 @@ def rows_text(rows: Sequence[Row]) -> str:
     """Measured runs, one line each, beside the library's own and what was predicted (-: there is none)."""
     unit, scale = ("MB/s", 1e6) if all(row["busbw"] < SLOW for row in rows) else ("GB/s", 1e9)
     family = size_family(row["nbytes"] for row in rows)
+    times = ("seconds", "reference_seconds", "predicted_seconds")
+    time_unit, time_text = time_column(row.get(key) for row in rows for key in times)
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("nbytes", lambda row: format_size(row["nbytes"], family)),
-        ("time", lambda row: format_seconds(row["seconds"])),
+        (f"time {time_unit}", lambda row: time_text(row["seconds"])),
         (f"algbw {unit}", lambda row: f"{row['algbw'] / scale:.3f}"),
         (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),
     ]
     if beside := find("runtime", rows[0]["on"]).can.library:
-        columns.append((beside, lambda row: dash(row["reference_seconds"])))
+        columns.append((f"{beside} {time_unit}", lambda row: time_text(row["reference_seconds"])))
     if "predicted_seconds" in rows[0]:
-        columns.append(("predicted", lambda row: dash(row["predicted_seconds"])))
+        columns.append((f"predicted {time_unit}", lambda row: time_text(row["predicted_seconds"])))
         columns.append(("over predicted", lambda row: dash(row["over_predicted"], "{:.3f}".format)))
     columns.append(("correct", _right))
-    lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+    head, cells = [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
+    fitted, _ = fitted_rows(head, cells, (f"algbw {unit}", "over predicted", f"busbw {unit}"))
+    lines = [line for row in fitted for line in row]
     choices = [f"  {line}" for line in choice_lines(rows)]
     return "\n".join([*lines, *choices, *(_lab_remarks(rows) if "links" in rows[0] else [])])
 

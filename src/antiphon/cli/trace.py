@@ -15,7 +15,7 @@ from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import save_plan
 from antiphon.errors import Infeasible, Invalid
-from antiphon.show.text import table
+from antiphon.show.columns import table
 from antiphon.units import format_size
 
 MAX_ROWS = 40

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
 from antiphon.select import Range, Tuning, Tunings, uses_text
 from antiphon.show import words
-from antiphon.show.columns import fitted_rows, paragraph, table, time_cells, under_names
+from antiphon.show.columns import fitted_rows, paragraph, table, time_column, under_names
 from antiphon.units import format_size
 
 MAX_OPTIONS = 3  # with the same end, listed
@@ -173,16 +173,17 @@ def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
     """Head and cells of the ranges: what to use, and its time; of a library its own choice."""
     has_library = any(r.over for group in groups for r in group)
     has_speedup = any(r.speedup is not None for group in groups for r in group)
-    unit, times = time_cells([_time_of(group[-1], group[-1].seconds) for group in groups])
+    unit, time_text = time_column(_time_of(group[-1], group[-1].seconds) for group in groups)
     rows = []
-    for group, seconds in zip(groups, times, strict=True):
+    for group in groups:
         r = group[-1]
         ends = words.ends_text(group[0].start, r.stop)
         use = [words.use_text(r)] if has_library else []
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
         gap = words.ratio(None if r.gap is None else _time_of(r, r.gap))
         speedup = [words.speedup_text(r)] if has_speedup else []
-        rows.append([*ends, *use, algorithm, format_size(r.at), seconds, gap, *speedup])
+        time = time_text(_time_of(r, r.seconds))
+        rows.append([*ends, *use, algorithm, format_size(r.at), time, gap, *speedup])
     use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
     return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
 
@@ -234,14 +235,14 @@ def _best_of_ours(tuning: Tuning) -> list[str]:
     for r in tuning.ranges:
         groups.setdefault(r.collective, []).append(r)
     ranges = [r for group in groups.values() for r in group]
-    unit, times = time_cells([r.seconds for r in ranges])
+    unit, time_text = time_column(r.seconds for r in ranges)
     head = ["from", "to", "Antiphon's best", "at", f"time {unit}"]
     head += [*(["library's choice", "speedup"] if has_library else []), "calibrated by"]
     rows = []
-    for r, seconds in zip(ranges, times, strict=True):
+    for r in ranges:
         over = [r.over or "-", words.ratio(r.speedup)] if has_library else []
         name, basis = words.candidate_text(r.candidate), r.rests_on.removeprefix("calibrated by ")
-        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), seconds, *over, basis])
+        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *over, basis])
     (top, *body), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
     return [*top, *under_names(groups, body)]
 

@@ -14,8 +14,9 @@ from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid
 from antiphon.select import figures_of, judged, load_plans, measure
+from antiphon.show.columns import paragraph
 from antiphon.show.frontier import proofs_text
-from antiphon.show.text import paragraph, plan_text
+from antiphon.show.text import plan_text
 from antiphon.show.words import plural
 from antiphon.units import parse_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
 ELSEWHERE = 100  # where the output is no terminal
@@ -17,15 +17,16 @@ def width() -> int:
     return min(max(shutil.get_terminal_size((ELSEWHERE, 24)).columns, NARROWEST), WIDEST)
 
 
-def time_cells(seconds: Sequence[float | None]) -> tuple[str, list[str]]:
-    """The unit for a column of times, for its head, and the cells: four digits, "-" where there is none.
+def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float | None], str]]:
+    """The unit for the heads of columns with these times, and what writes a cell: four digits, "-" for None.
 
-    >>> time_cells([1.361e-05, None, 0.0136164])
-    ('us', ['13.61', '-', '13616'])
+    >>> unit, cell = time_column([1.361e-05, None, 0.0136164])
+    >>> unit, cell(0.0136164), cell(None)
+    ('us', '13616', '-')
     """
     smallest = min((value for value in seconds if value), default=0.0)
     unit, scale = ("us", 1e-6) if smallest < 1e-3 else ("ms", 1e-3) if smallest < 1 else ("s", 1.0)
-    return unit, ["-" if value is None else _four_digits(value / scale) for value in seconds]
+    return unit, lambda value: "-" if value is None else _four_digits(value / scale)
 
 
 def _four_digits(value: float) -> str:
@@ -93,7 +94,8 @@ def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
     excess = _narrow_columns(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
-    _fit_columns(cells, widths, range(len(widths)), excess)
+    excess = _fit_columns(cells, widths, range(len(widths)), excess)
+    _narrow_columns(widths, range(len(widths)), [_MIN_WIDTH // 2] * len(widths), excess)
     return [line for row in cells for line in _lines_of(row, widths, [False] * len(widths))]
 
 

@@ -11,13 +11,8 @@ from typing import Any
 from antiphon.core.bounds import without
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
-from antiphon.show.columns import natural_width, paragraph, table, table_rows, width
-from antiphon.show.words import assumed_text
+from antiphon.show.columns import fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
-
-__all__ = [
-    "assumed_text", "natural_width", "paragraph", "plan_text", "table", "table_rows", "topology_text", "width",
-]  # fmt: skip
 
 WIDEST_MATRIX = 16
 MAX_LIMITS = 8
@@ -42,8 +37,9 @@ def topology_text(topology: Topology) -> str:
         for i, t in enumerate(topology.types)
     ]
     lines += ["", *table(["kind", "bandwidth", "units", "latency", "links"], rows)]
-    if topology.nodes <= WIDEST_MATRIX:
-        lines += ["", "unit links from row to column:", *_link_matrix(topology)]
+    matrix = _link_matrix(topology) if topology.nodes <= WIDEST_MATRIX else []
+    if matrix and max(map(len, matrix)) <= width():
+        lines += ["", "unit links from row to column:", *matrix]
     else:
         lines += ["", "links by what they join (* stands for numbers):", *_links_by_places(topology)]
         lines += ["", "(--json lists every link, --picture draws them)"]
@@ -122,22 +118,22 @@ def _omitted_rows(rows: int) -> list[str]:
 
 
 def _link_matrix(topology: Topology) -> list[str]:
-    width: dict[tuple[int, int], Fraction] = {}
+    units: dict[tuple[int, int], Fraction] = {}
     for link in range(topology.links):
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
-        width[pair] = width.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
+        units[pair] = units.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
     last = [place.rpartition("/")[2] for place in topology.places]
     unique = len(set(last[topology.ranks :])) == topology.switches
     names = [str(n) if n < topology.ranks else last[n] if unique else topology.places[n] for n in range(topology.nodes)]
     rows = [
         [
             names[a],
-            *(_units_text(width[a, b]) if (a, b) in width else "." for b in range(topology.nodes)),
+            *(_units_text(units[a, b]) if (a, b) in units else "." for b in range(topology.nodes)),
             topology.places[a],
         ]
         for a in range(topology.nodes)
     ]
-    return table(["", *names, "place"], rows)
+    return [line for row in fitted_rows(["", *names, "place"], rows, ["place"])[0] for line in row]
 
 
 def plan_text(claims: Mapping[str, Any]) -> str:
@@ -146,32 +142,34 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
-        f"  bandwidth: {_gap_text(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
+        *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the time of the bound at zero latency")),
         *_unaided_gap(claims.get("bandwidth_gap_without_switches")),
-        f"  latency:   {_gap_text(claims['latency_gap'], 'the fewest steps possible')}",
+        *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
     ]
     if claims.get("uses"):
         alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
-        lines += paragraph(f"uses:      {uses_text(claims['uses'])}{alone_text}", "  ", rest=" " * 13)
+        lines += labelled("uses", f"{uses_text(claims['uses'])}{alone_text}")
     if claims.get("rate") is not None:
         details = claims.get("found") or {}
         met = ": no schedule is faster" if details.get("optimal") else ""
         if not met and details.get("optimal_without_switches"):
             met = ": no schedule is faster without the help of switches"
-        lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces{met}")
+        lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{met}")
         if details.get("trees"):
             trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"
             deep = f", {details['deepest']} deep" if details.get("deepest") else ""
-            lines += paragraph(f"trees:     {trees}{deep}; {details.get('how', '')}", "  ", rest=" " * 13)
+            lines += labelled("trees", f"{trees}{deep}; {details.get('how', '')}")
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
         fewest = f"the fewest accesses{without(memory.get('assumes', ()), ' {}')}"
-        lines += paragraph(
-            f"memory:    {_gap_text(memory['gap'], fewest)}; up to {senders} send to one rank at once",
-            "  ", rest=" " * 13,
-        )  # fmt: skip
+        lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; up to {senders} send to one rank at once")
     return "\n".join(lines)
+
+
+def labelled(label: str, text: str) -> list[str]:
+    """A line of a plan's description, wrapped behind its label."""
+    return paragraph(f"{label + ':':<11}{text}", "  ", rest=" " * 13)
 
 
 def _unaided_gap(gap: float | None) -> list[str]:

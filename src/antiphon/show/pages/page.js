@@ -85,7 +85,7 @@ function charts(section) {
     make(tip, "div", {}, `${data.sizes[at]}: ${seconds(c.seconds[at])}${gap}`);
     const terms = Object.entries(c.terms).filter(([, values]) => values[at] > 0).map(([name, values]) => `${name} ${seconds(values[at])}`);
     if (terms.length) make(tip, "span", {}, terms.join(" + "));
-    if (c.names[c.held[at]]) make(tip, "span", {}, "held up by " + c.names[c.held[at]]);
+    if (c.names[c.held[at]]) make(tip, "span", {}, "bottleneck: " + c.names[c.held[at]]);
     tip.hidden = false;
     const room = figure.clientWidth;
     const left = found.left + 22 + tip.offsetWidth > room ? found.left - tip.offsetWidth - 6 : found.left + 22;

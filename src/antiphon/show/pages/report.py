@@ -122,7 +122,7 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
         rests = tuning.rests_on(kind) if ranges else "-"
         cells = [kind, best[0], rate, ratio(ranges[-1].gap if ranges else None), ratio(max(ups, default=None)), rests]
         rows.append(_table_row(cells))
-    head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
+    head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "calibration"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     losses_list = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
     items = "".join(f"<li>{escape(note)}</li>" for note in all_notes(tuning))
@@ -226,7 +226,7 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     colour = {c: line_styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
         "<tr><th>sizes</th><th>use</th><th>best of ours</th><th class=n>at</th><th class=n>time</th><th>made of</th>"
-        "<th class=n>gap</th><th class=n>over NCCL</th><th>rests on</th></tr>"
+        "<th class=n>gap</th><th class=n>over NCCL</th><th>calibration</th></tr>"
     )
     rows = []
     shades = _term_shades(ranges)
@@ -269,7 +269,7 @@ def _sweep_section(tuning: Tuning, kind: str) -> str:
     gains = [gain for gain in tuning.gains if gain.collective == kind]
     if not gains:
         return ""
-    head = _table_row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
+    head = _table_row(["planner", "over", "on average", "at most", "at", "calibration"], "th", 2)
     rows = [
         _table_row(
             [g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), g.rests_on],
