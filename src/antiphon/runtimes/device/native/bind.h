@@ -1,4 +1,5 @@
-/* A table at a size: where atoms begin, and the checks of the caller's buffers before anything runs. Host only.
+/* Bind a rank's table to a message size: compute where atoms begin, and check the caller's buffers before anything runs.
+ * Host only.
  *
  * Threading: as its plan. Ownership: a Table refers to the words of its plan, which keeps them.
  */

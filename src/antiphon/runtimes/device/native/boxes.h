@@ -1,4 +1,4 @@
-/* When the boxes of packets may be used again (packets.h). Host only.
+/* When the packet boxes of ranks may be reused by a later call (packets.h). Host only.
  *
  * Threading: as its rank. Ownership: no memory.
  */

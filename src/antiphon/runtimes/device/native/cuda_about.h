@@ -1,4 +1,8 @@
-/* Describing devices in words. Part of cuda.cu. */
+/* Text that describes a GPU: model, compute capability, driver, PCI address, and which GPUs it reaches by peer access.
+ * Part of cuda.cu.
+ *
+ * Threading: once per device, while it is opened. Ownership: fills `Device::about`; allocates nothing else.
+ */
 #pragma once
 
 namespace {

@@ -1,4 +1,9 @@
-/* The kernels for CUDA and HIP: a call, and a step of it, of each type; and what goes before and behind one. */
+/* The kernel entry points for CUDA and HIP, one instance per data type: a whole call (antiphon_*), one step of a call
+ * (antiphon_step_*), and the small kernels before and after them. Part of cuda.cu; the algorithm is in kernel.h.
+ *
+ * Threading: a grid holds the blocks of all ranks of one device; a block finds its rank by `Launch::first`.
+ * Ownership: arguments are the host's and outlive the launch.
+ */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
 

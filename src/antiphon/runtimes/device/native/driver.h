@@ -1,7 +1,10 @@
 /* The program around one plan: memory, calls, input data and their check, a table of times.
  *
- * Included after what formats/device writes of the plan, and `run_stream`. Data are small whole numbers, so that every type
- * holds every result exactly, in any order.
+ * Included after the plan's functions that formats/device writes, and after `run_stream`. Input data are small whole numbers,
+ * so that every type holds every result exactly and the order of combination does not show.
+ *
+ * Threading: one thread of the host; driver_threads.h or driver_gpu.h start the blocks. Ownership: `Devices` of that file
+ *   allocates and frees all memory.
  */
 #pragma once
 #include <float.h>

@@ -1,11 +1,14 @@
-/* What switches do (NVSwitches with multicast, sm_90): one load combines what all ranks have at a place, one store writes it at
- * all of them. The places lie in memory that all ranks have alike, and its multicast address stands for all of them.
+/* Multicast memory of NVSwitches (sm_90): one load returns the combination of all ranks' values at a place, one store writes
+ * a value at all ranks. The places lie in memory that is laid out alike on all ranks and has one multicast address.
  *
- *     switch_load<T, Rule>(const void *at, Sixteen *out)   16 bytes, combined in whatever order
+ *     switch_load<T, Rule>(const void *at, Sixteen *out)   16 bytes, combined in an order that the switch chooses
  *     switch_store(void *at, const Sixteen &value)
- *     see_through()                                        what came by the other address is seen by this one
+ *     see_through()                                        orders accesses by the multicast address before those by the other
  *
- * Where a type and an operator are not for switches (Switches<T, Rule>::can), all ranks are read one after the other.
+ * Where switches do not support a type and operator (Switches<T, Rule>::can is 0), the ranks' values are read one by one.
+ *
+ * Threading: by all threads of a block, each on elements of its own. Ownership: no memory; the mappings are those of
+ *   cuda_joints.h and threads_joints.h.
  */
 #pragma once
 #include "move.h"

@@ -1,6 +1,7 @@
-/* Threads of a processor as those of a block: a barrier.
+/* A barrier for processor threads that stand for the threads of one block.
  *
- * Threading: all threads of a block call `meet`; the last one to arrive lets the others go on (release, acquire of `turn`).
+ * Threading: all threads of a block call `meet`; the last one to arrive releases the others (release, acquire of `turn`).
+ * Ownership: the caller's `Meeting` outlives its threads, each of which refers to it by a thread-local pointer.
  */
 #pragma once
 #include <sched.h>

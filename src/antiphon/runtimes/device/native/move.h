@@ -1,4 +1,4 @@
-/* Copying, combining and dividing data, slice by slice. The caller says where it lies.
+/* Copy, combine and divide data, slice by slice; the caller supplies the addresses.
  *
  * Threading: by all threads of a block, each on elements of its own. Ownership: no memory.
  */

@@ -1,5 +1,8 @@
-/* The types of NCCL and what is combined, with the meaning that docs/program.md gives: whole numbers wrap around, float16 and
- * bfloat16 are combined in float32 and stored once, max and min of what is not a number is that. */
+/* Data types and operators, numbered as in NCCL, with the semantics of docs/program.md: integers wrap around, float16 and
+ * bfloat16 are combined in float32 and rounded once, max and min with a NaN are NaN.
+ *
+ * Threading: pure functions. Ownership: no memory.
+ */
 #pragma once
 #include "world.h"
 #if !defined(__CUDACC__) && !defined(__HIPCC__)

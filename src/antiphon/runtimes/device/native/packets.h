@@ -1,8 +1,8 @@
-/* Small data: packets of 8 bytes, 4 of data below and a flag above, stored and loaded as one. The flag is the number of the
- * call, so whoever reads a packet sees whether its data is there; no signal tells it, and no fence comes before.
+/* Packets for small messages: 8 bytes, 4 of data below and a flag above, stored and loaded atomically. The flag is the number
+ * of the call, so a reader of a packet sees by itself whether the data has arrived: no signal and no fence is needed.
  *
- * Packets lie in the box of the rank that they go to, each message in a slot of its own there. An atom begins with a packet
- * of its own, so that slices are whole packets.
+ * Packets lie in the box of the receiving rank, each message in a slot of its own. An atom begins with a packet of its own,
+ * so that slices are whole packets.
  *
  * Threading: each packet has one writer and one reader; a load or store of 8 bytes is atomic.
  * Ownership: boxes are the host's (boxes.h).

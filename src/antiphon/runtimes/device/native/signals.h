@@ -1,4 +1,8 @@
-/* Signals between ranks, and how those of different calls are distinguished. */
+/* Signals between ranks: 64-bit counters whose value encodes call, round and number, so that no signal is ever reset.
+ *
+ * Threading: each signal has one writer; any thread of the receiving block may wait for it (acquire load, world.h).
+ * Ownership: the words are part of the receiving rank's memory, which the host allocates.
+ */
 #pragma once
 #include "world.h"
 

@@ -1,8 +1,10 @@
-/* The table of a rank, as lower/device/table.py writes it: numbers of 64 bits, one table behind the other.
+/* The table of a rank, as lower/device/table.py writes it: arrays of 64-bit integers, one after another.
  *
  *     Head, parts, classes (whole, part), slots of each class, regions, blocks, steps, arguments
  *
- * A place is a region, and a point of the line: whole units and a cut of the unit. See docs/device.md.
+ * A place is a region plus a point of the line: whole units, and a cut within a unit. See docs/device.md.
+ *
+ * Threading: read-only once on the device. Ownership: types only; a Plan owns the words.
  */
 #pragma once
 #include "world.h"

@@ -1,7 +1,9 @@
-/* One source for CUDA, HIP and threads of a processor: all that differs between them is here.
+/* The differences between CUDA, HIP and processor threads: qualifiers, loads and stores of signals, the barrier of a block.
+ * The rest of the kernel is one source for all three.
  *
- * A block is threads that meet at `meet`. Between blocks, and between ranks, nothing is known but by `load` and `store`
- * of a signal: what was written before a store is seen by whoever loads what it stored.
+ * Threading: threads of a block synchronize by `meet`. Blocks and ranks synchronize only by `store` and `load` of a signal
+ *   (release and acquire): a thread that loads the stored value sees everything written before the store.
+ * Ownership: no memory.
  */
 #pragma once
 #include <stddef.h>

@@ -1,6 +1,9 @@
-/* What the functions of one plan are written with (formats/device): a block of a rank, in a round of a call.
+/* The primitives that the functions of one exported plan are written with (formats/device): a block of a rank, in a round
+ * of a call.
  *
- * Before it: RANKS, MOST_PLACES, AVERAGE, and T and Rule, the type and the operator.
+ * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and T and Rule, the type and the operator.
+ *
+ * Threading: as kernel.h: all threads of a block together. Ownership: a Call refers to memory of the host's driver (driver.h).
  */
 #pragma once
 #include "packets.h"

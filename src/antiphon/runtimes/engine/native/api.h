@@ -1,11 +1,14 @@
 /* The native engine: runs the programs that `antiphon export --to program` writes (docs/program.md).
  *
  *   ap_program  a program file, checked; knows no size, type or operator
- *   ap_plan     what one rank does at one size: addresses, order of starts, dependencies; reused between runs
+ *   ap_plan     the work of one rank at one size: addresses, order of starts, dependencies; reused between runs
  *   ap_wire     a transport: messages between ranks, in order per peer and channel
  *
- * Nothing here ends the process or prints. What fails returns a code (or NULL) and fills an ap_error. A program, a plan
- * and a wire may be used by one thread at a time.
+ * No function ends the process or prints. On failure a function returns a code (or NULL) and fills an ap_error.
+ *
+ * Threading: a program, a plan and a wire may be used by one thread at a time; different ones by different threads.
+ * Ownership: what a function named *_open or ap_prepare returns is freed by *_close or ap_release; a plan outlives its
+ *   program, bytes and buffers are the caller's and outlive their use.
  */
 #ifndef ANTIPHON_API_H
 #define ANTIPHON_API_H

@@ -1,5 +1,9 @@
-/* The book: a tuned table compiled to be run (docs/program.md): programs, and pages that say when to use which. Nothing in it
- * is trusted before it has been checked. */
+/* The book: a tuned table compiled to be run (docs/program.md): programs, and pages that select one by collective and size.
+ * Everything in it is checked before it is used.
+ *
+ * Threading: read-only once open; any number of threads. Ownership: ap_book_close frees the book and its programs; pages and
+ *   labels point into the caller's bytes.
+ */
 #ifndef ANTIPHON_BOOK_H
 #define ANTIPHON_BOOK_H
 

@@ -1,5 +1,8 @@
-/* Which page serves a call: the first page for calls of its kind and root, in their given order, whose range holds its bytes.
- * antiphon.core.choose does the same in Python. */
+/* Select the page that serves a call: the first page of its kind and root, in the order of the book, whose range holds its
+ * bytes. antiphon.core.choose does the same in Python; tests compare the two.
+ *
+ * Threading: read-only once open; any number of threads. Ownership: ap_chooser_close frees it; ranges are copied.
+ */
 #ifndef ANTIPHON_CHOOSE_H
 #define ANTIPHON_CHOOSE_H
 

@@ -1,4 +1,7 @@
-/* Seconds of a monotonic clock. */
+/* Seconds of a monotonic clock.
+ *
+ * Threading: any. Ownership: none.
+ */
 #ifndef ANTIPHON_CLOCK_H
 #define ANTIPHON_CLOCK_H
 

@@ -1,4 +1,7 @@
-/* Numbers of messages that are done, in that order, until the engine collects them. */
+/* A queue of the numbers of completed messages, in order of completion, from a transport to the engine.
+ *
+ * Threading: that of its wire: one thread at a time. Ownership: the array belongs to the transport, which frees `number`.
+ */
 #ifndef ANTIPHON_COMPLETIONS_H
 #define ANTIPHON_COMPLETIONS_H
 

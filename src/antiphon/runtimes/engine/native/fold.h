@@ -1,4 +1,7 @@
-/* Arithmetic on arrays: all types and operators of NCCL, as core/datatypes.py defines them. */
+/* Arithmetic on arrays: all types and operators of NCCL, as core/datatypes.py defines them.
+ *
+ * Threading: no state. Ownership: all memory is the caller's; `out` may be one of the operands exactly, but not overlap one.
+ */
 #ifndef ANTIPHON_FOLD_H
 #define ANTIPHON_FOLD_H
 

@@ -1,4 +1,7 @@
-/* What transport_mpi.c, mpi_messages.c and mpi_timeout.c share: the state of a wire over MPI. */
+/* The state of a wire over MPI, shared by transport_mpi.c, mpi_messages.c and mpi_timeout.c.
+ *
+ * Threading: a wire is used by one thread at a time. Ownership: the wire owns its communicator, requests and packets.
+ */
 #ifndef ANTIPHON_MPI_TYPES_H
 #define ANTIPHON_MPI_TYPES_H
 

@@ -1,7 +1,9 @@
-/* The interface between NCCL and a tuner plugin, as far as we need it: versions 2 to 6 of it.
+/* The interface between NCCL and a tuner plugin, as far as it is used here: versions 2 to 6.
  *
- * Written down from what NCCL documents of it: names and order of what is called, and the numbers that stand for
- * collectives, algorithms and protocols. With AP_NCCL_H the results are those of NCCL's own nccl.h instead of ours.
+ * Written from NCCL's documentation: the names and order of the functions, and the numbers of collectives, algorithms and
+ * protocols. With AP_NCCL_H these come from NCCL's own nccl.h instead.
+ *
+ * Threading: NCCL calls a context from one thread at a time. Ownership: declarations only; nccl_tuner.c owns the contexts.
  */
 #ifndef AP_NCCL_TUNER_H
 #define AP_NCCL_TUNER_H

@@ -1,4 +1,8 @@
-/* What one rank does at one size (ap_plan), as plan.c makes it and engine.c runs it. */
+/* The work of one rank at one size (ap_plan): plan.c prepares it, layout.c orders it, engine.c runs it.
+ *
+ * Threading: a plan is used by one thread at a time. Ownership: ap_release frees the plan with its steps, layout and staging
+ *   memory (`pool`); buffers are the caller's.
+ */
 #ifndef ANTIPHON_PLAN_H
 #define ANTIPHON_PLAN_H
 

@@ -1,5 +1,9 @@
-/* Prefaulting: the system gives memory page by page when it is first written to, which takes long; this does it before that
- * matters. The contents stay. */
+/* Prefaulting: the system provides memory page by page on the first write, which is slow; this touches the pages beforehand
+ * and leaves their contents as they are.
+ *
+ * Threading: may run on a background thread beside users of the same memory (atomic or with 0); `stop` of a pace is set by
+ *   any thread. Ownership: all memory is the caller's, and must stay mapped until the function returns.
+ */
 #ifndef ANTIPHON_PREFAULT_H
 #define ANTIPHON_PREFAULT_H
 

@@ -1,7 +1,8 @@
-/* The names of MPI that this library offers when it is preloaded, for C and for Fortran: each call is served by a plan, or
- * passed on to the MPI library.
+/* The MPI functions that this library exports when it is preloaded, for C and for Fortran: each call is served by a plan,
+ * or passed on to the MPI library.
  *
- * Threading and ownership: as MPI has them; nothing is kept here but the addresses of Fortran's two constants (atomic).
+ * Threading: as MPI: any thread, one collective at a time on a communicator. Ownership: buffers are the caller's; the only
+ *   state is the addresses of Fortran's two constants (atomic).
  */
 #include <dlfcn.h>
 

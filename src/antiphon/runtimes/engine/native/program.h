@@ -1,4 +1,8 @@
-/* The program file, field by field as in docs/program.md. */
+/* The program file, field by field as in docs/program.md: accessors, and the counters that bound the work of a checked file.
+ *
+ * Threading: a program is read-only once open. Ownership: an ap_program points into the caller's bytes; ap_close frees the
+ *   rest.
+ */
 #ifndef ANTIPHON_PROGRAM_H
 #define ANTIPHON_PROGRAM_H
 

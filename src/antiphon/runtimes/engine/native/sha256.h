@@ -1,4 +1,7 @@
-/* SHA-256 (FIPS 180-4), of a whole file at once. */
+/* SHA-256 (FIPS 180-4) of a whole buffer at once.
+ *
+ * Threading: no state. Ownership: all memory is the caller's.
+ */
 #ifndef ANTIPHON_SHA256_H
 #define ANTIPHON_SHA256_H
 

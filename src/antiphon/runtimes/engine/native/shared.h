@@ -1,8 +1,12 @@
-/* Messages between processes of one host through memory that all of them map. A transport uses it for ranks that are near.
+/* Messages between processes of one host through memory that all of them map; transports use it for ranks of the same host.
  *
- * Every process has a queue to every other, and blocks: a message is copied into blocks, which its receiver copies out. That
- * is two copies, but no call of the kernel and no waiting for one another; the same data to several receivers goes into
- * blocks once. A send is done when its last part is in a block. */
+ * Every process has a queue to every other one, and blocks: the sender copies a message into blocks, the receiver copies it
+ * out. That is two copies, but no system call and no rendezvous; data sent to several receivers is copied into blocks once.
+ * A send is complete when its last byte is in a block.
+ *
+ * Threading: one thread per process; between processes see shared_messages.c. Ownership: each process frees its ap_shared by
+ *   ap_shared_close; buffers of a message are the caller's until the message is complete.
+ */
 #ifndef ANTIPHON_SHARED_H
 #define ANTIPHON_SHARED_H
 

@@ -1,4 +1,9 @@
-/* What shared_memory.c and shared_messages.c know of one another. */
+/* The layout of the shared memory and the private state of a process, shared by shared_memory.c, shared_messages.c and
+ * shared_calls.c.
+ *
+ * Threading: fields in shared memory have one writer, named where they are declared; the rest is of one thread.
+ * Ownership: a block belongs to the sender whose `free_block` list it came from; items, targets and messages to their process.
+ */
 #ifndef ANTIPHON_SHARED_TYPES_H
 #define ANTIPHON_SHARED_TYPES_H
 

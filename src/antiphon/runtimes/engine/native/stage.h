@@ -1,4 +1,7 @@
-/* Messages that consist of several stretches of memory: their segments, and the staging memory in which they are packed. */
+/* Messages that consist of several stretches of memory: their segments, and the staging memory in which they are packed.
+ *
+ * Threading: that of the plan: one thread at a time. Ownership: staging memory comes from the plan's pool and returns there.
+ */
 #ifndef ANTIPHON_STAGE_H
 #define ANTIPHON_STAGE_H
 

@@ -1,4 +1,7 @@
-/* Recording what a rank did and when, on request: records in the caller's memory, the newest replace the oldest. */
+/* Record what a rank did and when, on request: a ring of records in the caller's memory, the newest replace the oldest.
+ *
+ * Threading: written by the thread that runs the plan, read by the caller between runs. Ownership: the caller's.
+ */
 #ifndef ANTIPHON_TRACE_H
 #define ANTIPHON_TRACE_H
 

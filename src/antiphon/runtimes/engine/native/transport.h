@@ -1,5 +1,9 @@
-/* What a transport must do. Messages from one rank to another on one channel arrive in the order in which they were
- * sent, and match receives in the order in which these were started. */
+/* The interface of a transport (struct ap_wire). Messages from one rank to another on one channel arrive in the order in
+ * which they were sent, and match receives in the order in which these were started.
+ *
+ * Threading: a wire is used by one thread at a time. Ownership: ap_wire_close frees a wire with what its transport allocated;
+ *   buffers of a message belong to the caller, and stay unchanged until its number comes back from `completed`.
+ */
 #ifndef ANTIPHON_TRANSPORT_H
 #define ANTIPHON_TRANSPORT_H
 

@@ -1,4 +1,8 @@
-/* The transport over MPI. */
+/* The transport over MPI.
+ *
+ * Threading: a wire is used by one thread at a time; functions marked collective by all processes of the communicator.
+ * Ownership: a wire owns the communicator that it duplicates; `vicinity` is the caller's and is read while opening only.
+ */
 #ifndef ANTIPHON_TRANSPORT_MPI_H
 #define ANTIPHON_TRANSPORT_MPI_H
 

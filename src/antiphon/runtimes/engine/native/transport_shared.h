@@ -1,4 +1,7 @@
-/* The transport between processes that are all on one host. */
+/* The transport between processes that are all on one host.
+ *
+ * Threading: a wire is used by one thread at a time. Ownership: the wire takes over the shared memory and the sockets.
+ */
 #ifndef ANTIPHON_TRANSPORT_SHARED_H
 #define ANTIPHON_TRANSPORT_SHARED_H
 

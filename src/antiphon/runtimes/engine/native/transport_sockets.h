@@ -1,4 +1,7 @@
-/* The transport over connected stream sockets: TCP, or Unix-domain. */
+/* The transport over connected stream sockets: TCP, or Unix-domain.
+ *
+ * Threading: a wire is used by one thread at a time. Ownership: the wire takes over the sockets and closes them.
+ */
 #ifndef ANTIPHON_TRANSPORT_SOCKETS_H
 #define ANTIPHON_TRANSPORT_SOCKETS_H
 
