@@ -71,6 +71,10 @@ def test_the_pictures_of_readme_show_what_was_measured() -> None:
     assert committed == readme_picture.draw_pictures(), "run PYTHONPATH=bench python release/readme_picture.py"
 
 
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {antiphon.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_links_that_leave_the_documents_lead_to_copies() -> None:
     text = "[a](../examples/x.py) [b](mpi.md#c) [d](https://x.org)\n```sh\n[e](../f.py)\n```\n`a\\|b`"
     assert site_hooks.relink(text, "lab.md") == text.replace("../examples/x.py", "repository/examples/x.py.md").replace(
