@@ -159,7 +159,7 @@ def test_what_is_found_is_kept(
 ) -> None:
     real = tuner.run_tasks
 
-    def until_one_is_found(context: Any, tasks: Any, workers: int, tell: Any) -> None:
+    def until_one_is_found(context: Any, tasks: Any, workers: int, tell: Any, *rest: Any) -> None:
         heard: list[Any] = []
 
         def hear(message: Any) -> None:

@@ -34,7 +34,7 @@ LEFT = {
     "formats/lint": 2,
     "formats/piccl": 2,
     "formats/points": 1,
-    "isolate": 2,
+    "isolate": 1,
     "lower/blocks": 1,
     "lower/machine": 1,
     "planners/greedy": 1,

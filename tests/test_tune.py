@@ -294,7 +294,7 @@ def interrupted_after_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as a candidate is done that found something."""
     real = tuner.run_tasks
 
-    def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
+    def until(context: Any, tasks: Any, workers: int, tell: Any, *rest: Any) -> None:
         heard = []
 
         def hear(message: Any) -> None:

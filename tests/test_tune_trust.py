@@ -110,7 +110,7 @@ def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.Mo
     real = tuner.run_tasks
 
     def told(shuffle: int | None) -> str:
-        def late(context: Context, tasks: Any, workers: int, tell: Any) -> None:
+        def late(context: Context, tasks: Any, workers: int, tell: Any, *rest: Any) -> None:
             heard: list[Message] = []
             real(context, tasks, workers, heard.append)
             if shuffle is not None:
@@ -426,7 +426,7 @@ def test_predict_refuses_what_is_no_size() -> None:
 def test_no_workers_given_is_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def noted(context: Context, tasks: Any, workers: int, tell: Any) -> None:
+    def noted(context: Context, tasks: Any, workers: int, *rest: Any) -> None:
         asked.append(workers)
         raise KeyboardInterrupt
 

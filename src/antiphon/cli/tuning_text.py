@@ -276,7 +276,13 @@ def _refusals(tuning: Tuning) -> list[str]:
     for planner, reason in (reasons if tuning.plans else words.decisive_reasons(reasons)).items():
         share = f" ({len(refused[planner])} of {counts[planner]})" if len(refused[planner]) < counts[planner] else ""
         planners_by_reason.setdefault(_without(reason, planner), []).append(planner + share)
+    skipped: dict[str, dict[str, str]] = {}  # by collective the reason by planner
+    for c in tuning.candidates:
+        if c.status == "skipped":
+            skipped.setdefault(c.collective, {})[c.planner] = c.reason
     lines = []
+    for kind, why in skipped.items():
+        lines += paragraph(f"skipped for {kind}: {', '.join(why)}: {next(iter(why.values()))}", rest="    ")
     for reason, planners in planners_by_reason.items():
         lines += paragraph(f"not applicable: {', '.join(planners)}: {reason}", rest="    ")
     return lines

@@ -88,16 +88,26 @@ def _until(processes: Sequence[Process[Any]]) -> float:
     return min([TICK, *(max(seconds, SOONEST) for seconds in seconds_left)])
 
 
-def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said | Ended], None, None]:
+def as_done(
+    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True
+) -> Generator[tuple[Job, Said | Ended], None, None]:
     """What jobs say while they work, and how each ended, as it comes. `work` and jobs must be picklable.
 
     A process takes the next job as soon as it is done with one; one that is stopped or lost is replaced. With `grace`,
     Ctrl-C is raised after the last words of what was at work. Where no process gets ready, what is left is Lost.
+    Jobs that are no longer needed (`is_needed`) are dropped, or ended without a word.
     """
     line, crew, stillborn = deque(jobs), list[Process[Job]](), 0
     listener = _Listener()
     try:
         while line or crew:
+            line = deque(job for job in line if is_needed(job))
+            for process in crew:
+                if process.job is not None and not is_needed(process.job):
+                    process.end()
+            crew[:] = [process for process in crew if process.running]
+            if not line and not crew:
+                break
             crew_size = (
                 0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
             )
@@ -139,13 +149,13 @@ def _last_words(listener: _Listener, crew: Sequence[Process[Job]]) -> Generator[
 
 
 def in_order(
-    jobs: Iterable[Job], terms: Terms[Job], wanted: Callable[[Job], bool] = lambda job: True,
+    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True,
     heard: Callable[[Any], None] = lambda value: None,
 ) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
-    """Every wanted job with what `work` returned, or with Stopped or Lost; AntiphonErrors are raised in their turn.
+    """Every needed job with what `work` returned, or with Stopped or Lost; AntiphonErrors are raised in their turn.
 
     What comes of it does not depend on how many workers there are: a job sees nothing of those before it, results are
-    handed on in the order of the jobs, and a job that earlier results make needless (`wanted` is asked after each) is
+    handed on in the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each) is
     ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which is
     raised after those that have begun.
     """
@@ -159,7 +169,7 @@ def in_order(
             while jobs_left and sum(p.running for p in line) < terms.workers and len(line) < AHEAD * terms.workers:
                 job = next(waiting, None)
                 jobs_left = job is not None
-                if job is not None and wanted(job):
+                if job is not None and is_needed(job):
                     try:
                         line.append(Process(terms, job))
                     except TimedOut as error:
@@ -177,7 +187,7 @@ def in_order(
             if isinstance(first.result, AntiphonError):
                 raise first.result
             yield first.given, first.result
-            for other in [p for p in line if not wanted(p.given)]:
+            for other in [p for p in line if not is_needed(p.given)]:
                 other.end()
                 line.remove(other)
         if ended is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select.schedule_cache import Evaluation
+from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
-from antiphon.select.task import OK, REFUSED, AtWork, Context, Done, Limits, Message, Priced, Task
+from antiphon.select.task import OK, REFUSED, SKIPPED, AtWork, Context, Done, Limits, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, needs_switches
 from antiphon.units import format_seconds, format_size
@@ -43,14 +44,16 @@ class Ledger:
 
     `names`: the planners that may win. `compare`: whether the others are compared with. `shortlist`: how many of the
     best at every size are held beside the winners, and the best of every classic. `library`: the model of NCCL's own
-    choice, if its figures are known.
+    choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach the
+    lower bound; all but those of planners in `required`, and those only compared with.
     """
 
     def __init__(
         self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None,
-        compare: bool = True, shortlist: int = 0, library: Library | None = None,
+        compare: bool = True, shortlist: int = 0, library: Library | None = None, may_skip: bool = False,
+        required: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self.library = library
+        self.library, self.may_skip = library, may_skip
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
@@ -68,8 +71,12 @@ class Ledger:
             elif task.entry is not None and needs_switches(task.entry) and not context.in_switches:
                 self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {CANNOT}")
         self.to_do = [task for task in tasks if task.index not in self.ended]
+        self.sufficiency = Sufficiency(self.to_do, context.sizes, self._always_needed(required))
         self.total = len(self.to_do)
         self.done = 0
+
+    def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
+        return lambda task: task.planner in required or task.planner not in self.names
 
     # ---- messages of the tasks ----
 
@@ -90,9 +97,41 @@ class Ledger:
             if self.library is not None:
                 self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
-            self._add_priced(task, message)
-        else:
+            if self.is_needed(task):
+                self._add_priced(task, message)
+        elif self.is_needed(task):
             self._end_task(task, message)
+            self._skip_the_unneeded(task.kind)
+
+    def is_needed(self, task: Task) -> bool:
+        """Whether the result of a task can still matter."""
+        return self.sufficiency.is_needed(task)
+
+    def _skip_the_unneeded(self, kind: str) -> None:
+        """Close a collective whose best plans reach the bound; results of candidates behind those are dropped."""
+        limit = self.limits.get(kind)
+        if not self.may_skip or limit is None:
+            return
+        if not self.sufficiency.update(kind, limit, self.ended, self._times_of):
+            return
+        for task in self.to_do:
+            if task.kind == kind and not self.is_needed(task):
+                for key in [key for key in self.evaluations if key[0] == task.index]:
+                    del self.evaluations[key], self.made_with[key]
+                    self.schedules[kind].pop(key, None)
+                if task.index not in self.ended:
+                    self.done += 1
+                self.ended[task.index] = Done(task.index, SKIPPED, UNNEEDED)
+
+    def _times_of(self, index: int) -> list[tuple[float, ...]]:
+        """The seconds by size of the schedules of a task that may win.
+
+        Those that let switches help do not count: the best plan without such help is listed beside them.
+        """
+        if self.tasks[index].planner not in self.names:
+            return []
+        own = [evaluation for key, evaluation in self.evaluations.items() if key[0] == index]
+        return [evaluation.seconds for evaluation in own if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
         """A candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
@@ -113,8 +152,18 @@ class Ledger:
         self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), lead)
         schedules = self.schedules[task.kind]
         schedules[key] = priced.schedule
-        for loser in schedules.keys() - self._worth_holding(schedules):
+        for loser in schedules.keys() - self._worth_holding_if_closed(schedules):
             del schedules[loser]
+
+    def _worth_holding_if_closed(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
+        """The schedules that can still win, also if the results of later candidates should be dropped."""
+        if not self.may_skip:
+            return self._worth_holding(schedules)
+        worth: set[Key] = set()
+        place = self.sufficiency.place
+        for last in {place[index] for index, _ in schedules}:
+            worth |= self._worth_holding({key: s for key, s in schedules.items() if place[key[0]] <= last})
+        return worth
 
     def _worth_holding(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
         """The schedules that can still win; with a shortlist also those that may be as good when measured."""

@@ -16,8 +16,8 @@ from functools import partial
 from types import FrameType
 
 from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
-from antiphon.registry import effort_of_planner
 from antiphon.select.schedule_cache import ScheduleCache
+from antiphon.select.sufficiency import expected_effort
 from antiphon.select.task import (
     BUDGET,
     CRASH,
@@ -36,12 +36,12 @@ from antiphon.select.task import (
     work,
 )  # fmt: skip
 
-LATER = 8.0  # expected effort with options, over that without: other planners go first, since they mostly bring more
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
 WATCH = 2.0  # seconds from one report of what is at work to the next
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
 Tell = Callable[[Message | AtWork], None]
+Needed = Callable[[Task], bool]
 
 
 def limit_of(context: Context, task: Task) -> float:
@@ -55,14 +55,18 @@ def overran(context: Context, task: Task) -> Done:
     return Done(task.index, TIMED_OUT, reason + advice, BUDGET)
 
 
-def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
+def run_tasks(
+    context: Context, tasks: Sequence[Task], workers: int, tell: Tell, is_needed: Needed = lambda task: True
+) -> None:
     """Do all tasks; `tell` receives, in this thread, every message at once. workers=0: only this process.
+
+    Tasks that are not needed any more, by what `tell` has received, are skipped or stopped.
 
     Planners with the least effort come first, so that something good is soon known. Planners that are not built in, or
     that ask for it (`can.process`), always get a process of their own.
     """
     cache = ScheduleCache()
-    waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, _expected_effort(task))))  # bounds come last
+    waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, expected_effort(task))))  # bounds come last
     if workers == 0 or _can_interrupt():
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
             warm(context)
@@ -71,21 +75,16 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell)
             if workers and time.process_time() - begin > HEAD_START:
                 break
             task = waiting.popleft()
+            if not is_needed(task):
+                continue
             if workers and _needs_process(task):
                 waiting.append(task)
                 continue
             _do_here(context, cache, task, tell)
     if waiting:
         # Bounds may take long, so workers begin with them.
-        ordered = sorted(waiting, key=lambda task: (task.entry is not None, _expected_effort(task)))
-        _do_in_workers(context, cache, ordered, min(workers, len(ordered)), tell)
-
-
-def _expected_effort(task: Task) -> tuple[float, int]:
-    """Sorts tasks by what their planners' entries state; equals by index."""
-    if task.entry is None:
-        return 0.0, task.index
-    return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
+        ordered = sorted(waiting, key=lambda task: (task.entry is not None, expected_effort(task)))
+        _do_in_workers(context, cache, ordered, min(workers, len(ordered)), tell, is_needed)
 
 
 def _needs_process(task: Task) -> bool:
@@ -142,7 +141,9 @@ def _do_here(context: Context, cache: ScheduleCache, task: Task, tell: Tell) -> 
 # ---- in worker processes ----
 
 
-def _do_in_workers(context: Context, cache: ScheduleCache, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
+def _do_in_workers(
+    context: Context, cache: ScheduleCache, tasks: Sequence[Task], workers: int, tell: Tell, is_needed: Needed
+) -> None:
     ends: dict[int, Done] = {}
     cache.forget_last()  # every process would get a copy, without its loads
     reported = time.monotonic()
@@ -157,7 +158,7 @@ def _do_in_workers(context: Context, cache: ScheduleCache, tasks: Sequence[Task]
         partial(_do_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
         prepare=partial(warm, context), watch=watch,
     )  # fmt: skip
-    with closing(as_done(tasks, terms)) as messages:
+    with closing(as_done(tasks, terms, is_needed)) as messages:
         try:
             for task, message in messages:
                 if isinstance(message, Ended):

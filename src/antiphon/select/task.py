@@ -37,7 +37,7 @@ from antiphon.registry import Entry, call, find
 from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints
 from antiphon.select.uses import CANNOT, uses_claim
 
-OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
+OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
 BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # what ended a candidate before it was done
 OUT_OF_MEMORY = "it ran out of memory"
 MAX_REASON = 500  # characters

@@ -102,10 +102,16 @@ def tune(  # noqa: PLR0913
     library = own_choice(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [Task(len(tasks) + i, kind, OWN, ENTRY, {"file": file}) for i, file in enumerate(files)]
-    ledger = Ledger(context, tasks, {*names, OWN}, progress, nccl, shortlist, library)
+    stand_ins = (
+        () if library is not None else (name for groups in compared.values() for group in groups for name in group)
+    )
+    ledger = Ledger(
+        context, tasks, {*names, OWN}, progress, nccl, shortlist, library,
+        may_skip=not (named or shortlist or values or deterministic), required={OWN, *stand_ins},
+    )  # fmt: skip
     complete = True
     try:
-        run_tasks(context, ledger.to_do, processes, ledger.receive)
+        run_tasks(context, ledger.to_do, processes, ledger.receive, ledger.is_needed)
     except KeyboardInterrupt:
         complete = False
     lost = losses(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()

@@ -1,0 +1,72 @@
+"""Stop asking planners once no other plan can be noticeably faster.
+
+A tuning knows a lower bound by size under its own model. As soon as the best plans are within `MIN_GAIN` of it at every
+size, further candidates cannot matter, and they are skipped or stopped.
+
+Results must not depend on which worker was faster. So candidates have a fixed order (quick planners first), and the
+decision is a function of that order alone: the collective is closed behind the first candidate such that it and those
+before it reach the bound. Results of later candidates are dropped, even if they came in before.
+
+Example: sizes 1KB and 1MB, bounds 2 us and 10 us; the order is direct (2 us, 14 us), ring (9 us, 10.02 us), sccl. After
+direct 1MB is open; after ring both are within 0.5 %; sccl is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from antiphon.registry import effort_of_planner
+from antiphon.select.limits import Limit
+from antiphon.select.task import Task
+
+MIN_GAIN = 1.005  # a plan that is faster by less than this factor is not worth looking for
+LATER = 8.0  # expected effort with options, over that without: other planners go first, since they mostly bring more
+UNNEEDED = "the best plans are within 0.5 % of the lower bound at every size"
+Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: seconds by size of each of its schedules
+
+
+def expected_effort(task: Task) -> tuple[float, int]:
+    """Sort key of tasks: the effort that their planners' entries state; equals by index."""
+    if task.entry is None:
+        return 0.0, task.index
+    return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
+
+
+class Sufficiency:
+    """Which tasks are still needed. `required`: those that always are, such as the planners of a baseline."""
+
+    def __init__(self, tasks: Sequence[Task], sizes: Sequence[int], required: Callable[[Task], bool]) -> None:
+        self.sizes, self.required = sizes, required
+        self.order: dict[str, list[Task]] = {}
+        for task in sorted((task for task in tasks if task.entry is not None), key=expected_effort):
+            self.order.setdefault(task.kind, []).append(task)
+        self.place = {task.index: i for order in self.order.values() for i, task in enumerate(order)}
+        self.reached = dict.fromkeys(self.order, 0)  # candidates, in order, whose results count already
+        self.best = {kind: [math.inf] * len(sizes) for kind in self.order}
+        self.last: dict[str, int] = {}  # of closed collectives: the place of the last candidate that counts
+
+    def is_needed(self, task: Task) -> bool:
+        """Whether the result of a task can still matter."""
+        if task.entry is None or task.kind not in self.last or self.required(task):
+            return True
+        return self.place[task.index] <= self.last[task.kind]
+
+    def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times: Times) -> bool:
+        """Count the candidates that have ended, in order; return whether the collective is closed by that.
+
+        `limit`: the collective's bound, None where it is not known yet.
+        """
+        if limit is None or kind in self.last or not all(size in limit.times for size in self.sizes):
+            return False
+        order = self.order.get(kind, [])
+        while self.reached[kind] < len(order) and order[self.reached[kind]].index in ended:
+            for seconds in times(order[self.reached[kind]].index):
+                self.best[kind] = [min(pair) for pair in zip(self.best[kind], seconds, strict=True)]
+            if all(
+                best <= limit.times[size] * MIN_GAIN for size, best in zip(self.sizes, self.best[kind], strict=True)
+            ):
+                self.last[kind] = self.reached[kind]
+                return True
+            self.reached[kind] += 1
+        return False
