@@ -428,7 +428,7 @@ def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
     assert told["step"]["ours"] < told["step"]["replayed"]
     with pytest.raises(Invalid, match="give the machine that it ran on"):
         found(tmp_path, topology="full:ranks=2")
-    with pytest.raises(Invalid, match="topology: say which machine"):
+    with pytest.raises(Invalid, match="topology: name the machine"):
         found(tmp_path)
 
 

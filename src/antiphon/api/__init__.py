@@ -1,2 +1,5 @@
-"""Public functions of the package, by theme. The command line calls them, too. Heavy libraries are imported when
-called."""
+"""Public functions of the package, one file per theme.
+
+The command line calls them, too. Heavy libraries are imported inside the functions, so that `import antiphon` and
+`antiphon --help` stay fast.
+"""

@@ -1,4 +1,16 @@
-"""Check arguments before anything is done: one name has one meaning, and one check, in all functions."""
+"""Check the arguments of public functions before any work starts.
+
+An argument name has one meaning, and one check, in all functions: `CHECKS` maps the name to the function that checks
+and normalizes its value. The decorator `public` applies it to every argument that is not None, so the functions of this
+folder need no checks of their own:
+
+    @public
+    def plan(wanted, topology, *, budget=None): ...
+
+    plan("allreduce", "dgx1v", budget="60s")     # budget arrives as 60.0
+    plan("allreduce", "dgx1v", budget="soon")    # Invalid: budget: expected ...
+    plan("allreduce", "dgx1v", bugdet=60)        # Invalid: unknown option of plan: bugdet, did you mean budget?
+"""
 
 from __future__ import annotations
 
@@ -20,7 +32,7 @@ TOO_LARGE = (
 
 
 def whole_number(minimum: int, maximum: int = 2**60) -> Check:
-    """A whole number, also NumPy's."""
+    """Return a check for integers from `minimum` to `maximum`, NumPy's included."""
 
     def check(value: Any, name: str) -> int:
         try:
@@ -48,7 +60,7 @@ def yes_or_no(value: Any, name: str) -> bool:
 
 
 def path(value: Any, name: str) -> str:
-    """The name of a file or folder, as a text."""
+    """Return the name of a file or folder as a string."""
     try:
         file = os.fspath(value) if isinstance(value, str | os.PathLike) else None
         if isinstance(file, str) and "\0" not in file:
@@ -60,7 +72,7 @@ def path(value: Any, name: str) -> str:
 
 
 def seconds(value: Any, name: str) -> float:
-    """A time above 0."""
+    """Parse a time; it must be greater than 0."""
     from antiphon.units import parse_seconds
 
     time = parse_seconds(value, name, bare=True)
@@ -86,7 +98,7 @@ def ranks(value: Any, name: str) -> list[int]:
 
 
 def links_of(value: Any, name: str) -> list[str]:
-    """Links by name, in a list or in one text, separated by commas."""
+    """List links by name, from a list or from "LINK,LINK,..."."""
     links = value.split(",") if isinstance(value, str) else value
     if isinstance(links, Mapping) or not isinstance(links, Sequence) or not all(isinstance(x, str) for x in links):
         raise Invalid(f'{name}: expected links such as "0-1,2-3" or ["0-1", "2-3"], got {quote(value)}')
@@ -94,13 +106,13 @@ def links_of(value: Any, name: str) -> list[str]:
 
 
 def values_of_links(value: Any, name: str) -> dict[str, Any]:
-    """A value for each link, in a mapping or in one text."""
+    """Parse a value per link, from a mapping or from "LINK=VALUE,..."."""
     if isinstance(value, str):
         from antiphon.options import parse_options
 
         return dict(parse_options(value.split(","), name, "0-1=0.5"))
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise Invalid(f'{name}: expected links with what is left of them, such as {{"0-1": 0.5}}, got {quote(value)}')
+        raise Invalid(f'{name}: expected links with factors or bandwidths, such as {{"0-1": 0.5}}, got {quote(value)}')
     return dict(value)
 
 
@@ -139,7 +151,7 @@ def operator(value: Any, name: str) -> str:
 
 
 def several(check: Check) -> Check:
-    """One value or several, as a list."""
+    """Return a check that applies `check` to one value or to each of several, and returns a list."""
 
     def check_all(value: Any, name: str) -> list[Any]:
         values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value[:MAX_ITEMS]
@@ -156,7 +168,7 @@ def effort(value: Any, name: str) -> Any:
 
 
 def per_byte(value: Any, name: str) -> float:
-    """Seconds per byte."""
+    """Parse a cost in seconds per byte."""
     from antiphon.units import exact
 
     time = exact(value, name)

@@ -20,19 +20,19 @@ def is_path(value: object) -> bool:
 
 
 def machine(value: Any, name: str = "topology") -> Topology:
-    """A machine, its name or its file. `name`: of the argument, in errors."""
+    """Return a machine from an object, its name or its file; `name` is the argument's in errors."""
     from antiphon.select import machine_of
 
     return machine_of(by_name(value), name)
 
 
 def by_name(value: Any) -> Any:
-    """A path as a text, everything else as it is."""
+    """Convert a path to a string; return every other value unchanged."""
     return path(value, "file") if isinstance(value, os.PathLike) else value
 
 
 def collective(value: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
-    """A collective, its name or its file; `root` and `ranks` only with a name."""
+    """Return a collective from an object, its name or its file; `root` and `ranks` only with a name."""
     from antiphon.core.collective import Collective
     from antiphon.select import collective as by_spec
 
@@ -48,12 +48,12 @@ def collective(value: Any, topology: Topology, root: int | None = None, ranks: A
 
 
 def is_ours(value: Any) -> bool:
-    """Whether its type is of this package. Attributes of foreign objects may raise anything."""
+    """Return whether its type is of this package. Attributes of foreign objects may raise anything."""
     return type(value).__module__.startswith("antiphon.")
 
 
 def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
-    """All plans in a file, or in a result of `tune`, `frontier` or `load`, by collective; also one plan alone.
+    """Return all plans of a file, or of a result of `tune`, `frontier` or `load`, by collective; also of one plan.
 
     `name`: of the argument, in errors. `on`: the machine of a file that names none.
     """
@@ -76,12 +76,12 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
     if not isinstance(mapping, Mapping) or not all(isinstance(plan, Plan) for plan in mapping.values()):
         raise Invalid(f"{name}: expected a Plan, its file, or what plan, tune or load gave, got {quote(value)}")
     if not mapping:
-        raise Invalid(f"{name}: {quote(value)} holds no plan: no planner could plan what was asked for")
+        raise Invalid(f"{name}: {quote(value)} holds no plan: no planner supports the request")
     return dict(mapping)
 
 
 def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | None = None) -> Plan:
-    """The only plan, or of several the one for that collective. `on`: the machine of a file that names none."""
+    """Return the only plan, or of several the one for `collective`; `on` is the machine of a file that names none."""
     from antiphon.core.collective import kind_named
 
     by_collective = plans(value, name, on)
@@ -97,15 +97,18 @@ def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | No
 
 
 def right(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:
-    """The same, verified. Infeasible if it is wrong, or its switches cannot combine such data: then it is not `use`
-    (run, written)."""
+    """Return the plan, verified.
+
+    Infeasible if it is wrong, or if its switches do not support `op` and `dtype`. `use` is the participle for the
+    message: such a plan "is not run" or "is not written".
+    """
     chosen = plan(value, collective)
     _refuse_wrong(chosen, value, use, op, dtype)
     return chosen
 
 
 def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
-    """All plans by collective, or only the one for `collective`, each verified likewise."""
+    """Return all plans by collective, or only the one for `collective`, each verified as by `right`."""
     chosen = plan(value, collective) if collective else None
     by_collective = plans(value) if chosen is None else {chosen.collective.kind: chosen}
     for each_plan in by_collective.values():

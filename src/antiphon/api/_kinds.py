@@ -1,4 +1,4 @@
-"""What users may give where a machine, a collective, a plan, a profile or sizes are wanted."""
+"""Types that public functions accept for a machine, a collective, a plan, a profile and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that `tune` had in the version before, and that are now in `Search` or in `antiphon.measure.tune`."""
+"""Accept parameters that `tune` had in the previous version, now in `Search` or in `antiphon.measure.tune`."""
 
 from __future__ import annotations
 

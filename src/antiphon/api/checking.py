@@ -1,4 +1,4 @@
-"""Whether runtimes of others will run what is written for them."""
+"""Check whether other programs' runtimes will run the files that are exported for them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,39 @@ def check(
     in_place: bool | None = None,
     collective: str = "",
 ) -> list[Row]:
-    """Whether a runtime of GPUs will really run a plan for a call: a row per file, with file, runs, and findings, each
-    with its outcome (refused, ignored, hangs, wrong, note), why, and what to do instead.
+    """Check whether a GPU runtime will run a plan for a call.
 
-    `plan`: a plan or its file, which is written as the runtime's files first; or such a file itself.
-    `runtime`: msccl, rccl-6 or mscclpp-0.9.
-    `nbytes`: of the call, such as "64MiB": the largest buffer of a rank.
-    `dtype`: the type of the data.
-    `op`: what combines it.
-    `processes`: of the communicator; left out, as many as the plan has.
-    `root`: of the call, where it has one.
-    `in_place`: how it is called; left out, both ways are looked at.
-    `collective`: of several plans the one for this.
+    Parameters
+    ----------
+    plan
+        A plan or its file, which is exported to the runtime's files first; or such a file itself.
+    runtime
+        msccl, rccl-6 or mscclpp-0.9.
+    nbytes
+        Size of the call, such as "64MiB": the largest buffer of a rank.
+    dtype
+        Data type of the call.
+    op
+        Operator of the call.
+    processes
+        Processes of the communicator. Default: those of the plan.
+    root
+        Root of the call, if it has one.
+    in_place
+        Whether the call is in place. Default: both are checked.
+    collective
+        Of several plans, the one for this collective.
+
+    Returns
+    -------
+    list of dict
+        A row per file: file, runs, and findings, each with its outcome (refused, ignored, hangs, wrong, note), why, and
+        a remedy (instead).
+
+    Raises
+    ------
+    Invalid
+        The file cannot be read, or the runtime is not known.
     """
     from antiphon.core.datatypes import combine_of, data_type
     from antiphon.core.files import name_of, read_bytes, reading
@@ -73,8 +94,18 @@ def check(
 
 
 def run_reasons(rows: Sequence[Row]) -> list[Row]:
-    """Return why a runtime runs a plan or not, of rows of `check`: {what, why, instead, file}, of the files that serve
-    the call, or of all if none does."""
+    """Return the reasons why a runtime runs a plan or not, from rows of `check`.
+
+    Parameters
+    ----------
+    rows
+        The result of `check`.
+
+    Returns
+    -------
+    list of dict
+        {what, why, instead, file} for the files that serve the call, or for all files if none does.
+    """
     serving = [row for row in rows if row["runs"]]
     return [
         {"what": finding["outcome"], "why": finding["why"], "instead": finding["instead"], "file": row["file"]}

@@ -1,4 +1,4 @@
-"""What a plan takes, by a model."""
+"""Predict the time of plans, and of libraries, by cost models."""
 
 from __future__ import annotations
 
@@ -27,21 +27,45 @@ def predict(
     library: str = "",
     trace: Path | None = None,
 ) -> list[Row]:
-    """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, model,
-    rests_on (what the figure is calibrated by, or: not calibrated).
+    """Predict the time of a plan by a cost model, at each size.
 
-    `plan`: a plan, its file, or what `tune` gave.
-    `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
-    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, as `tune` takes it:
-    `calls` where its figures are known of the machine and of the plan's ranks, and no profile is given, else
-    `alpha-beta`.
-    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `collective`: of several plans the one for this.
-    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
-    `library`: nccl, rccl or msccl: what that would do; then `plan` is a collective or its name, and the rows are those
-    of `predict_library`.
-    `trace`: of one size: follow every message, and write to this file when each is under way (Chrome's trace format);
-    the row then has the path that held it up (critical_path). `model` is then `critical-path` where it is left out.
+    Parameters
+    ----------
+    plan
+        A plan, its file, or the result of `tune`; with `library`, a collective or its name.
+    nbytes
+        A size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" multiplies by ten), or several sizes.
+    model
+        A model (`antiphon.available.models()`), with its options after a colon. Default: `calls` if its figures are
+        known for the machine and the plan's ranks and no profile is passed, else `alpha-beta`.
+    profile
+        Measured parameters: a Profile, its file, or the name of a shipped one.
+    collective
+        Of several plans, the one for this collective.
+    topology
+        The machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
+    library
+        nccl, rccl or msccl: predict that library instead of a plan; rows are then those of `predict_library`.
+    trace
+        For one size: simulate every message and write when each is in flight to this file (Chrome's trace format). The
+        row then has `critical_path`, and `model` defaults to `critical-path`.
+
+    Returns
+    -------
+    list of dict
+        A row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, model, and rests_on (the calibration of
+        the figure, or "not calibrated").
+
+    Raises
+    ------
+    Unsupported
+        The model cannot price this plan.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> predict(plan("allreduce", "ring:ranks=4"), "1MB")[0]["nbytes"]
+    1000000
     """
     from antiphon.cost import predict as price
 
@@ -69,17 +93,37 @@ def simulate(
     collective: str = "",
     topology: MachineLike | None = None,
 ) -> list[Row]:
-    """Follow every message of one size: a row as of `predict`, with the path that held it up (critical_path).
+    """Simulate every message of a plan at one size.
 
-    `plan`: a plan, its file, or what `tune` gave.
-    `nbytes`: one size, such as "64MiB".
-    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, `critical-path`,
-    with launch and protocols (`calls:by=critical-path`) where these are known of the machine and the ranks and no
-    profile is given.
-    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `trace`: a file for when each message is under way (Chrome's trace format).
-    `collective`: of several plans the one for this.
-    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++).
+    Parameters
+    ----------
+    plan
+        A plan, its file, or the result of `tune`.
+    nbytes
+        One size, such as "64MiB".
+    model
+        A model (`antiphon.available.models()`), with its options after a colon. Default: `critical-path`, with launch
+        costs and protocols (`calls:by=critical-path`) if these are known for the machine and the ranks and no profile
+        is passed.
+    profile
+        Measured parameters: a Profile, its file, or the name of a shipped one.
+    trace
+        A file for the times at which each message is in flight (Chrome's trace format).
+    collective
+        Of several plans, the one for this collective.
+    topology
+        The machine, for files that name none (MSCCL's XML, plans of MSCCL++).
+
+    Returns
+    -------
+    list of dict
+        One row as of `predict`, with `critical_path`: the messages that determine the time.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> "critical_path" in simulate(plan("allreduce", "ring:ranks=4"), "1MB")[0]
+    True
     """
     from antiphon.core.files import write_bytes
     from antiphon.cost import simulate as follow
@@ -100,16 +144,37 @@ def simulate(
 def predict_library(
     wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
 ) -> list[Row]:
-    """What NCCL, RCCL or MSCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw,
-    algorithm, protocol, terms, limit (limited_by: its witness, where that is the proven bound), why, chosen_by, mostly,
-    sms (multiprocessors of each GPU taken at most, None: not known), sms_of (there are so many), without_sms (seconds
-    by copy engines), calibrated (which published tables the figure rests on), others.
+    """Predict the algorithm and the time of NCCL, RCCL or MSCCL at each size.
 
-    `wanted`: a collective or its name, such as "allreduce", among all ranks.
-    `topology`: the machine.
-    `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
-    `library`: nccl, rccl or msccl, with options behind a colon: gpu=, network= (whose figures), processes=one (one
-    process drives all GPUs of a node), algorithm= (this one only).
+    Parameters
+    ----------
+    wanted
+        A collective or its name, such as "allreduce", among all ranks.
+    topology
+        The machine.
+    nbytes
+        A size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" multiplies by ten), or several sizes.
+    library
+        nccl, rccl or msccl, with options after a colon: gpu=, network= (whose figures to use), processes=one (one
+        process drives all GPUs of a node), algorithm= (only this one).
+
+    Returns
+    -------
+    list of dict
+        A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit (limited_by is its witness,
+        where it is the proven bound), why, chosen_by, mostly, sms (maximum multiprocessors used per GPU, None if
+        unknown), sms_of (multiprocessors of the GPU), without_sms (seconds by copy engines), calibrated (the published
+        tables used), others.
+
+    Raises
+    ------
+    Unsupported
+        The library's behaviour on this machine is not known.
+
+    Examples
+    --------
+    >>> predict_library("allreduce", "dgx1v", "1MB")[0]["nbytes"]
+    1000000
     """
     from antiphon.cost.nccl.library import library as library_of
     from antiphon.units import parse_sizes
@@ -123,7 +188,7 @@ def predict_library(
 
 
 def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
-    """The plan, on a machine whose links are known."""
+    """Return the plan, on a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 
     on = None if topology is None else _given.machine(topology, "topology")

@@ -1,4 +1,4 @@
-"""Every file read and written, told apart by what is in it; plans for other programs."""
+"""Load and save files, whose type follows from their content, and export plans to other programs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,39 @@ def load(path: Path, kind: type[T]) -> T: ...
 
 @public
 def load(path: Path, kind: type[Any] | None = None) -> Any:
-    """What is in a file, whatever it is: a Topology, a Collective, a Plan, a Profile; of a table its plans by
-    collective; of programs and books what they hold; of measurements (CSV) their rows; of PICCL's XML a schedule (a
-    Plan, where it says which data it moves), or a machine and its profile; of MSCCL's XML and plans of MSCCL++, which
-    are judged as they stand, a Plan on no machine. All other plans are not believed to be right: `verify` them.
+    """Load any file of this project or of a supported program.
 
-    `path`: the file, plain or compressed.
-    `kind`: what it must hold, such as antiphon.Plan; Invalid if it holds something else. A table of one plan is one.
+    The type follows from the content: a Topology, a Collective, a Plan, a Profile; for a table its plans by collective;
+    for programs and books their content; for CSV of measurements their rows; for PICCL's XML a schedule (a Plan if it
+    declares the data that it moves), or a machine with its profile; for MSCCL's XML and plans of MSCCL++ a verified
+    Plan without a machine. All other plans are not verified: call `verify`.
+
+    Parameters
+    ----------
+    path
+        The file, plain or compressed.
+    kind
+        The expected type, such as antiphon.Plan. A table of one plan counts as a Plan.
+
+    Returns
+    -------
+    object
+        The content.
+
+    Raises
+    ------
+    Invalid
+        The file is of no known format, is damaged, or holds another type than `kind`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from antiphon.api.plans import plan
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(plan("allreduce", "ring:ranks=4"), f"{folder}/plan.json")
+    ...     kind = load(f"{folder}/plan.json").collective.kind
+    >>> kind
+    'allreduce'
     """
     name = path_of(path, "path")
     content = _read(name)
@@ -71,7 +97,7 @@ def _read(name: str) -> Any:
 
 
 def _read_foreign(name: str, data: bytes) -> Any:
-    """A plan in a file for a runtime of GPUs, checked, on no machine."""
+    """Read a file for a GPU runtime as a verified plan without a machine."""
     from antiphon.core.files import reading
     from antiphon.formats.foreign import check_correct, plan_of, reader_of
 
@@ -133,11 +159,20 @@ def _read_measurements(name: str, data: bytes) -> Any:
 
 @public
 def save(value: Any, path: Path) -> None:
-    """Write what `load` reads: whole, or not at all.
+    """Write a file that `load` reads, completely or not at all.
 
-    `value`: a Topology, Collective, Plan or Profile; what `tune`, `tune_over` (into a directory) or `frontier` gave;
-    plans by collective, as a table; programs of one schedule; a book; rows of measurements that `bench` gave for `fit`.
-    `path`: the file; a name that ends in .gz is compressed.
+    Parameters
+    ----------
+    value
+        A Topology, Collective, Plan or Profile; a result of `tune`, `tune_over` (into a directory) or `frontier`; plans
+        by collective, as a table; programs of one schedule; a book; or rows of measurements.
+    path
+        The file; a name that ends in .gz is compressed.
+
+    Raises
+    ------
+    Invalid
+        Values of this type cannot be saved.
     """
     from antiphon.core.files import write_bytes
 
@@ -153,7 +188,7 @@ def save(value: Any, path: Path) -> None:
 
 
 def _text(value: Any) -> bytes:
-    """The content of the file of one object."""
+    """Return the content of the file of one object."""
     from antiphon.core.collective import Collective
     from antiphon.core.jsontext import layout
     from antiphon.core.plan import Plan
@@ -215,16 +250,43 @@ def export(
     options: Mapping[str, Any] | None = None,
     collective: str = "",
 ) -> Files[bytes] | Written:
-    """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
-    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written. Either
-    has `notes`: how many rules were written for a library, and what was left out, and why.
+    """Export a plan to the format of another program.
 
-    `plan`: a plan, its file, or what `tune` gave; all plans of a table for back ends that write whole tables.
-    `name`: the back end (`antiphon.available.formats()`): "goal", "piccl-xml", ...
-    `folder`: where the files go; made if it is not there.
-    `nbytes`: the size, for those that write the messages of one size.
-    `options`: those of the back end.
-    `collective`: of several plans the one for this.
+    A plan that is wrong is not written.
+
+    Parameters
+    ----------
+    plan
+        A plan, its file, or the result of `tune`; for formats that write whole tables, all plans of a table.
+    name
+        The format (`antiphon.available.formats()`): "goal", "piccl-xml", ...
+    folder
+        Write the files there, all or none; it is created if it does not exist. Default: return their content.
+    nbytes
+        The message size, for formats that write the messages of one size.
+    options
+        Options of the format.
+    collective
+        Of several plans, the one for this collective.
+
+    Returns
+    -------
+    Files or Written
+        Content by file name; with `folder`, the number of bytes by path. Both have `.notes`: the rules written for a
+        library, and what was omitted and why.
+
+    Raises
+    ------
+    Infeasible
+        The plan is wrong.
+    Unsupported
+        The format cannot express the plan.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> list(export(plan("allreduce", "ring:ranks=4"), "goal", nbytes="1MB"))
+    ['schedule.goal']
     """
     from antiphon.formats import emit, find_format, write_emitted
     from antiphon.formats import files as of_formats

@@ -1,4 +1,4 @@
-"""Parameters of cost models from measurements."""
+"""Fit the parameters of cost models to measurements."""
 
 from __future__ import annotations
 
@@ -20,10 +20,24 @@ def genmodel(
     measurements: Path | Sequence[Measured], *, beta: float | None = None, gamma: float | None = None,
     delta: float | None = None,
 ) -> GenmodelFit:  # fmt: skip
-    """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t: `parameters`, `combinations`, `notes`, `as_json()`.
+    """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to measurements.
 
-    `measurements`: what `antiphon.measure.genmodel` returned, or its CSV file.
-    `beta`, `gamma`, `delta`: what is known already: seconds per byte moved, added, and read or written.
+    Parameters
+    ----------
+    measurements
+        The result of `antiphon.measure.genmodel`, or its CSV file.
+    beta, gamma, delta
+        Parameters that are already known: seconds per byte moved, combined, and read or written.
+
+    Returns
+    -------
+    GenmodelFit
+        `.parameters`, `.combinations`, `.notes` and `.as_json()`.
+
+    Raises
+    ------
+    Invalid
+        The measurements do not determine the parameters.
     """
     from antiphon.cost import fit
 
@@ -35,9 +49,22 @@ def genmodel(
 
 @public
 def loggp(measurements: Path | Sequence[RoundTrip]) -> LogGPFit:
-    """Fit LogGP's L, o_s, o_r, g and G: `parameters`, `combinations`, `notes`, `as_json()`.
+    """Fit LogGP's L, o_s, o_r, g and G to measurements.
 
-    `measurements`: what `antiphon.measure.loggp` returned, or its CSV file.
+    Parameters
+    ----------
+    measurements
+        The result of `antiphon.measure.loggp`, or its CSV file.
+
+    Returns
+    -------
+    LogGPFit
+        `.parameters`, `.combinations`, `.notes` and `.as_json()`.
+
+    Raises
+    ------
+    Invalid
+        The measurements do not determine the parameters.
     """
     from antiphon.cost import fit
 
@@ -46,9 +73,22 @@ def loggp(measurements: Path | Sequence[RoundTrip]) -> LogGPFit:
 
 @public
 def memory(measurements: Path | Sequence[Added]) -> MemoryFit:
-    """Fit GenModel's gamma and delta alone: `parameters`, `combinations`, `notes`, `as_json()`.
+    """Fit GenModel's gamma and delta alone.
 
-    `measurements`: what `antiphon.measure.memory` returned, or its CSV file.
+    Parameters
+    ----------
+    measurements
+        The result of `antiphon.measure.memory`, or its CSV file.
+
+    Returns
+    -------
+    MemoryFit
+        `.parameters`, `.combinations`, `.notes` and `.as_json()`.
+
+    Raises
+    ------
+    Invalid
+        The measurements do not determine the parameters.
     """
     from antiphon.cost import fit
 

@@ -15,11 +15,28 @@ if TYPE_CHECKING:
 
 @public
 def up(topology: MachineLike, *, scale: str = "", name: str = "") -> Row:
-    """Make a lab that stays.
+    """Create a lab that stays up.
 
-    `topology`: the machine.
-    `scale`: how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link.
-    `name`: of the lab; left out, that of the machine.
+    Parameters
+    ----------
+    topology
+        The machine to emulate.
+    scale
+        How much slower links are: "2Mbit per GB/s", or "link=40Mbit" for the unit link.
+    name
+        Name of the lab. Default: that of the machine.
+
+    Returns
+    -------
+    dict
+        The row of the lab, as of `status`.
+
+    Raises
+    ------
+    Missing
+        Not Linux, not root, or iproute2 is not installed.
+    Invalid
+        A lab of this name is already up.
     """
     from antiphon.runtimes.lab import lab
 
@@ -28,10 +45,19 @@ def up(topology: MachineLike, *, scale: str = "", name: str = "") -> Row:
 
 @public
 def down(name: str = "", *, every: bool = False) -> list[str]:
-    """Take a lab down, and return the names of those that are gone.
+    """Take a lab down.
 
-    `name`: which; left out, the only one.
-    `every`: all there are.
+    Parameters
+    ----------
+    name
+        The lab. Default: the only one.
+    every
+        Take all labs down.
+
+    Returns
+    -------
+    list of str
+        Names of the labs that were taken down.
     """
     from antiphon.runtimes.lab import lab
 
@@ -39,7 +65,13 @@ def down(name: str = "", *, every: bool = False) -> list[str]:
 
 
 def status() -> list[Row]:
-    """The labs that are up."""
+    """List the labs that are up.
+
+    Returns
+    -------
+    list of dict
+        A row per lab.
+    """
     from antiphon.runtimes.lab import lab
 
     return lab.lab_status()
@@ -50,13 +82,25 @@ def command(
     where: MachineLike, command: Sequence[str], *, scale: str = "", name: str = "", timeout: Seconds = 600.0,
     quiet: bool = False,
 ) -> Row:  # fmt: skip
-    """Start a program once for each rank, in a lab that is up or in one made for it: its `exit_code`, and more.
+    """Start a program once for each rank, in a lab that is up or in a temporary one.
 
-    `where`: the name of a lab that is up (an empty one: the only one), or a machine.
-    `command`: the program with its arguments.
-    `scale`, `name`: of a lab that is made for it, as of `up`.
-    `timeout`: seconds after which it is given up.
-    `quiet`: do not show what the program says.
+    Parameters
+    ----------
+    where
+        Name of a lab that is up ("" for the only one), or a machine.
+    command
+        The program with its arguments.
+    scale, name
+        Scale and name of a temporary lab, as of `up`.
+    timeout
+        Seconds after which the program is stopped.
+    quiet
+        Do not print the program's output.
+
+    Returns
+    -------
+    dict
+        `exit_code` and figures of the run.
     """
     from antiphon.runtimes.lab import lab
 
@@ -75,9 +119,17 @@ def run(  # noqa: PLR0913
 ) -> list[Row]:  # fmt: skip
     """Run a plan in a lab, a process for each rank, as `antiphon.run(..., on="lab")` does.
 
-    `plan`, `nbytes`, `dtype`, `op`, `seed`, `repeat`, `in_place`, `timeout`, `collective`, `trace`: as of
-    `antiphon.run`.
-    `scale`, `name`: of a lab that is made for it, as of `up`.
+    Parameters
+    ----------
+    plan, nbytes, dtype, op, seed, repeat, in_place, timeout, collective, trace
+        As of `antiphon.run`.
+    scale, name
+        Scale and name of a temporary lab, as of `up`.
+
+    Returns
+    -------
+    list of dict
+        Rows as of `antiphon.run`.
     """
     return run_plan(
         plan, nbytes, on="lab", dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, scale=scale, name=name,

@@ -1,4 +1,4 @@
-"""Tables of what is available, machines, collectives, and bounds."""
+"""List what is available; return machines, collectives and lower bounds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,90 @@ if TYPE_CHECKING:
 
 
 def topologies() -> list[Row]:
-    """The machines in the catalogue: name, about, the ranks each can have, an example."""
+    """List the machines in the catalogue.
+
+    Returns
+    -------
+    list of dict
+        A row per machine: name, about, the numbers of ranks it can have, and an example.
+
+    Examples
+    --------
+    >>> sorted(topologies()[0])[:2]
+    ['about', 'example']
+    """
     from antiphon.show.listing import list_entries
 
     return list_entries("topology")
 
 
 def planners() -> list[Row]:
-    """The planners: name, about, and for which collectives, on which machines, with which options."""
+    """List the planners.
+
+    Returns
+    -------
+    list of dict
+        A row per planner: name, about, and its collectives, machines and options.
+
+    Examples
+    --------
+    >>> "ring" in [row["name"] for row in planners()]
+    True
+    """
     from antiphon.show.listing import list_entries
 
     return list_entries("planner")
 
 
 def models() -> list[Row]:
-    """The cost models: name, about, and what each can price."""
+    """List the cost models.
+
+    Returns
+    -------
+    list of dict
+        A row per model: name, about, and what it can price.
+
+    Examples
+    --------
+    >>> "alpha-beta" in [row["name"] for row in models()]
+    True
+    """
     from antiphon.show.listing import list_entries
 
     return list_entries("model")
 
 
 def formats() -> list[Row]:
-    """What plans can be written as: name, about, what each takes, its options, and what is `missing` here ("": nothing;
-    then it is `available`)."""
+    """List the formats that plans can be exported to.
+
+    Returns
+    -------
+    list of dict
+        A row per format: name, about, what it accepts, its options, and `missing`: the library or tool that is not
+        installed here ("" if the format is `available`).
+
+    Examples
+    --------
+    >>> "goal" in [row["name"] for row in formats()]
+    True
+    """
     return _with_missing("backend")
 
 
 def runtimes() -> list[Row]:
-    """Where plans can run: name, about, the library beside, the options, how each cuts messages, and what is `missing`
-    here ("": nothing; then it is `available`)."""
+    """List the runtimes that plans can run on.
+
+    Returns
+    -------
+    list of dict
+        A row per runtime: name, about, the library that is measured beside it, options, how it cuts messages, and
+        `missing`: the library or tool that is not installed here ("" if the runtime is `available`).
+
+    Examples
+    --------
+    >>> "local" in [row["name"] for row in runtimes()]
+    True
+    """
     return _with_missing("runtime")
 
 
@@ -62,10 +117,30 @@ def _with_missing(kind: str) -> list[Row]:
 
 @public
 def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topology:
-    """A machine.
+    """Return a machine.
 
-    `spec`: its name ("dgx1v"), its family with options ("ring:ranks=8,bandwidth=10GB/s"), or a JSON file.
-    `only`: keep just these ranks, as an allocation does; the rest vanishes, the numbers stay.
+    Parameters
+    ----------
+    spec
+        Its name ("dgx1v"), a family with options ("ring:ranks=8,bandwidth=10GB/s"), a JSON file, or a Topology.
+    only
+        Keep only these ranks, as an allocation of a batch system does. The other ranks disappear; nodes keep their
+        numbers.
+
+    Returns
+    -------
+    Topology
+        The machine; `.ranks` is its number of ranks.
+
+    Raises
+    ------
+    Invalid
+        No machine of the catalogue has this name, or the file or an option is wrong.
+
+    Examples
+    --------
+    >>> topology("ring:ranks=4").ranks
+    4
     """
     from antiphon.core.reshape import only as keep_only
 
@@ -83,14 +158,38 @@ def degrade(
     fraction: float | str | None = None,
     seed: int = 0,
 ) -> Topology:
-    """A machine with failures, to plan on and to compare with the intact one (`tune(..., against=)`).
+    """Return a machine with failures, to plan on and to compare with the intact one (`tune(..., against=)`).
 
-    `topology`: the machine, its name or its file.
-    `drop_links`: links that are gone, in both directions, named by numbers of nodes or as `topology show` prints them:
-    "0-1,3-nvswitch", or a list of these.
-    `slow`: slower links with a factor or their new bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
-    `drop_ranks`: ranks that are gone; the others are renumbered from 0.
-    `fraction`: of all links that are gone, 0.02 for 2 %, chosen by `seed`: the same on every machine.
+    Parameters
+    ----------
+    topology
+        The machine, its name or its file.
+    drop_links
+        Failed links, in both directions, named by node numbers or as `topology show` prints them: "0-1,3-nvswitch", or
+        a list.
+    slow
+        Slower links, each with a factor or its new bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
+    drop_ranks
+        Failed ranks; the others are renumbered from 0.
+    fraction
+        Share of all links that fail, such as 0.02 for 2 %, chosen by `seed`.
+    seed
+        Seed of that choice; the same seed fails the same links everywhere.
+
+    Returns
+    -------
+    Topology
+        The degraded machine, with the warning UnlikelyInput if ranks no longer reach each other.
+
+    Raises
+    ------
+    Invalid
+        A link or rank does not exist.
+
+    Examples
+    --------
+    >>> degrade("ring:ranks=4", drop_links="0-1").ranks
+    4
     """
     from antiphon.topologies.degraded import degrade_machine
 
@@ -104,12 +203,33 @@ def degrade(
 def collective(
     wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Collective:
-    """What must be communicated.
+    """Return a collective among the ranks of a machine.
 
-    `wanted`: its name ("allreduce") or a JSON file.
-    `topology`: the machine, its name or its file.
-    `root`: of a rooted collective the root; left out, the first rank that takes part.
-    `ranks`: those that take part, a process group; the others may relay. Left out, all.
+    Parameters
+    ----------
+    wanted
+        Its name ("allreduce") or a JSON file.
+    topology
+        The machine, its name or its file.
+    root
+        Root of a rooted collective. Default: the lowest participating rank.
+    ranks
+        Participating ranks, a process group; the others may relay. Default: all.
+
+    Returns
+    -------
+    Collective
+        Its blocks, with the ranks that hold each block before and after.
+
+    Raises
+    ------
+    Invalid
+        No collective has this name, or the file is wrong.
+
+    Examples
+    --------
+    >>> collective("allgather", "ring:ranks=4").blocks
+    4
     """
     return _given.collective(wanted, _given.machine(topology), root, ranks)
 
@@ -118,11 +238,32 @@ def collective(
 def bound(
     wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Bound:
-    """Exact lower bounds on steps and time, with their witnesses.
+    """Return exact lower bounds on the steps and the time of a collective, with their witnesses.
 
-    `wanted`: a collective, its name or its file.
-    `topology`: the machine, its name or its file.
-    `root`, `ranks`: with a name, its root and the ranks that take part, as for `collective`.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file.
+    topology
+        The machine, its name or its file.
+    root, ranks
+        Root and participating ranks of a collective passed by name, as for `collective`.
+
+    Returns
+    -------
+    Bound
+        `.latency_steps` is the lower bound on steps, `.inverse` the bound on time per unit of data over a unit link
+        (SCCL's R/C), `.bytes_per_second` the corresponding rate; each comes with a witness that can be checked by hand.
+
+    Raises
+    ------
+    Unsupported
+        The machine cannot perform the collective, or is too large for an exact bound.
+
+    Examples
+    --------
+    >>> bound("allreduce", "ring:ranks=4").latency_steps
+    2
     """
     from antiphon.core.bounds import bound as find
 

@@ -1,6 +1,7 @@
 """Measure plans beside the library's own collectives, and the data that models are fitted to.
 
-Under mpiexec or srun all processes except the first get None."""
+Under mpiexec or srun all processes except the first get None.
+"""
 
 from __future__ import annotations
 
@@ -59,25 +60,53 @@ def bench(  # noqa: PLR0913
     hybrid: bool = False,
     progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None:
-    """Measure plans beside the library's own collectives: a row per size.
+    """Measure plans beside the library's own collectives.
 
-    `what`: a plan, several, their file, what `tune` gave; or, with `topology`, a collective (or "all"), planned for the
-    sizes.
-    `topology`: of a collective: the machine, its name or its file.
-    `nbytes`: a size, a range ("1KB:16MB:4"), or several sizes.
-    `on`: "mpi", "torch", "lab", "threads" or "cuda".
-    `planner`, `options`: of a collective: the planner; left out, all are tuned by the model.
-    `root`, `ranks`: of a collective, as for `plan`.
-    `dtype`, `op`: of the data, one or several of each.
-    `iterations`, `warmup`: runs (their median counts), and runs before them that do not count.
-    `model`, `profile`: what predicts the times beside the measured ones; `model` left out, as of `predict`.
-    `miad`: find the number of pieces by measuring, for each size.
-    `seed`: of the data.
-    `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
-    `scale`: on lab, how slow it is.
-    `timeout`: seconds after which it is given up.
-    `hybrid`: on threads, cuda and hip, whether kinds of links that a plan leaves idle carry a part of the data, too.
-    `progress`: called with every row.
+    Parameters
+    ----------
+    what
+        A plan, several, their file, or the result of `tune`; with `topology`, a collective (or "all") that is planned
+        for the sizes.
+    topology
+        The machine of a collective, its name or its file.
+    nbytes
+        A size, a range ("1KB:16MB:4"), or several sizes.
+    on
+        "mpi", "torch", "lab", "threads" or "cuda".
+    planner, options
+        For a collective, the planner and its options. Default: all planners, tuned by the model.
+    root, ranks
+        Root and participating ranks of a collective, as for `plan`.
+    dtype, op
+        Data type and operator, one or several of each.
+    iterations, warmup
+        Timed runs (their median counts), and runs before them that do not count.
+    model, profile
+        Model and profile that predict the times shown beside the measured ones. Default: as of `predict`.
+    miad
+        Tune the number of pieces at each size by measuring (multiplicative increase, additive decrease).
+    seed
+        Seed of the data.
+    mpiexec, compiler
+        On mpi, the launcher with its options, and the compiler of the engine.
+    scale
+        On lab, how much slower links are.
+    timeout
+        Seconds after which the measurement is stopped.
+    hybrid
+        On threads, cuda and hip, let kinds of links that a plan leaves idle carry a share of the data.
+    progress
+        Called with every row.
+
+    Returns
+    -------
+    list of dict or None
+        A row per size; None on all processes but the first under mpiexec or srun.
+
+    Raises
+    ------
+    Missing
+        The runtime is not installed here.
     """
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
@@ -114,12 +143,25 @@ def micro(  # noqa: PLR0913
 ) -> list[Row] | None:
     """Run Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
 
-    `topology`: the machine; left out, ranks that are all linked.
-    `nbytes`: a size, a range ("1KB:16MB:4"), or several sizes.
-    `on`: "mpi", "lab", "threads" or "cuda".
-    `processes`: the number of ranks, if no machine is named (5).
-    `patterns`, `pieces`: "chain-forward", "mimo", ..., left out, all; and the pipelining depth.
-    `iterations`, `warmup`, `model`, `profile`, `mpiexec`, `timeout`, `progress`: as of `bench`.
+    Parameters
+    ----------
+    topology
+        The machine. Default: fully connected ranks.
+    nbytes
+        A size, a range ("1KB:16MB:4"), or several sizes.
+    on
+        "mpi", "lab", "threads" or "cuda".
+    processes
+        Number of ranks, without a machine (5).
+    patterns, pieces
+        "chain-forward", "mimo", ... (default: all), and the pipelining depth.
+    iterations, warmup, model, profile, mpiexec, timeout, progress
+        As of `bench`.
+
+    Returns
+    -------
+    list of dict or None
+        A row per pattern and size; None on all processes but the first under mpiexec or srun.
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.units import parse_sizes as sizes
@@ -145,13 +187,25 @@ def genmodel(
     timeout: Seconds = 600.0,
     progress: Callable[[str], None] | None = None,
 ) -> list[Measured] | None:
-    """Measure what `antiphon.fit.genmodel` reads.
+    """Measure the data that `antiphon.fit.genmodel` fits.
 
-    `nbytes`: a size, a range, or several sizes; left out, 256KiB, 1MiB and 4MiB.
-    `processes`: measure 2, 3, ... up to this number of ranks (4).
-    `plans`: "cps", "incast" or "ring".
-    `on`, `iterations`, `warmup`, `mpiexec`, `timeout`: as of `bench`.
-    `progress`: called with a line every few seconds.
+    Parameters
+    ----------
+    nbytes
+        A size, a range, or several sizes. Default: 256KiB, 1MiB and 4MiB.
+    processes
+        Measure 2, 3, ... up to this number of ranks (4).
+    plans
+        "cps", "incast" or "ring".
+    on, iterations, warmup, mpiexec, timeout
+        As of `bench`.
+    progress
+        Called with a line every few seconds.
+
+    Returns
+    -------
+    list of Measured or None
+        A row per plan, size and number of ranks; None on all processes but the first.
     """
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
@@ -177,14 +231,27 @@ def loggp(  # noqa: PLR0913
     between: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[RoundTrip] | None:
-    """Measure what `antiphon.fit.loggp` reads: parametrized round trips between two ranks.
+    """Measure the data that `antiphon.fit.loggp` fits: parametrized round trips between two ranks.
 
-    `nbytes`: a size, a range, or several sizes; left out, 1B to 1MiB.
-    `n`, `repetitions`: messages sent one after the other, and rows of each measurement.
-    `processes`: also measure how many messages go at once among this number of ranks.
-    `between`: from half of these to the other, which is elsewhere.
-    `on`, `iterations`, `warmup`, `mpiexec`, `timeout`: as of `bench`.
-    `progress`: called with a line every few seconds.
+    Parameters
+    ----------
+    nbytes
+        A size, a range, or several sizes. Default: 1B to 1MiB.
+    n, repetitions
+        Messages sent one after another, and rows of each measurement.
+    processes
+        Also measure the number of concurrent messages among this number of ranks.
+    between
+        Measure those messages from one half of the ranks to the other, which is on other hosts.
+    on, iterations, warmup, mpiexec, timeout
+        As of `bench`.
+    progress
+        Called with a line every few seconds.
+
+    Returns
+    -------
+    list of RoundTrip or None
+        The round trips; None on all processes but the first.
     """
     from antiphon.runtimes.measure.bench_loggp import bench_loggp
 
@@ -209,12 +276,23 @@ def memory(
     on: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> list[Added]:
-    """Measure what `antiphon.fit.memory` reads: how long it takes to add 2, 3, ... vectors.
+    """Measure the data that `antiphon.fit.memory` fits: the time to add 2, 3, ... vectors.
 
-    `nbytes`: of a vector: more than the caches hold (32MiB).
-    `most`, `repeat`, `threads`: vectors added at once, runs of each, and threads that add.
-    `on`: "cuda", "hip" or "threads": the engine for GPUs adds.
-    `progress`: called with a line every few seconds.
+    Parameters
+    ----------
+    nbytes
+        Size of a vector, larger than the caches (32MiB).
+    most, repeat, threads
+        Maximum number of vectors added at once, runs of each, and threads that add.
+    on
+        "cuda", "hip" or "threads": add by the GPU engine. Default: NumPy.
+    progress
+        Called with a line every few seconds.
+
+    Returns
+    -------
+    list of Added
+        A row per number of vectors.
     """
     from antiphon.runtimes.measure.bench_memory import bench_memory
 
@@ -255,21 +333,45 @@ def tune(  # noqa: PLR0913
     progress: Callable[[int, int, str], None] | None = None,
     search: Search | None = None,
 ) -> MeasuredTuning | None:
-    """Tune by the model, measure the best, and choose by that: `.plan`, `.plans`, `.ranges`, `.rows`, `.save(file)` and
-    `.tuning` (what the model said). Ctrl-C ends it early with what was measured.
+    """Tune by the model, measure the best candidates, and choose by the measurements.
 
-    `wanted`, `topology`, `model`, `profile`, `planners`, `root`, `ranks`, `progress`, `search`: as of `antiphon.tune`;
-    `model` left out, `alpha-beta`.
-    `on`: where it is measured: "mpi", "torch" or "lab".
-    `nbytes`: a range, one size, or several (1KB:16MB).
-    `factor`: between each measured size and the next (4).
-    `few`: how many of the model's best are measured at every size (4), beside the classics.
-    `dtype`, `op`: of the data that are moved (float32, sum).
-    `iterations`, `warmup`: runs of each (20), and runs before that do not count (3).
-    `limit`: seconds, or "600s", for all measurements.
-    `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
-    `scale`: on lab, how slow it is, as for `antiphon.lab.up`.
-    `library_only`: on mpi, choose among the algorithms of the MPI library itself, for what `export` writes for it.
+    Ctrl-C ends it early with the measurements made so far.
+
+    Parameters
+    ----------
+    wanted, topology, model, profile, planners, root, ranks, progress, search
+        As of `antiphon.tune`; `model` defaults to `alpha-beta`.
+    on
+        Runtime to measure on: "mpi", "torch" or "lab".
+    nbytes
+        A range, one size, or several (1KB:16MB).
+    factor
+        Factor between consecutive measured sizes (4).
+    few
+        Candidates measured at every size, the best by the model (4), in addition to the classic algorithms.
+    dtype, op
+        Data type and operator (float32, sum).
+    iterations, warmup
+        Timed runs of each (20), and runs before them that do not count (3).
+    limit
+        Time limit of all measurements in seconds, or "600s".
+    mpiexec, compiler
+        On mpi, the launcher with its options, and the compiler of the engine.
+    scale
+        On lab, how much slower links are, as for `antiphon.lab.up`.
+    library_only
+        On mpi, choose among the algorithms of the MPI library itself, to `export` its tuning rules.
+
+    Returns
+    -------
+    MeasuredTuning or None
+        `.plan`, `.plans`, `.ranges`, `.rows`, `.save(file)` and `.tuning` (the result by the model); None on all
+        processes but the first under mpiexec or srun.
+
+    Raises
+    ------
+    Invalid
+        `search` has a shortlist, or plans together with `library_only`.
     """
     from antiphon.runtimes.measure.choose import tune_measured
     from antiphon.runtimes.measure.library_choose import tune_library

@@ -1,6 +1,6 @@
-"""Functions of the version before, which did several things by a word; each of these has a function of its own now.
+"""Functions of the previous version that selected their action by a string; each action is a function of its own now.
 
-They end with the next version, with the rows of `antiphon.deprecations` that name them.
+The next version removes them, with the rows of `antiphon.deprecations` that name them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from antiphon.errors import Invalid, unknown
 
 
 def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> Any:
+    """Call `antiphon.measure.bench`, or the function of `antiphon.measure` that `what` names."""
     if not isinstance(what, str) or what not in ("genmodel", "loggp", "memory", "micro"):
         return measuring.bench(what, topology, nbytes, **how)
     if "ranks" in how:
@@ -29,6 +30,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
 
 
 def fit(what: str, measurements: Any, **parameters: Any) -> Any:
+    """Call the function of `antiphon.fit` that `what` names."""
     functions: Mapping[str, Callable[..., Any]] = {
         "genmodel": fitting.genmodel, "loggp": fitting.loggp, "memory": fitting.memory,
     }  # fmt: skip
@@ -38,6 +40,7 @@ def fit(what: str, measurements: Any, **parameters: Any) -> Any:
 
 
 def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
+    """Call the function of `antiphon.lab` that `what` names; "run" with a command is `lab.command`."""
     if text(what, "what") not in ("up", "down", "status", "run"):
         raise unknown("lab", what, ("up", "down", "status", "run"))
     if what == "status":
@@ -52,11 +55,12 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
 
 
 def trace(what: str, files: Any, output: Any = None) -> Any:
+    """Call `antiphon.traces.merge` or `.read`, and return the latter's result as a mapping."""
     if what == "merge":
         return traces.merge(files, output)
     if what != "read":
         raise unknown("trace", what, ("merge", "read"))
     if output is not None:
-        raise Invalid("output: what is read is told; save writes a plan")
+        raise Invalid("output: read returns the plan; antiphon.save writes it")
     recording = traces.read(files)
     return {"plan": recording.plan, "collectives": list(recording.collectives)}

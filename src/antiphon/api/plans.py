@@ -34,27 +34,61 @@ def plan(  # noqa: PLR0913
     seed: int = 0,
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
-    """Plan by one planner: return its best schedule, verified, with its gaps to the bounds.
+    """Plan by one planner: return its best schedule, verified, with its gaps to the lower bounds.
 
-    `wanted`: a collective, its name or its file.
-    `topology`: the machine, its name or its file.
-    `planner`: one of `antiphon.available.planners()`; left out, ring, or relay for a custom collective.
-    `root`: of a rooted collective the root; left out, the first rank that takes part.
-    `ranks`: those that take part; the others may relay. Left out, all.
-    `nbytes`: plan for this size, such as "64MiB"; of several schedules the fastest for it is kept. Left out, the one
-    nearest to the bandwidth bound, then to that of latency.
-    `model`: what says which is the fastest (`antiphon.available.models()`; alpha-beta).
-    `options`: those of the planner, {"pieces": 4}.
-    `deterministic`: only schedules that combine every element in one and the same order; SeveralOrders where there
-    is none. Without a planner the best of those that can.
-    `effort`: how much a planner that searches tries, in units of about a second (sccl: 60); they are counted, so the
-    answer is the same on every machine.
-    `budget`: CPU seconds, or "60s", for planning, proving and the bound together, in a process of their own, which is
-    stopped then: the best plan so far is returned, and `stopped` among its claims says what was stopped; TimedOut if
-    there is none. Which plan that is depends on how fast the machine is. Left out, nothing is stopped.
-    `seed`: the same seed gives the same plan.
-    `tell`: called with what a planner that searches is doing; with it, Ctrl-C returns the best plan so far. The plan
-    claims as `stopped` what ended a search early.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file.
+    topology
+        The machine, its name or its file.
+    planner
+        One of `antiphon.available.planners()`. Default: ring, or relay for a custom collective.
+    root
+        Root of a rooted collective. Default: the lowest participating rank.
+    ranks
+        Participating ranks; the others may relay. Default: all.
+    nbytes
+        Plan for this size, such as "64MiB": of several schedules the fastest at this size is returned. Default: the one
+        nearest to the bandwidth bound, then to the latency bound.
+    model
+        Cost model that decides which is fastest (`antiphon.available.models()`). Default: alpha-beta.
+    options
+        Options of the planner, such as {"pieces": 4}.
+    deterministic
+        Allow only schedules that combine every element in one fixed order. Without `planner`, the best of the planners
+        that can do so.
+    effort
+        Limit of a planner that searches, in counted units of about a second (sccl: 60), so the result is the same on
+        every machine.
+    budget
+        CPU seconds, or "60s", for planning, proving and the bound together, in a process of their own, which is then
+        stopped: the best plan so far is returned, with `stopped` among its claims. Which plan that is depends on the
+        speed of the machine. Default: no limit.
+    seed
+        The same seed gives the same plan.
+    tell
+        Called with progress messages of a planner that searches. With it, Ctrl-C returns the best plan so far, with
+        `stopped` among its claims.
+
+    Returns
+    -------
+    Plan
+        One verified schedule with its claims.
+
+    Raises
+    ------
+    Unsupported
+        The planner does not handle this collective on this machine.
+    SeveralOrders
+        `deterministic`, and every schedule combines in an order that depends on the size.
+    TimedOut
+        The budget ended before any plan was found.
+
+    Examples
+    --------
+    >>> plan("allreduce", "ring:ranks=4", planner="ring").collective.kind
+    'allreduce'
     """
     from antiphon.select import plan as make
 
@@ -85,25 +119,55 @@ def frontier(  # noqa: PLR0913
     heard: Callable[[FrontierPoint], None] | None = None,
     apart: bool = False,
 ) -> Frontier:
-    """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked: `.points`,
-    `.impossible`, `.stopped` (why it ended early), `.plan()`, `.as_json()`, `.save(file)`.
+    """Find every point of the latency-bandwidth frontier that a planner can reach, verified, with proofs rechecked.
 
-    `wanted`: a collective, its name or its file.
-    `topology`: the machine, its name or its file.
-    `planner`: finds the points.
-    `root`, `ranks`: as for `plan`.
-    `k`: only points of R <= S + k rounds; left out, any.
-    `steps`: the most steps.
-    `options`: those of the planner.
-    `effort`: how much is tried, in counted units (sccl: 60).
-    `budget`: CPU seconds, or "60s", after which the process that searches is stopped, and what was found is returned;
-    TimedOut if that is nothing.
-    `memory`: GiB, the most for the search.
-    `seed`: the same seed gives the same points.
-    `tell`: called with what is tried and proved.
-    `heard`: called with each point as soon as it is found.
-    `apart`: the planner works in a program of its own, with a budget or without, which Ctrl-C stops at once, too, and
-    whose memory is limited.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file.
+    topology
+        The machine, its name or its file.
+    planner
+        The planner that searches for points.
+    root, ranks
+        As for `plan`.
+    k
+        Only points of R <= S + k rounds for S steps. Default: any.
+    steps
+        Maximum number of steps.
+    options
+        Options of the planner.
+    effort
+        Limit of the search, in counted units (sccl: 60).
+    budget
+        CPU seconds, or "60s", after which the process that searches is stopped and the points found so far are
+        returned.
+    memory
+        Maximum memory of the search, in GiB.
+    seed
+        The same seed gives the same points.
+    tell
+        Called with progress messages.
+    heard
+        Called with each point as soon as it is found.
+    apart
+        Run the planner in a process of its own even without a budget: Ctrl-C then stops it at once, and its memory is
+        limited.
+
+    Returns
+    -------
+    Frontier
+        `.points`, `.impossible`, `.stopped` (why the search ended early), `.plan()`, `.as_json()` and `.save(file)`.
+
+    Raises
+    ------
+    TimedOut
+        The budget ended before any point was found.
+
+    Examples
+    --------
+    >>> len(frontier("broadcast", "line:ranks=3").points) > 1
+    True
     """
     from antiphon.select import frontier as find
 
@@ -118,15 +182,37 @@ def frontier(  # noqa: PLR0913
 def compose(
     plans: Sequence[PlanLike], *, at_once: bool = False, shares: Sequence[float | int | str] | None = None
 ) -> Plan:
-    """One plan of several for groups of ranks of one machine: one after the other, or at once. It is verified as a
-    whole, and named as the collective that it is, or else a custom one.
+    """Combine plans for groups of ranks of one machine into one plan, one after another or at once.
 
-    The data of all lie on one line, blocks side by side in the order of their numbers. What the next takes the one
-    before must leave there; Invalid says where they do not meet.
+    The result is verified as a whole and named after the collective that it performs, or else it is a custom one. The
+    data of all plans lie on one line, blocks side by side in the order of their numbers: each plan must leave there the
+    inputs of the next.
 
-    `plans`: plans or their files, each with one schedule.
-    `at_once`: side by side instead: groups that have no rank in common, each with all of the data.
-    `shares`: at once, of the data, one for each plan: [1, 1] or ["1/3", "2/3"]; then groups may have ranks in common.
+    Parameters
+    ----------
+    plans
+        Plans or their files, each with one schedule.
+    at_once
+        Run the plans concurrently instead: on groups without a common rank, each on all of the data.
+    shares
+        With `at_once`, the share of the data of each plan: [1, 1] or ["1/3", "2/3"]; groups may then have ranks in
+        common.
+
+    Returns
+    -------
+    Plan
+        One verified plan.
+
+    Raises
+    ------
+    Invalid
+        The output of one plan is not the input of the next, or the number of shares is wrong.
+
+    Examples
+    --------
+    >>> parts = [plan("reducescatter", "ring:ranks=4"), plan("allgather", "ring:ranks=4")]
+    >>> compose(parts).collective.kind
+    'allreduce'
     """
     from antiphon.errors import Invalid
     from antiphon.select import put_together
@@ -162,19 +248,43 @@ def verify(
     in_place: bool | None = None,
     collective: str = "",
 ) -> Report:
-    """Whether a plan and its claims are right, and with `runtime` whether that will run it: a report that is true or
-    false, with `.fault`, the first thing wrong, and `.will_run`, `.reasons`. Of several plans all are verified.
+    """Verify a plan and its claims, and with `runtime` whether that runtime will run it; of several plans all.
 
-    `plan`: a plan, its file (also a table, or XML that `export` wrote), or what `tune` gave.
-    `topology`: verify it on this machine instead of its own; then what it claims of its own is not checked.
-    `proof`: recheck bounds and certificates from themselves alone, too.
-    `op`, `dtype`: whether switches that combine can do so with this operator and this type, too; of a runtime's call
-    the operator and the type (float32, sum).
-    `runtime`: msccl, rccl-6 or mscclpp-0.9: will it run the plan, or ignore it, hang, or compute wrongly? The plan is
-    written as the runtime's files first; such a file itself is taken as it is.
-    `nbytes`: of the call on that runtime, such as "64MiB": the largest buffer of a rank.
-    `in_place`: how it is called; left out, both ways are looked at.
-    `collective`: of several plans the one to be run by that runtime.
+    Parameters
+    ----------
+    plan
+        A plan, its file (also a table, or XML that `export` wrote), or the result of `tune`.
+    topology
+        Verify on this machine instead of the plan's own; claims about its own machine are then not checked.
+    proof
+        Also recheck bounds and certificates independently of the planner.
+    op, dtype
+        Also check that switches support this operator and type; with `runtime`, those of the call (sum, float32).
+    runtime
+        msccl, rccl-6 or mscclpp-0.9: check whether it will run the plan, or ignore it, hang, or compute wrong values.
+        The plan is exported to the runtime's files first; such a file itself is checked as it is.
+    nbytes
+        Size of the call on that runtime, such as "64MiB": the largest buffer of a rank.
+    in_place
+        Whether the call is in place. Default: both are checked.
+    collective
+        Of several plans, the one that the runtime runs.
+
+    Returns
+    -------
+    Report
+        True if the plan is correct and the runtime, if any, will run it. `.fault` is the first error, `.will_run` and
+        `.reasons` are the verdict on the runtime.
+
+    Raises
+    ------
+    Invalid
+        Only one of `runtime` and `nbytes` was passed, or the file cannot be read.
+
+    Examples
+    --------
+    >>> bool(verify(plan("allreduce", "ring:ranks=4")))
+    True
     """
     from antiphon.api.checking import check, run_reasons
     from antiphon.core.verify import Fault
@@ -212,7 +322,7 @@ def write(
     ranks: Sequence[int] | None = None,
     verify: bool = True,
 ) -> Writing:
-    """A schedule of your own, statement by statement, in a `with` block:
+    """Write a schedule of your own, statement by statement, in a `with` block.
 
         with antiphon.write("allreduce", "ring:ranks=4", chunks=4) as w:
             for i in range(4):
@@ -223,15 +333,40 @@ def write(
                     c = c.copy_to((i + k) % 4)
         antiphon.save(w.plan, "plan.json")
 
-    Steps follow from what waits for what; `w.step()` and `w.together()` say them. When the block ends, the schedule is
-    verified: Invalid names the line that is wrong. Then there are `.schedule`, `.plan` and `.lines`.
+    Steps follow from the dependencies between statements; `w.step()` and `w.together()` set them explicitly. The
+    schedule is verified when the block ends.
 
-    `wanted`: a collective, its name or its file.
-    `topology`: the machine, its name or its file.
-    `chunks`: into how many equal parts every block is cut: an allreduce has one block, an allgather one per rank.
-    `pieces`: pipelining depth: the number of pieces in which every chunk is sent, each a step behind the one before.
-    `root`, `ranks`: with a name, its root and the ranks that take part, as for `plan`.
-    `verify`: False: what the block says is not judged when it ends; `.plan` judges it.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file.
+    topology
+        The machine, its name or its file.
+    chunks
+        Number of equal chunks per block: an allreduce has one block, an allgather one per rank.
+    pieces
+        Pipelining depth: the number of pieces in which every chunk is sent, each a step behind the one before.
+    root, ranks
+        For a collective passed by name, its root and participating ranks, as for `plan`.
+    verify
+        False: do not verify when the block ends; `.plan` verifies then.
+
+    Returns
+    -------
+    Writing
+        The block's `w`; after the block it has `.schedule`, `.plan` and `.lines`.
+
+    Raises
+    ------
+    Invalid
+        The schedule is wrong; the message names the line of the statement.
+
+    Examples
+    --------
+    >>> with write("broadcast", "line:ranks=3") as w:
+    ...     tail = w[0, "input", 0].copy_to(1).copy_to(2)
+    >>> w.plan.collective.kind
+    'broadcast'
     """
     from antiphon.author import Writing
 

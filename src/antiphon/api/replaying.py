@@ -33,22 +33,45 @@ def replay(  # noqa: PLR0913
     cores: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Replay a recorded job: the time of a step as recorded and with our plans, its exposed and hidden communication,
-    which collective is worth tuning, and the best size of DDP's buckets (docs/replay.md has the keys).
+    """Replay a recorded job with our plans.
 
-    `files`: traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder.
-    `topology`: the machine that the job ran on; left out, that of the table. Needed where nothing was measured.
-    `table`: our plans; collectives without one are planned. Times in a measured table take precedence over the model,
-    unless one is named; sizes that it leaves to the library stay as recorded.
-    `measured`: times of ours where the job ran: the output of `bench --json` (a file, or its rows) or of nccl-tests.
-    They take precedence over the model.
-    `model`: what predicts the times (`antiphon.available.models()`); left out, `calls` where its figures are known,
-    else `alpha-beta`.
-    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `planners`: without a table, only these.
-    `library`: nccl or rccl, with options as of `predict_library`; left out, what the machine's figures are of.
-    `cores`: the number of cores that the ranks share, and on which collectives run as well.
-    `progress`: called with the next activity.
+    Predicts the time of a step as recorded and with the plans, its exposed and hidden communication, which collective
+    is worth tuning, and the best size of DDP's buckets.
+
+    Parameters
+    ----------
+    files
+        Traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder.
+    topology
+        The machine that the job ran on. Default: that of the table. Required unless `measured` is passed.
+    table
+        Plans; collectives without one are planned. Times in a measured table take precedence over the model, unless
+        `model` is passed; sizes that the table leaves to the library stay as recorded.
+    measured
+        Times of our plans where the job ran: the output of `bench --json` (a file, or its rows) or of nccl-tests. They
+        take precedence over the model.
+    model
+        Cost model (`antiphon.available.models()`). Default: `calls` where its figures are known, else `alpha-beta`.
+    profile
+        Measured parameters: a Profile, its file, or the name of a shipped one.
+    planners
+        Without a table, only these planners.
+    library
+        nccl or rccl, with options as of `predict_library`. Default: the library of the machine's figures.
+    cores
+        Number of cores that the ranks share and that collectives use, too.
+    progress
+        Called with the next activity.
+
+    Returns
+    -------
+    dict
+        The keys that docs/replay.md lists.
+
+    Raises
+    ------
+    Invalid
+        A trace cannot be read, or the machine is not known.
     """
     from antiphon.formats.jobs import read_recording
     from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
@@ -79,7 +102,7 @@ def replay(  # noqa: PLR0913
     if measured is not None:
         ours: Prices = ByMeasurements(*_points(measured))
     elif machine is None:
-        raise Invalid("topology: say which machine the job ran on, or give a table, or what was measured")
+        raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
         planned = _planner(machine, model, profile, planners)
         ours = ByPlans(machine, plans, planned, model, profile, not model and profile is None, sizes)
@@ -88,7 +111,7 @@ def replay(  # noqa: PLR0913
 
 
 def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
-    """A function that plans as `tune` does, for the sizes of the job."""
+    """Return a function that plans as `tune` does, for the sizes of the job."""
     from antiphon.select import collective
     from antiphon.select import tune as search
 
@@ -104,7 +127,7 @@ def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
 
 
 def _points(measured: Any) -> tuple[Any, str]:
-    """Seconds by kind and size, and the name of their source."""
+    """Return seconds by kind and size, and the name of their source."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
     from antiphon.formats.xml import opening

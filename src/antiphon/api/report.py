@@ -1,4 +1,4 @@
-"""The verdict on a plan."""
+"""The result of `verify`: a report that is true or false."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Whether a plan is right, and whether a runtime will run it: true if nothing speaks against it.
+    """Verdict on a plan, and on whether a runtime will run it; true unless there is an objection.
 
-    `fault`: the first thing wrong with the plan (`.kind`, `.message`, `.step`, `.chunk`, ...), or None.
-    `topology`: the machine that it was verified on; None where another program's file is wrong on any.
-    `proved`, `trusted`, `stated`: with proof=True, the claims that were rechecked, those that a solver alone vouches
-    for, and those that the file only states, in words.
-    `will_run`: with `runtime`, whether that runtime will run the plan for this call; else None.
-    `reasons`: why it will or will not, each with `what`, `why`, `instead` and `file`.
+    Attributes
+    ----------
+    fault
+        The first error in the plan (`.kind`, `.message`, `.step`, `.chunk`, ...), or None.
+    topology
+        The machine that it was verified on; None for another program's file that is wrong on any machine.
+    proved, trusted, stated
+        With proof=True: claims that were rechecked, claims that only a solver vouches for, and claims that the file
+        only states, in words.
+    will_run
+        With `runtime`, whether that runtime will run the plan for this call; else None.
+    reasons
+        The reasons for `will_run`, each with `what`, `why`, `instead` and `file`.
     """
 
     topology: Topology | None
@@ -33,13 +40,14 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the plan is right, on whatever it may run."""
+        """Whether the plan itself is correct, apart from any runtime."""
         return self.fault is None
 
     def __bool__(self) -> bool:
+        """Return whether the plan is correct and no runtime objects."""
         return self.ok and self.will_run is not False
 
     def as_json(self) -> dict[str, Any]:
-        """The keys that `antiphon verify --json` prints."""
+        """Return the keys that `antiphon verify --json` prints."""
         runs = {} if self.will_run is None else {"will_run": self.will_run, "reasons": [dict(r) for r in self.reasons]}
         return {"ok": self.ok, "fault": None if self.fault is None else self.fault.as_dict(), **runs}

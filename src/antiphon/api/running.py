@@ -37,25 +37,59 @@ def run(  # noqa: PLR0913
     trace: Path | None = None,
     hybrid: bool = False,
 ) -> list[Row]:
-    """Move real data by a plan and check every element: a row of figures per size (nbytes, seconds, algbw, busbw,
-    correct, wrong, ...). A plan that is wrong is not run.
+    """Move real data by a plan and check every element of the result.
 
-    `plan`: a plan, its file, or what `tune` gave.
-    `nbytes`: a size ("64MiB"), a range ("1KB:1GB:4"), or several sizes.
-    `on`: "local" is all ranks in this process; "mpi", "torch" and "lab" a process for each. Under mpiexec or srun all
-    processes but the first get no rows.
-    `dtype`, `op`: of the data: int8 ... float64, float16, bfloat16, float8_e4m3fn, float8_e5m2; sum, prod,
-    min, max or avg.
-    `seed`: of the data.
-    `repeat`: runs of each; their median time is returned.
-    `in_place`: whether results take the place of what was given.
-    `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
-    `scale`, `name`: on lab, how slow, and which.
-    `timeout`: seconds after which it is given up.
-    `collective`: of several plans the one for this.
-    `trace`: a file for when everything was sent, received and combined in one run of one size (Chrome's trace format);
-    on local the engine then takes the interpreter's place, a thread for each rank, for which a C compiler is needed.
-    `hybrid`: on threads, cuda and hip, whether kinds of links that the plan leaves idle carry a part of the data, too.
+    A plan that is wrong is not run.
+
+    Parameters
+    ----------
+    plan
+        A plan, its file, or the result of `tune`.
+    nbytes
+        A size ("64MiB"), a range ("1KB:1GB:4"), or several sizes.
+    on
+        "local" runs all ranks in this process; "mpi", "torch" and "lab" start a process for each. Under mpiexec or srun
+        all processes but the first return no rows.
+    dtype, op
+        Data type (int8 ... float64, float16, bfloat16, float8_e4m3fn, float8_e5m2) and operator (sum, prod, min, max or
+        avg).
+    seed
+        Seed of the data.
+    repeat
+        Runs of each size; their median time is returned.
+    in_place
+        Results overwrite the inputs.
+    mpiexec, compiler
+        On mpi, the launcher with its options, and the compiler of the engine.
+    scale, name
+        On lab, how much slower links are, and the lab's name.
+    timeout
+        Seconds after which the run is stopped.
+    collective
+        Of several plans, the one for this collective.
+    trace
+        A file for the times of every send, receive and combination in one run of one size (Chrome's trace format). On
+        local the native engine then runs the plan with a thread per rank, which needs a C compiler.
+    hybrid
+        On threads, cuda and hip, let kinds of links that the plan leaves idle carry a share of the data.
+
+    Returns
+    -------
+    list of dict
+        A row per size: nbytes, seconds, algbw, busbw, correct, wrong, ...
+
+    Raises
+    ------
+    Infeasible
+        The plan is wrong.
+    Missing
+        The runtime is not installed here.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> run(plan("allreduce", "ring:ranks=4"), "1KB", repeat=1)[0]["correct"]
+    True
     """
     from antiphon.registry import find
     from antiphon.runtimes.measure.bench import run_plan
@@ -74,12 +108,27 @@ def run(  # noqa: PLR0913
 
 @public
 def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "", tables: Path | Sequence[Path] = ()) -> Library:
-    """A library, compiled where that has not been done yet: its path.
+    """Compile a native library, unless it is cached.
 
-    `what`: "mpi", the native engine for your MPI, to preload; "nccl-tuner", a tuner plugin for NCCL.
-    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner of $CC or cc.
-    `tables`: files that jobs will name in $ANTIPHON_TABLE: compiled and kept beside the library that is preloaded, so
-    that no job has to wait for that.
+    Parameters
+    ----------
+    what
+        "mpi": the native engine for your MPI, to preload; "nccl-tuner": a tuner plugin for NCCL.
+    compiler
+        Compiler to use. Default: $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner $CC or cc.
+    tables
+        Files that jobs will name in $ANTIPHON_TABLE: compiled now and stored beside the library, so that no job has to
+        wait.
+
+    Returns
+    -------
+    Path
+        The library.
+
+    Raises
+    ------
+    Missing
+        No compiler was found, or it failed.
     """
     from antiphon.runtimes.engine.mpi import build as make
 
@@ -97,17 +146,36 @@ def comm(
     compiler: str = "",
     secret: str | None = None,
 ) -> Comm:
-    """Collectives on NumPy arrays by the plans of a table: c.allreduce(x), ...; c.report() tells what served them. All
-    processes make the same calls in the same order.
+    """Connect to other processes and return collectives on NumPy arrays by the plans of a table.
 
-    `communicator`: mpi4py's; left out, MPI.COMM_WORLD.
-    `table`: a file (table, plan or book), plans, or what `tune` gave; only process 0 looks at it.
-    `rank`, `ranks`, `address`: without MPI, this process's number, how many there are, and "host:port" where rank 0
-    listens.
-    `timeout`: seconds without any progress that end a call with an error.
-    `compiler`: for the engine, as for `build`.
-    `secret`: what processes without MPI must know to take part; left out, $ANTIPHON_SECRET or what is in the file
-    $ANTIPHON_SECRET_FILE.
+    All processes make the same calls in the same order: c.allreduce(x), ...; c.report() lists which plan served which
+    call.
+
+    Parameters
+    ----------
+    communicator
+        A communicator of mpi4py. Default: MPI.COMM_WORLD.
+    table
+        A file (table, plan or book), plans, or the result of `tune`; only process 0 reads it.
+    rank, ranks, address
+        Without MPI: this process's rank, the number of processes, and "host:port" where rank 0 listens.
+    timeout
+        Seconds without progress after which a call fails.
+    compiler
+        Compiler of the engine, as for `build`.
+    secret
+        Shared secret that processes without MPI prove to each other. Default: $ANTIPHON_SECRET, or the content of the
+        file $ANTIPHON_SECRET_FILE.
+
+    Returns
+    -------
+    Comm
+        The communicator; close it, or use it in a `with` block.
+
+    Raises
+    ------
+    TimedOut
+        Not all processes connected in time.
     """
     from antiphon.runtimes.serve.comm import comm as make
 
@@ -120,9 +188,22 @@ def comm(
 
 @public
 def reproduce(name: str = "") -> list[Row]:
-    """A paper's table made again: rows of name, published, ours, deviation, ok, note.
+    """Reproduce a table or figure of a paper.
 
-    `name`: which; without it, what there is.
+    Parameters
+    ----------
+    name
+        The experiment. Default: list the experiments.
+
+    Returns
+    -------
+    list of dict
+        Rows of name, published, ours, deviation, ok and note; without `name`, those of `papers`.
+
+    Raises
+    ------
+    Invalid
+        No experiment has this name.
     """
     from antiphon.reproduce import names
     from antiphon.reproduce import reproduce as rows
@@ -131,7 +212,13 @@ def reproduce(name: str = "") -> list[Row]:
 
 
 def papers() -> list[dict[str, str]]:
-    """What can be reproduced: name, what it is, and where it was published."""
+    """List the experiments that can be reproduced.
+
+    Returns
+    -------
+    list of dict
+        A row per experiment: its name, what it shows, and where it was published.
+    """
     from antiphon.reproduce import names
 
     return names()

@@ -1,4 +1,4 @@
-"""How hard `tune` searches for candidates."""
+"""Options of the search behind `tune`, declared once for Python and the command line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,35 @@ if TYPE_CHECKING:
 class Search:
     """The candidates that `antiphon.tune` tries, and how hard.
 
-    `effort`: how much each candidate tries that searches (`sccl`), in units of about a second; they are counted, so the
-    same is found on every machine.
-    `budget`: CPU seconds, or "60s", for each candidate: a safety stop.
-    `seed`: the same seed gives the same plans.
-    `workers`: processes; left out, or 0, one per core; "none": all is done in this one. It changes no result.
-    `deterministic`: every element is combined in one and the same order at all sizes.
-    `sweep`: values of options to try, {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
-    `plans`: files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which are candidates, too, by name `plan`.
-    `shortlist`: how many of the best at every size are returned with their schedules (`.shortlist`).
+    Parameters
+    ----------
+    effort
+        Limit of each candidate that searches (`sccl`), in counted units of about a second, so the result is the same on
+        every machine.
+    budget
+        CPU seconds, or "60s", of each candidate: a safety stop.
+    seed
+        The same seed gives the same plans.
+    workers
+        Worker processes. Default, or 0: one per core; "none": everything runs in this process. It changes no result.
+    deterministic
+        Combine every element in one fixed order at all sizes.
+    sweep
+        Values of options to try: {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
+    plans
+        Files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which become candidates named `plan`.
+    shortlist
+        Number of best candidates per size that are returned with their schedules (`.shortlist`).
+
+    Raises
+    ------
+    Invalid
+        A field has a wrong value.
+
+    Examples
+    --------
+    >>> Search(effort=1, workers="none").seed
+    0
     """
 
     effort: float = 5.0
@@ -39,6 +59,7 @@ class Search:
     shortlist: int = 0
 
     def __post_init__(self) -> None:
+        """Check and normalize the fields, so that a wrong one fails here and not within a search."""
         for name in ("effort", "budget", "seed", "deterministic", "shortlist"):
             object.__setattr__(self, name, CHECKS[name](getattr(self, name), name))
         if not (isinstance(self.plans, str | tuple | list) and not self.plans):
@@ -54,6 +75,7 @@ FIELDS = tuple(f.name for f in dataclasses.fields(Search))
 
 
 def as_search(value: Any) -> Search:
+    """Return a Search, the default one for None."""
     if value is None:
         return Search()
     if not isinstance(value, Search):

@@ -1,4 +1,4 @@
-"""Traces of runs and predictions: put side by side, and read."""
+"""Merge and read traces of runs and predictions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recording:
-    """What Chakra execution traces hold.
+    """Content of Chakra execution traces.
 
-    `plan`: where `export` of a plan wrote them (None: others did; whether it is right is for `verify` to say).
-    `collectives`: a row for each call of one: rank, node, name, collective, nbytes, group, members, root, start_us,
-    duration_us.
+    Attributes
+    ----------
+    plan
+        The plan, if `export` wrote the traces (not verified), else None.
+    collectives
+        A row per call of a collective: rank, node, name, collective, nbytes, group, members, root, start_us,
+        duration_us.
     """
 
     plan: Plan | None
@@ -31,12 +35,25 @@ class Recording:
 
 @public
 def merge(files: Sequence[Path], output: Path) -> list[Row]:
-    """Put traces in Chrome's format into one file, each from its own beginning on: a row for each, of file, title,
-    events and start_us.
+    """Merge traces in Chrome's format into one file, each starting at time 0.
 
-    `files`: the traces, ours (`run` or `predict` with `trace`) or those of others (PyTorch's profiler writes such),
-    plain or compressed.
-    `output`: the file for all of them.
+    Parameters
+    ----------
+    files
+        The traces, written by `run` or `predict` with `trace` or by others (PyTorch's profiler, for example), plain or
+        compressed.
+    output
+        The merged file.
+
+    Returns
+    -------
+    list of dict
+        A row per trace: file, title, events and start_us.
+
+    Raises
+    ------
+    Invalid
+        A file is not a trace in Chrome's format.
     """
     from antiphon.core.files import write_bytes
     from antiphon.formats.chrome import merge_traces as merged
@@ -50,7 +67,20 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
 def read(files: Path | Sequence[Path]) -> Recording:
     """Read Chakra execution traces.
 
-    `files`: NAME.RANK.et of some ranks, or their folder.
+    Parameters
+    ----------
+    files
+        NAME.RANK.et of some ranks, or their folder.
+
+    Returns
+    -------
+    Recording
+        The plan that the traces were exported from, if any, and the collectives.
+
+    Raises
+    ------
+    Invalid
+        A file is damaged; the message names the byte or node.
     """
     from antiphon.formats.chakra.read import collectives_of, is_ours, plan_of, read_traces
 

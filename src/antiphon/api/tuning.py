@@ -1,4 +1,4 @@
-"""The best plan for every size, of all planners, by a model."""
+"""Find the fastest plan for every message size by a cost model, for one machine or a family."""
 
 from __future__ import annotations
 
@@ -36,27 +36,56 @@ def tune(  # noqa: PLR0913
     progress: Callable[[int, int, str], None] | None = None,
     search: Search | None = None,
 ) -> Tuning:
-    """Find the best plan for every size, of all that the planners can make; every schedule is verified.
+    """Find the fastest verified schedule for every message size.
 
-    The result has `.plan` (`.plans` for several collectives), `.ranges`, `.candidates`, `.stopped` (how many of these
-    ended by their budget), `.as_json()` and `.save(file)`. Ctrl-C ends it early with what was found.
-    `antiphon.measure.tune` also measures the best, and chooses by that.
+    Ctrl-C ends the search early with the candidates so far. `antiphon.measure.tune` also measures the best candidates
+    and chooses by that.
 
-    `wanted`: a collective, its name or its file, or "all" for the eight.
-    `topology`: the machine, its name or its file.
-    `nbytes`: a range ("1KB:1GB", which it is by default), one size, or several.
-    `model`: what predicts the times (`antiphon.available.models()`), with its options behind a colon; left out, `calls`
-    where published measurements tell what a call costs on these GPUs, else `alpha-beta`.
-    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `planners`: only these, or this one; left out, all that can.
-    `root`: of a rooted collective the root; left out, the first rank that takes part.
-    `ranks`: those that take part; the others may relay. Left out, all.
-    `nccl`: False leaves out what is only there to compare with, and the speedup.
-    `against`: the intact machine, if the topology is a degraded one: bounds before and after, and lost links.
-    `progress`: called with the number of candidates done, their total, and the last one; every few seconds also, with
-    the same numbers, with a text that begins with "still at work": the current candidates, and their CPU seconds.
-    `search`: how hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
-    shortlist=)`.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file, or "all" for the eight collectives.
+    topology
+        The machine, its name or its file.
+    nbytes
+        A range (default "1KB:1GB"), one size, or several.
+    model
+        Cost model (`antiphon.available.models()`), with its options after a colon. Default: `calls` where published
+        measurements cover these GPUs, else `alpha-beta`.
+    profile
+        Measured parameters: a Profile, its file, or the name of a shipped one.
+    planners
+        Only these planners, or this one. Default: every planner that supports the request.
+    root
+        Root of a rooted collective. Default: the lowest participating rank.
+    ranks
+        Participating ranks; the others may relay. Default: all.
+    nccl
+        False omits the baselines and the speedup over them.
+    against
+        The intact machine, if `topology` is a degraded one: adds bounds before and after, and lost links.
+    progress
+        Called with the number of finished candidates, their total, and the last one; also every few seconds with the
+        same numbers and a text that begins with "still at work": the current candidates with their CPU seconds.
+    search
+        How hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
+        shortlist=)`.
+
+    Returns
+    -------
+    Tuning
+        `.plan` is the best plan (`.plans` for several collectives), `.ranges` maps sizes to schedules;
+        also `.candidates`, `.stopped` (candidates that reached their budget), `.as_json()` and `.save(file)`.
+
+    Raises
+    ------
+    Invalid
+        An argument is wrong. Planners that do not support the request are not an error: see `.candidates`.
+
+    Examples
+    --------
+    >>> tune("allreduce", "ring:ranks=4", nbytes="1MB", planners="ring").plan.collective.kind
+    'allreduce'
     """
     from antiphon.select import tune as find
 
@@ -91,12 +120,33 @@ def tune_over(  # noqa: PLR0913
     progress: Callable[[int, int, str], None] | None = None,
     search: Search | None = None,
 ) -> Tunings:
-    """`tune` for several machines of a family: `.tunings` and `.refused` by value, `.as_json()`, `.save(directory)`.
+    """Tune for several machines of a family.
 
-    `wanted`: a collective, its name or its file, or "all".
-    `topology`: the family's name with the options that stay: "delta", "ring:bandwidth=10GB/s".
-    `vary`: the option that changes, with its values: {"nodes": [1, 2, 4]} or "nodes=1,2,4".
-    `nbytes`, `model`, `profile`, `planners`, `root`, `ranks`, `nccl`, `progress`, `search`: as for `tune`.
+    Parameters
+    ----------
+    wanted
+        A collective, its name or its file, or "all".
+    topology
+        Name of the family with its fixed options: "delta", "ring:bandwidth=10GB/s".
+    vary
+        The option that varies, with its values: {"nodes": [1, 2, 4]} or "nodes=1,2,4".
+    nbytes, model, profile, planners, root, ranks, nccl, progress, search
+        As for `tune`.
+
+    Returns
+    -------
+    Tunings
+        `.tunings` and `.refused` by value, `.as_json()` and `.save(directory)`.
+
+    Raises
+    ------
+    Invalid
+        `search` has plans or a shortlist, which are for one machine.
+
+    Examples
+    --------
+    >>> list(tune_over("allreduce", "ring", vary="ranks=3,4", nbytes="1MB", planners="ring").tunings)
+    [3, 4]
     """
     from antiphon.select import tune_over as find
 
@@ -113,9 +163,22 @@ def tune_over(  # noqa: PLR0913
 
 @public
 def report(tuning: Tuning) -> str:
-    """A tuning as one HTML page that needs nothing else.
+    """Return a tuning as one self-contained HTML page.
 
-    `tuning`: what `tune` gave (without `on`).
+    Parameters
+    ----------
+    tuning
+        A result of `tune` (not of `antiphon.measure.tune`).
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    Invalid
+        The argument is not a result of `tune`.
     """
     from antiphon.select import Tuning as Found
     from antiphon.show.pages.report import report_html
