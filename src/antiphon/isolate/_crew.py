@@ -101,11 +101,7 @@ def as_done(
     listener = _Listener()
     try:
         while line or crew:
-            line = deque(job for job in line if is_needed(job))
-            for process in crew:
-                if process.job is not None and not is_needed(process.job):
-                    process.end()
-            crew[:] = [process for process in crew if process.running]
+            line = _drop_unneeded(line, crew, is_needed)
             if not line and not crew:
                 break
             crew_size = (
@@ -138,6 +134,15 @@ def as_done(
         listener.interrupt()
 
 
+def _drop_unneeded(line: Iterable[Job], crew: list[Process[Job]], is_needed: Callable[[Job], bool]) -> deque[Job]:
+    """End the processes whose jobs are no longer needed, and return the waiting jobs that are."""
+    for process in crew:
+        if process.job is not None and not is_needed(process.job):
+            process.end()
+    crew[:] = [process for process in crew if process.running]
+    return deque(job for job in line if is_needed(job))
+
+
 def _last_words(listener: _Listener, crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
     for process in crew:
         process.stop()
@@ -155,8 +160,8 @@ def in_order(
     """Every needed job with what `work` returned, or with Stopped or Lost; AntiphonErrors are raised in their turn.
 
     What comes of it does not depend on how many workers there are: a job sees nothing of those before it, results are
-    handed on in the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each) is
-    ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which is
+    handed on in the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each)
+    is ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which is
     raised after those that have begun.
     """
     waiting = iter(jobs)
