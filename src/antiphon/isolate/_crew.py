@@ -161,8 +161,8 @@ def in_order(
 
     What comes of it does not depend on how many workers there are: a job sees nothing of those before it, results are
     handed on in the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each)
-    is ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which is
-    raised after those that have begun.
+    is ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which
+    is raised after those that have begun.
     """
     waiting = iter(jobs)
     line = deque[Process[Job]]()
