@@ -72,7 +72,7 @@ def _question(task: Task) -> Question:
 
 def _chunks(task: Task) -> list[tuple[int, int]]:
     kinds = task.instance.kinds
-    return [(k, i) for k, kind in enumerate(kinds) for i in range(len(task.instance.chunks(kind, task.parts)))]
+    return [(k, i) for k, kind in enumerate(kinds) for i in range(len(task.instance.chunks_of_kind(kind, task.parts)))]
 
 
 def _direct(task: Task) -> Iterator[str]:
@@ -167,7 +167,7 @@ def representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
     found = []
     for kind in np.unique(orbits(group.kinds)).tolist():
         keeping = int(np.count_nonzero(group.kinds[:, kind] == kind))
-        chunks = len(task.instance.chunks(task.instance.kinds[kind], task.parts))
+        chunks = len(task.instance.chunks_of_kind(task.instance.kinds[kind], task.parts))
         found += [(kind, number) for number in range(chunks // keeping)]
     return found
 

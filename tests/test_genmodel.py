@@ -19,9 +19,9 @@ from antiphon.core.bounds.memory import (
     least_incast,
     least_json,
     least_memory_accesses,
+    list_reductions,
     most_senders,
     reached_json,
-    reductions,
     senders_if_least_memory,
     work_of,
 )
@@ -409,7 +409,7 @@ def test_theorem_2_and_how_slots_escape_it() -> None:
     assert verify(patient, machine).ok
     assert most_senders(patient) == 1
     assert work_of(patient).most_accesses == 6 + 1
-    assert reductions(patient).fanin.tolist() == [6]
+    assert list_reductions(patient).fanin.tolist() == [6]
 
 
 def test_the_distance_from_both() -> None:

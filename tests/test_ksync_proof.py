@@ -17,9 +17,16 @@ from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.ksync import cnf
-from antiphon.core.ksync.cnf import Question, formula
+from antiphon.core.ksync.cnf import Question, build_formula
 from antiphon.core.ksync.instance import Instance, instance_of
-from antiphon.core.ksync.proof import Refutation, check, check_refutation, pack, resolve, unpack
+from antiphon.core.ksync.proof import (
+    Refutation,
+    check_chains,
+    check_refutation,
+    pack_chains,
+    resolve_chain,
+    unpack_chains,
+)
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.synth import refute as refuting
@@ -116,17 +123,17 @@ def test_a_proof_is_checked_without_a_solver(monkeypatch: pytest.MonkeyPatch) ->
 
 @cache
 def clauses_of(question: Question) -> list[cnf.Clause]:
-    return formula(torus(), question).clauses
+    return build_formula(torus(), question).clauses
 
 
 def lists(found: Refutation) -> tuple[list[list[int]], int]:
     given = len(clauses_of(found.question))
-    return list(unpack(found.proof, given)), given
+    return list(unpack_chains(found.proof, given)), given
 
 
 def refused(found: Refutation, chains: list[list[int]]) -> bool:
     try:
-        check(clauses_of(found.question), chains)
+        check_chains(clauses_of(found.question), chains)
     except Invalid:
         return True
     return False
@@ -136,7 +143,7 @@ def test_every_dropped_lemma_is_refused() -> None:
     found = proved(8, 6, True)
     chains, given = lists(found)
     assert not refused(found, chains)
-    assert pack(chains, given) == found.proof
+    assert pack_chains(chains, given) == found.proof
     for place in range(len(chains)):
         assert refused(found, chains[:place] + chains[place + 1 :])
         kept = [[n - (n > given + place) for n in chain if n != given + place] for chain in chains]
@@ -226,16 +233,16 @@ def test_unreadable_json(change: dict[str, object] | str) -> None:
 )  # fmt: skip
 def test_questions_that_are_none(asked: Question) -> None:
     with pytest.raises(Invalid, match=r"^refutation: "):
-        formula(torus(), asked)
+        build_formula(torus(), asked)
 
 
 def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for asked in (Question(10**9, 4, 6), Question(1, 4, 10**9)):
         with pytest.raises(Unsupported, match="variables"):
-            formula(torus(), asked)
+            build_formula(torus(), asked)
     monkeypatch.setattr(cnf, "MOST", 6000)
     with pytest.raises(Unsupported, match="clauses"):
-        formula(torus(), Question(8, 4, 6))
+        build_formula(torus(), Question(8, 4, 6))
 
 
 def test_paths_left_out_prove_nothing() -> None:
@@ -243,7 +250,7 @@ def test_paths_left_out_prove_nothing() -> None:
     instance = dataclasses.replace(torus())
     instance.__dict__["arcs"] = arcs
     with pytest.raises(Unsupported, match="too many paths"):
-        formula(instance, Question(8, 4, 6))
+        build_formula(instance, Question(8, 4, 6))
 
 
 # ---- the checker alone ----
@@ -259,11 +266,11 @@ def implied(clauses: Sequence[Sequence[int]], lemma: Sequence[int], variables: i
 
 def test_chains_that_do_not_resolve() -> None:
     known = [(1, 2), (-1, -2), (2, 3), (-1, 2)]
-    assert resolve(known, [0, 3]) == (2,)
+    assert resolve_chain(known, [0, 3]) == (2,)
     for chain, why in (([0, 1], "in 2 literals"), ([0, 2], "in 0 literals"), ([-1], "clause -1"), ([4], "clause 4"),
                        ([0, 3, 0], "in 0 literals"), ([], "no chain")):  # fmt: skip
         with pytest.raises(Invalid, match=why):
-            resolve(known, chain)
+            resolve_chain(known, chain)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +280,7 @@ def test_chains_that_do_not_resolve() -> None:
 )  # fmt: skip
 def test_bytes_that_are_no_chains(raw: bytes, why: str) -> None:
     with pytest.raises(Invalid, match=why):
-        list(unpack(zlib.compress(raw), 5))
+        list(unpack_chains(zlib.compress(raw), 5))
 
 
 LITERALS = st.sampled_from([-4, -3, -2, -1, 1, 2, 3, 4])
@@ -286,7 +293,7 @@ def test_what_resolves_is_implied(clauses: list[list[int]], rng: random.Random) 
     for _ in range(30):
         chain = [rng.randrange(len(known)) for _ in range(rng.randint(1, 4))]
         try:
-            known.append(resolve(known, chain))
+            known.append(resolve_chain(known, chain))
         except Invalid:
             continue
         assert implied(clauses, known[-1], 4)
@@ -296,7 +303,7 @@ def test_what_resolves_is_implied(clauses: list[list[int]], rng: random.Random) 
 def test_packed_and_unpacked(numbers: list[list[int]], given_clauses: int) -> None:
     chains = [[n % (given_clauses + i) for n in row] for i, row in enumerate(numbers) if given_clauses + i]
     chains = chains if given_clauses else []
-    assert list(unpack(pack(chains, given_clauses), given_clauses)) == chains
+    assert list(unpack_chains(pack_chains(chains, given_clauses), given_clauses)) == chains
 
 
 # ---- from CaDiCaL's lemmas to chains ----
@@ -325,7 +332,7 @@ def test_chains_of_random_clauses() -> None:
         if lines is not None:
             work = Elaboration(clauses, variables)
             work.read_proof(lines)
-            check(clauses, work.build_chains())
+            check_chains(clauses, work.build_chains())
             refuted += 1
     assert refuted > examples(25) // 2
 
@@ -460,14 +467,14 @@ def agrees(seed: int) -> bool | None:
     truth = exists(where, collective, parts, compositions(rounds, steps))
     for ordered in (True, False):
         asked = Question(parts, steps, rounds, None, ordered)
-        assert solved(formula(instance, asked).clauses) == truth, seed
+        assert solved(build_formula(instance, asked).clauses) == truth, seed
         found = find_refutation(instance, asked, Effort())[0]
         assert (found is None) == truth, seed
         if found is not None:
             check_refutation(instance, found)
     split = rng.choice(compositions(rounds, steps))
     asked = Question(parts, steps, rounds, split, bool(seed % 2))
-    assert solved(formula(instance, asked).clauses) == exists(where, collective, parts, [split]), seed
+    assert solved(build_formula(instance, asked).clauses) == exists(where, collective, parts, [split]), seed
     return truth
 
 
@@ -498,7 +505,9 @@ def test_clauses_agree_with_the_engine() -> None:
             for s in range(least, min(steps, rounds) + 1)
         )
         seen.add(engine)
-        assert solved(formula(instance, Question(parts, steps, rounds, None, bool(seed % 2))).clauses) == engine, seed
+        assert (
+            solved(build_formula(instance, Question(parts, steps, rounds, None, bool(seed % 2))).clauses) == engine
+        ), seed
     assert seen == {True, False}
 
 
@@ -507,6 +516,6 @@ def test_path_that_loads_a_limit_twice() -> None:
     link = LinkType("link", Fraction(1))
     where = build("hub", 2, [(0, 2, link), (2, 1, link)], switches=1, limits=[SharedLimit("bus", (0, 1), Fraction(1))])
     instance = instance_of(where, Collective("broadcast", 2, roots=(0,)))
-    assert not solved(formula(instance, Question(1, 1, 1)).clauses)
-    assert solved(formula(instance, Question(1, 1, 2)).clauses)
-    assert not solved(formula(instance, Question(2, 1, 3)).clauses)
+    assert not solved(build_formula(instance, Question(1, 1, 1)).clauses)
+    assert solved(build_formula(instance, Question(1, 1, 2)).clauses)
+    assert not solved(build_formula(instance, Question(2, 1, 3)).clauses)

@@ -11,7 +11,7 @@ import pytest
 from quick import in_turn
 
 from antiphon.core.ksync.certificate import check_certificate
-from antiphon.core.ksync.dual import worth
+from antiphon.core.ksync.dual import evaluate_dual
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.reshape import relabel
 from antiphon.core.topology import Topology
@@ -143,7 +143,7 @@ def test_no_row_has_room_for_more_chunks(spec: str, table: Any) -> None:
             parts = search.instance.parts_of(row.chunks) + 1
             why = search.check_bounds(parts, row.steps, row.rounds)
             assert why is not None, (kind, row.point)
-            value = worth(search.instance, why.duals[0].dual)  # the dual alone, evaluated anew
+            value = evaluate_dual(search.instance, why.duals[0].dual)  # the dual alone, evaluated anew
             assert row.rounds < parts * value.rounds_per_part
 
 

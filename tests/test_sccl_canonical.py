@@ -17,9 +17,9 @@ from sccl_cases import case
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.ksync.certificate import check_certificate
-from antiphon.core.ksync.dual import StepDual, worth
+from antiphon.core.ksync.dual import StepDual, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
-from antiphon.core.ksync.renaming import Naming, renamed, renamed_dual
+from antiphon.core.ksync.renaming import Naming, rename_instance, renamed_dual
 from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import relabel_collective
@@ -123,15 +123,15 @@ def test_any_renaming_is_the_same_problem(seed: int, other: int) -> None:
     nodes = np.concatenate([rng.permutation(ranks), ranks + rng.permutation(asked.nodes - ranks)])
     limits, kinds = rng.permutation(len(asked.capacity) - bonds), rng.permutation(len(asked.kinds))
     naming = Naming(nodes, rng.permutation(bonds), limits, kinds)
-    there = renamed(asked, Naming.of_json(json.loads(json.dumps(naming.as_json())), asked))
-    assert form(renamed(there, naming.inverse())) == form(asked)
+    there = rename_instance(asked, Naming.of_json(json.loads(json.dumps(naming.as_json())), asked))
+    assert form(rename_instance(there, naming.inverse())) == form(asked)
     rebuilt = instance_of(there.topology, there.collective)
     assert (rebuilt.tail.tolist(), rebuilt.limits_of) == (there.tail.tolist(), there.limits_of)
     assert rebuilt.capacity == there.capacity
     assert set(map(repr, map(sides, rebuilt.kinds))) == set(map(repr, map(sides, there.kinds)))
     proved = Findings(there).prove_least(max(there.least_steps, 1) + 1)
     dual = StepDual.of_json(json.loads(json.dumps(renamed_dual(proved.dual, naming.inverse()).as_json())))
-    assert worth(asked, dual) == proved.worth
+    assert evaluate_dual(asked, dual) == proved.worth
 
 
 def sides(kind: Any) -> object:
@@ -268,12 +268,12 @@ def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     for point in find_frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
         mine = problem.translate_point(point)
         assert mine.instance is asked
-        assert worth(asked, mine.bound_proof.dual) == mine.bound_proof.worth
+        assert evaluate_dual(asked, mine.bound_proof.dual) == mine.bound_proof.worth
         question = Question(asked, point.parts, point.steps, point.rounds, "")
         assert is_algorithm(question, mine.moves)
         for one, before in zip(mine.refuted, point.refuted, strict=True):
             for proved, was in zip(one.why.duals, before.why.duals, strict=True):
-                assert worth(asked, proved.dual) == was.worth
+                assert evaluate_dual(asked, proved.dual) == was.worth
 
 
 def test_a_proof_by_resolution_says_of_which_numbering_it_is() -> None:
@@ -281,5 +281,5 @@ def test_a_proof_by_resolution_says_of_which_numbering_it_is() -> None:
     problem = pose_canonically(asked)
     why = problem.translate_impossible(Impossible("search", resolution={"proof": "x"}))
     assert why.resolution is not None
-    there = renamed(asked, Naming.of_json(why.resolution["naming"], asked))
+    there = rename_instance(asked, Naming.of_json(why.resolution["naming"], asked))
     assert form(there) == form(problem.instance)

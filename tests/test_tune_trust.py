@@ -24,7 +24,7 @@ from antiphon import registry
 from antiphon.core import loads
 from antiphon.core.bounds import bound
 from antiphon.core.bounds import latency_seconds as module
-from antiphon.core.bounds.latency_seconds import quickest
+from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
@@ -226,7 +226,7 @@ def farthest(machine: Topology, pairs: Sequence[tuple[Sequence[int], int]]) -> f
 @given(cases())
 def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Case) -> None:
     needs = needs_of(random.collective)
-    found = quickest(random.topology, needs, bound(random.topology, random.collective).latency_witness)
+    found = quickest_need(random.topology, needs, bound(random.topology, random.collective).latency_witness)
     if found is None:
         assert not len(needs)
         return
@@ -259,10 +259,10 @@ def test_a_latency_bound_of_few_searches_is_still_one(monkeypatch: pytest.Monkey
     for kind in ("allreduce", "broadcast", "gather"):
         wanted = collective(kind, machine)
         args = (machine, needs_of(wanted), bound(machine, wanted).latency_witness)
-        whole = quickest(*args)
+        whole = quickest_need(*args)
         with monkeypatch.context() as patch:
             patch.setattr(module, "MOST_WORK", 1)
-            some = quickest(*args)
+            some = quickest_need(*args)
         assert whole is not None
         assert some is not None
         assert 0 < some.seconds <= whole.seconds
@@ -272,7 +272,7 @@ def test_links_without_latency_count_as_links() -> None:
     kinds = [LinkType("nvlink", Fraction(10**9), 0.0), LinkType("ib", Fraction(10**9), 3e-6)]
     machine = build("mixed", 3, [*both_ways([(0, 1)], kinds[0]), *both_ways([(1, 2)], kinds[1])])
     wanted = collective("broadcast", machine)
-    found = quickest(machine, needs_of(wanted), bound(machine, wanted).latency_witness)
+    found = quickest_need(machine, needs_of(wanted), bound(machine, wanted).latency_witness)
     assert found is not None
     assert (found.seconds, found.src, found.dst) == (3e-6, 0, 2)
 

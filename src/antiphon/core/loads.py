@@ -1,8 +1,18 @@
-"""What a schedule puts on every link and shared limit, and how long that takes at zero latency: exact.
+"""Exact load of every link and shared limit over time, and the time of a schedule at zero latency.
 
-Pipelined chunks are never expanded. A chunk of p pieces sends, in each of the p steps from its own step on,
-one p-th of its data; so every row loads its links during a window of p steps, and the load of a link is a
-staircase with two corners per row. Time is the upper envelope of these staircases, summed.
+Pipelined chunks are never expanded. A chunk of p pieces sends one p-th of its data in each of the p steps that begin
+with its own step; so every row loads its links during a window of p steps, and the load of one link over time is a
+staircase with two corners per row. The time of a step is its greatest load over capacity; the time of the schedule
+is the sum over steps, i.e. the area under the upper envelope of the staircases of all resources (stairs.py).
+
+Example. One link carries chunk A (1/2 of the data, 2 pieces) from step 0 and chunk B (the same) from step 1. Each
+loads 1/4 per step: A in steps 0 and 1, B in steps 1 and 2. The staircase is 1/4, 2/4, 1/4; its sum is 1, as all data
+cross the link once. With a second link of half the speed that carries 1/4 in step 0, step 0 takes as long as 1/2 on
+the first link.
+
+Stages: `_compute_traffic` adds up the load per (resource, step, window), independent of link speeds and of a uniform
+number of pieces; `tops_of` computes the envelope per class of equal capacity; `_compute_timeline` compares classes by
+exact fractions. Both earlier results are cached: pricing tries the same rows with several piece counts and speeds.
 """
 
 from __future__ import annotations
@@ -120,10 +130,10 @@ FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, a
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
     """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
-    return traffic_of(schedule, topology).on(topology, _even(schedule))
+    return traffic_of(schedule, topology).on(topology, _uniform_pieces(schedule))
 
 
-def _even(schedule: Schedule) -> int:
+def _uniform_pieces(schedule: Schedule) -> int:
     """The pieces of all chunks, where they have as many; else 1, and the traffic has each."""
     return schedule.pieces if isinstance(schedule.pieces, int) else 1
 
@@ -140,11 +150,13 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
         None if uniform else schedule.pieces,
     )  # fmt: skip
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
-    cached = next((traffic for whose, of, traffic in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
+    cached = next(
+        (traffic for whose, of, traffic in _kept[:] if all(map(_is_same_object, rows, whose)) and of == wires), None
+    )
     if cached is None:
-        _kept[:] = [entry for entry in _kept if _entries(entry[2]) <= MOST_KEPT]
-        cached = _traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
-        if _entries(cached) <= MOST_LAST:
+        _kept[:] = [entry for entry in _kept if _entry_count(entry[2]) <= MOST_KEPT]
+        cached = _compute_traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
+        if _entry_count(cached) <= MOST_LAST:
             _kept.append(
                 (tuple(None if entry is None else weakref.ref(entry, _let_go) for entry in rows), wires, cached)
             )
@@ -152,11 +164,11 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     return cached
 
 
-def _entries(traffic: _Traffic) -> int:
+def _entry_count(traffic: _Traffic) -> int:
     return max(len(traffic.whole.load), len(traffic.at))
 
 
-def _same(value: object, other: weakref.ref[Any] | None) -> bool:
+def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
     return value is None if other is None else value is not None and value is other()
 
 
@@ -164,7 +176,7 @@ def _let_go(_: object) -> None:
     _kept[:] = [entry for entry in _kept if all(ref is None or ref() is not None for ref in entry[0])]
 
 
-def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
+def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(resolved.bad):
         bad = int(resolved.bad[0])
@@ -172,25 +184,32 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
-    top = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _longest(resolved)
+    # An upper bound of any sum below, to choose between int64 and Python integers.
+    top = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _max_path_links(resolved)
+    # Load of one piece, over the common denominator of all piece counts. Python integers where int64 could overflow.
     per_chunk = weights * (common // pieces) if top < 2**62 else weights.astype(object) * [
         common // int(p) for p in pieces
     ]  # fmt: skip
+    # Number the distinct window lengths and step numbers densely, so that (resource, step, window) fits into one key.
     windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     when, bound = time * len(windows) + window, len(times) * len(windows)
+    # Add up rows with the same route, step and window first: there may be a hundred times as many rows as such triples.
     route_times, load = added(
         (resolved.route + 1).astype(np.int64) * bound + when,
         per_chunk[schedule.chunk],
         (len(resolved.table) + 1) * bound,
     )
-    moment, way, ways = _ways(route_times, bound, resolved.table, topology)
+    moment, way, ways = _times_and_kinds(route_times, bound, resolved.table, topology)
+    # Expand routes into links. Rows joined in a switch (multicast, reduction) cross a shared link once, not once per
+    # row.
     if schedule.joint is None:
         on, when, load = _by_link(resolved.table, route_times, load, bound)
     else:
         on, row = crossed(schedule, resolved, topology)
         when, load = when[row], per_chunk[schedule.chunk[row]]
     limits = topology.resources
+    # Every link also loads its shared limits: append one entry per (link, limit).
     if len(limits.limit_of):
         limits_per_link = limits.limit_ptr[on + 1] - limits.limit_ptr[on]
         shared = limits.limit_of[ranges(limits.limit_ptr[on], limits_per_link)]
@@ -207,7 +226,7 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     return _Traffic(total, at, way, ways)
 
 
-def _longest(resolved: Resolved) -> int:
+def _max_path_links(resolved: Resolved) -> int:
     """The most links of a path, and the limits that they may meet."""
     return int(np.diff(resolved.table.ptr).max(initial=1))
 
@@ -222,22 +241,23 @@ def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tupl
     return link, np.repeat(route_times[first:] % bound, hops), np.repeat(load, hops)
 
 
-def _ways(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
+def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
     """Time and way of what is taken, each pair once, and a route for every way: of those that are alike one."""
     used, place = dense(route_times // bound, len(table) + 1)
     inside = int(len(used) > 0 and used[0] == 0)  # -1: within a rank
     routes = table.take(used[inside:] - 1)
-    kind, first = _alike(routes, topology)
+    kind, first = _route_kinds(routes, topology)
     number = np.concatenate([np.full(inside, 0), kind + 1])[place]
     pair = distinct(route_times % bound * (len(first) + 1) + number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
 
-def _alike(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
+def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     """Of every route which kind it is of, those that cross links of the same types one after the other being of one;
     and a route of every kind."""
     hops = np.diff(routes.ptr)
     key, bound = packed((hops, int(hops.max(initial=0)) + 1))
+    # Fold the link types hop by hop into one number: routes with equal numbers have equal latency on any machine.
     for place in range(int(hops.max(initial=0))):
         routes_with_hop = np.flatnonzero(hops > place)
         kind = np.zeros(len(hops), np.int64)
@@ -261,21 +281,22 @@ def timeline(schedule: Schedule, topology: Topology) -> Timeline:
     for whose, where, line in _last[:]:
         if whose() is schedule and where() is topology:
             return line
-    line = _timeline(schedule, topology)
-    _last[:] = [(weakref.ref(schedule, _forget), weakref.ref(topology, _forget), line)]
+    line = _compute_timeline(schedule, topology)
+    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line)]
     return line
 
 
-def _forget(_: object) -> None:
+def _clear_last(_: object) -> None:
     _last.clear()
 
 
-def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    traffic, pieces, resources = traffic_of(schedule, topology), _even(schedule), topology.resources
+def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
+    traffic, pieces, resources = traffic_of(schedule, topology), _uniform_pieces(schedule), topology.resources
     tops = traffic.tops(resources.klass, pieces)
     if not tops.by_class:
         nothing = np.zeros(0, np.int64)
         return Timeline(nothing, nothing, (), nothing)
+    # Compare loads of different capacities without fractions: scale each by common / capacity.
     common = math.lcm(*resources.capacity)
     best: Exact = np.zeros(len(tops.marks), object)
     where = np.full(len(tops.marks), -1, np.int64)
@@ -292,10 +313,12 @@ def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
     resource, begin, end, load = staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
         return _Tops(np.zeros(0, np.int64), ())
+    # Between two neighbouring marks no load changes.
     marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
     resource, begin, end, load = lasting(resource, begin, end, load)
     low, high = np.searchsorted(marks, begin).astype(np.int64), np.searchsorted(marks, end).astype(np.int64)
     by_class = []
+    # Within one class of equal capacity the envelope of loads is the envelope of times.
     for k in np.unique(klass[resource]).tolist():
         of_class = np.flatnonzero(klass[resource] == k)
         top, winner = envelope(low[of_class], high[of_class], load[of_class], len(marks))
@@ -311,6 +334,7 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
         return None
     top = float(per_step.load.astype(float).sum()) * int(per_step.window.max())
     load = per_step.load if top < 2**62 else per_step.load.astype(object)
+    # With all steps overlapping only the total load of each resource counts.
     totals = np.zeros(topology.links + len(topology.limits), load.dtype)
     np.add.at(totals, per_step.resource, load * per_step.window)
     capacity, klass = topology.resources.capacity, topology.resources.klass

@@ -1,17 +1,25 @@
-"""The symmetries of a machine, and a name that is the same for all machines alike.
+"""Symmetries (automorphisms) of a machine, and a canonical form that is equal for all isomorphic machines.
 
-Two machines are alike (isomorphic) if some renumbering, ranks to ranks and switches to switches, takes
-links to links of the same kind, bandwidth and latency (as many in parallel, the same way round), switches
-to switches that can do the same and shared limits to shared limits of the same bandwidth. Names, places and
-the declared unit do not count.
+Two machines are isomorphic if some renumbering, ranks to ranks and switches to switches, maps links to links of the
+same kind, bandwidth and latency (with the same multiplicity and direction), switches to switches with the same
+abilities and shared limits to shared limits of the same bandwidth. Names, places and the declared unit do not count.
 
-The graph library (BLISS, inside igraph) knows plain undirected graphs with coloured vertices, so links
-become such a graph. All links between two nodes that no limit bounds are one bond, described by how
-many of each type lead which way. The most common bond that is the same both ways is a plain edge; any other
-that is the same both ways is a vertex between its ends; one that is not is a path of two vertices,
-tail then head. Parallel links under the same limits are such a path too, their limits vertices at its
-tail. Where plain edges would join more than half of all pairs of nodes, the other pairs are joined in
-their stead: a full mesh of a thousand equal ranks is a graph of a thousand vertices without an edge.
+The graph library (BLISS, inside igraph) knows plain undirected graphs with coloured vertices, so a machine is drawn as
+such a graph. All links between two nodes that no limit bounds form one bond, described by the number of links of each
+type in each direction:
+
+- The most common bond that is equal both ways becomes a plain edge: no extra vertices for the bulk of the links.
+- Any other bond that is equal both ways becomes a vertex between its ends, coloured by the bond.
+- A bond that differs by direction becomes a path of two vertices, tail then head.
+- Parallel links under the same limits become such a path too, and each limit a vertex joined to the tails of its links.
+- Where plain edges would join more than half of all pairs, the other pairs are joined instead: a full mesh of a
+  thousand equal ranks is a graph of a thousand vertices without an edge.
+
+Example: 4 ranks around a switch, equal links both ways. Five vertices, colours (rank, rank, rank, rank, switch), four
+plain edges; BLISS returns generators of the 24 permutations of the ranks.
+
+BLISS is slow where vertices of one colour belong to different orbits, so `_split_orbits` refines the colours first
+(Weisfeiler and Leman 1968, with individualised vertices).
 """
 
 from __future__ import annotations
@@ -45,7 +53,8 @@ def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[
     The identity is left out: a machine without symmetries has none. BLISS has no polynomial bound, but
     machines are easy for it; the generators, fewer than nodes, take O(vertices) each.
     """
-    drawn = _draw(topology, colour)
+    drawn = _draw_graph(topology, colour)
+    # Vertices beyond the nodes (bonds, limits) move along with the nodes; only the node part is reported.
     permutations: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
     identity = np.arange(topology.nodes, dtype=np.int32)
     out = []
@@ -65,14 +74,17 @@ def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints
     `relabel(topology, labelling)` is then the same machine for all that are alike, up to the numbers of
     its links. Keys are stable for one release of the graph library: compare them, do not archive them.
     """
-    drawn = _draw(topology, colour)
-    label, edges, colours = drawn.canonical(_sharpened(drawn))
+    drawn = _draw_graph(topology, colour)
+    label, edges, colours = drawn.canonical(_split_orbits(drawn))
+    # The key hashes everything that the isomorphism must keep: sizes, the legend of colours, the canonical edges and
+    # colours.
     text = repr((topology.ranks, topology.switches, drawn.legend)).encode()
     digest = hashlib.sha256(text)
     for column in (colours, edges):
         digest.update(column.astype("<i8").tobytes())
     ranks = topology.ranks
     labelling = np.empty(topology.nodes, np.int32)
+    # BLISS numbers all vertices; keep its order within ranks and within switches, so that ranks stay ranks.
     for low, high in ((0, ranks), (ranks, topology.nodes)):
         order = np.argsort(label[low:high])
         labelling[low + order] = np.arange(low, high)
@@ -94,11 +106,13 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     free[list(limits_of)] = False
     links = np.flatnonzero(free)
     src, dst = topology.link_src[links], topology.link_dst[links]
+    # Sort links by their images' ends and by their own ends: the i-th of one order goes to the i-th of the other.
     come = np.lexsort((links, kind[links], to[dst], to[src]))
     go = np.lexsort((links, kind[links], dst, src))
     image[links[come]] = links[go]
     if limits_of:
         _map_limited(topology, to, image)
+    # Both orders match for any permutation of links; only for a symmetry do the ends, types and abilities agree.
     ends = np.array_equal(to[topology.link_src], topology.link_src[image]) and np.array_equal(
         to[topology.link_dst], topology.link_dst[image]
     )
@@ -154,7 +168,7 @@ def _numbers_to_vertices() -> bool:
     return permutation == [2, 0, 1]
 
 
-def _sharpened(drawn: _Drawn) -> list[int]:
+def _split_orbits(drawn: _Drawn) -> list[int]:
     """The colours, refined so that vertices of one colour are, as far as is cheap to tell, one orbit.
 
     Where a cell of equal-looking vertices holds several orbits, BLISS tries them all, box by box: twice
@@ -168,8 +182,10 @@ def _sharpened(drawn: _Drawn) -> list[int]:
     ones = np.ones(2 * len(a), np.uint64)
     joined = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
     colour = np.array(drawn.colour, np.int64)
-    sums = _refined(_mixed(colour.astype(np.uint64)), joined)
-    first, orbit = _orbits(drawn)
+    # Stage 1: plain colour refinement.
+    sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), joined)
+    first, orbit = _find_orbits(drawn)
+    # Stage 2: only cells that hold several orbits are doubtful. Mark one vertex of each orbit and refine again.
     cells, orbits_of = np.unique(sums[first], return_counts=True)
     doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
     if doubtful.size and doubtful.size * (len(a) + count) <= MOST_WORK:
@@ -177,8 +193,9 @@ def _sharpened(drawn: _Drawn) -> list[int]:
         for i in doubtful:
             marked = sums.copy()
             marked[first[i]] = ~marked[first[i]]
-            signatures[i] = _mixed(_refined(marked, joined)).sum()
-        sums = _refined(_mixed(signatures)[orbit] ^ sums, joined)
+            signatures[i] = _scramble_bits(_refine_colours(marked, joined)).sum()
+        sums = _refine_colours(_scramble_bits(signatures)[orbit] ^ sums, joined)
+    # Stage 3: number the refined classes, keeping the original colours in order.
     order = np.lexsort((sums, colour))
     new = np.ones(count, bool)
     new[1:] = (np.diff(colour[order]) != 0) | (sums[order][1:] != sums[order][:-1])
@@ -187,14 +204,14 @@ def _sharpened(drawn: _Drawn) -> list[int]:
     return list(finer.tolist())
 
 
-def _mixed(values: Sums) -> Sums:
+def _scramble_bits(values: Sums) -> Sums:
     """A fixed scrambling of 64-bit numbers (a multiply-xorshift finaliser), wrapping on purpose."""
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return values ^ (values >> np.uint64(32))
 
 
-def _refined(sums: Sums, joined: Any) -> Sums:
+def _refine_colours(sums: Sums, joined: Any) -> Sums:
     """Each vertex told apart by what it is joined to, again and again, until nothing new shows."""
     classes = 0
     for _ in range(64):  # enough for machines; stopping early only tells less apart
@@ -202,17 +219,18 @@ def _refined(sums: Sums, joined: Any) -> Sums:
         if new_classes <= classes:
             break
         classes = new_classes
-        sums = _mixed(sums * np.uint64(3) + joined @ _mixed(sums + np.uint64(1)))
+        sums = _scramble_bits(sums * np.uint64(3) + joined @ _scramble_bits(sums + np.uint64(1)))
     return sums
 
 
-def _orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
+def _find_orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
     """A vertex of every orbit of the graph's symmetries, and the orbit of every vertex."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     count = len(drawn.colour)
     rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    # Orbits are the connected components of "some generator maps u to v".
     for generator in drawn.graph().automorphism_group(color=drawn.colour):
         to = np.array(generator, np.int64)
         moved = np.flatnonzero(to != np.arange(count))
@@ -225,22 +243,24 @@ def _orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
     return first, orbit
 
 
-def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
+def _draw_graph(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
     """The coloured graph; `node_colour` (one per node) tells nodes apart further than rank from switch."""
     kind, type_legend = _type_classes(topology)
     limits_of = _limits_of(topology)
-    plain, bonds = _bonds(topology, kind, limits_of)
+    plain, bonds = _collect_bonds(topology, kind, limits_of)
     ranks = topology.ranks
     marks: list[Hashable] = [
-        ("node", node >= ranks, node_colour[node] if node_colour else 0, *_able(topology.ability(node)))
+        ("node", node >= ranks, node_colour[node] if node_colour else 0, *_ability_words(topology.ability(node)))
         for node in range(topology.nodes)
     ]
+    # `marks` describes each vertex; equal descriptions become equal colours at the end.
     common, blocks = _plain_edges(topology.nodes, plain)
     edges: list[tuple[int, int]] = []
     for bond, pairs in plain.items():
         if common is not None and bond == common[0]:
             continue
         for a, b in pairs.tolist():
+            # Equal both ways: one vertex. Otherwise two, so that the direction can be read back.
             if bond[0] == bond[1]:
                 edges += [(a, len(marks)), (len(marks), b)]
                 marks.append(("bond", bond))
@@ -264,7 +284,7 @@ def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
     return _Drawn(drawn, [number[mark] for mark in marks], legend, tails)
 
 
-def _able(ability: Ability) -> tuple[str, ...]:
+def _ability_words(ability: Ability) -> tuple[str, ...]:
     """What a switch can do beside forwarding; nothing for all others."""
     abilities = ((field.name, getattr(ability, field.name)) for field in fields(ability))
     return tuple(name if value is True else f"{name}={value}" for name, value in abilities if value)
@@ -276,6 +296,7 @@ def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, b
     if not even:
         return None, np.zeros((0, 2), np.int64)
     count, bond = max(even)
+    # Join whichever are fewer, the pairs with this bond or those without it: count <= half of nodes * (nodes - 1) / 2.
     if 4 * count <= nodes * (nodes - 1):
         return (bond, False), plain[bond]
     absent = np.triu(np.ones((nodes, nodes), bool), 1)
@@ -301,7 +322,7 @@ def _limits_of(topology: Topology) -> dict[int, list[int]]:
     return dict(out)
 
 
-def _bonds(
+def _collect_bonds(
     topology: Topology, kind: Longs, limits_of: dict[int, list[int]]
 ) -> tuple[dict[Bond, Longs], dict[tuple[int, int, tuple[int, ...]], list[int]]]:
     """The bonds without limits: description (there, back) -> pairs of nodes, described so that there >= back;
@@ -314,7 +335,8 @@ def _bonds(
     nodes = topology.nodes
     pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
     keys, place = dense(pair, nodes * nodes)
-    word, words = _words(place, kind[free], len(keys))
+    word, words = _number_words(place, kind[free], len(keys))
+    # The description of the same pair seen from the other end.
     back = keys % nodes * nodes + keys // nodes
     at = np.minimum(np.searchsorted(keys, back), max(len(keys) - 1, 0))
     other = np.where(keys[at] == back, word[at], 0)  # word 0: no link back
@@ -331,14 +353,14 @@ def _bonds(
     return plain, dict(limited)
 
 
-def _words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
+def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
     """For every pair of nodes the number of its word (from 1), and the words in ascending order.
 
     A word lists how many links of each class a pair has. Most have one class only, so these are told
     apart by columns, and Python looks at the words alone.
 
     >>> pair, kind = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
-    >>> number, words = _words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1
+    >>> number, words = _number_words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1
     >>> number.tolist(), words
     ([1, 1, 2], [(), ((0, 1),), ((0, 1), (1, 2))])
     """
@@ -352,6 +374,7 @@ def _words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
     at = first[singles]
     top = int(count.max(initial=0)) + 1
     codes, raw[singles] = np.unique(kind[at] * top + count[at], return_inverse=True)
+    # Pairs with links of one class: numbered by columns, without a Python loop over pairs.
     for code in codes.tolist():
         index[(code // top, code % top),] = len(index)
     for i in np.flatnonzero(np.diff(first) > 1).tolist():
@@ -366,8 +389,8 @@ def _words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
 
 def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
     """Fill in where the links under limits go: the one renumbering of the graph that moves nodes as told."""
-    moved = _draw(topology, to.tolist())
-    still = _draw(topology, list(range(topology.nodes)))
+    moved = _draw_graph(topology, to.tolist())
+    still = _draw_graph(topology, list(range(topology.nodes)))
     come, *before = moved.canonical()
     go, *after = still.canonical()
     same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.core.bounds import Bound
 from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
-from antiphon.core.bounds.latency_seconds import quickest
+from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.places import forwarding
 from antiphon.core.bounds.repriced import seconds_per_byte
@@ -71,7 +71,7 @@ class ProvedLimits:
         return lambda nbytes: max(latency, message + rate * nbytes)
 
     def _latency(self, machine: Topology) -> float:
-        longest = quickest(machine, self.needs, self.bound.latency_witness)
+        longest = quickest_need(machine, self.needs, self.bound.latency_witness)
         return longest.seconds if longest is not None else 0.0
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.ksync.certificate import COMPOSED, check_certificate, subject
-from antiphon.core.ksync.dual import StepDual, worth
+from antiphon.core.ksync.certificate import COMPOSED, certified_instance, check_certificate
+from antiphon.core.ksync.dual import StepDual, evaluate_dual
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.loads import claims
 from antiphon.core.request import Request
@@ -102,9 +102,11 @@ class Family:
                 schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds
             )
         checked = check_certificate(self.topology, self.collective, certificate)
-        about = subject(self.topology, self.collective, certificate["about"])
+        about = certified_instance(self.topology, self.collective, certificate["about"])
         composed = certificate["about"] == COMPOSED
-        rounds_per_block = worth(about, StepDual.of_json(certificate["least"])).rounds_per_part * (2 if composed else 1)
+        rounds_per_block = evaluate_dual(about, StepDual.of_json(certificate["least"])).rounds_per_part * (
+            2 if composed else 1
+        )
         least = rounds_per_block * about.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
             schedule, chunks, steps, rounds, least, certificate["proof"], engine, seconds, composed,

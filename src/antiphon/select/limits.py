@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds import Bound, bound
-from antiphon.core.bounds.latency_seconds import Quickest, quickest
+from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
@@ -50,7 +50,7 @@ class Limit:
     ) -> Limit:  # fmt: skip
         """`latency`: if it is known already. `model`, `times`: the least times under a model, where known."""
         if latency is None:
-            latency = quickest(topology, needs_of(collective), bound.latency_witness)
+            latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
         unaided = bound.without_switches if bound.unaided is not None else None

@@ -13,8 +13,8 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound, recheck, without
 from antiphon.core.interpret import order_of_combining
-from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
-from antiphon.core.ksync.dual import StepDual, worth
+from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, certified_instance, check_certificate
+from antiphon.core.ksync.dual import StepDual, evaluate_dual
 from antiphon.core.loads import rounds
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
@@ -207,7 +207,7 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     """Check that its (C, S, R) are those of the schedule: for an allreduce those of each half, which may take fewer
     rounds."""
     collective, about = schedule.collective, certificate["about"]
-    spread = subject(topology, collective, about).collective
+    spread = certified_instance(topology, collective, about).collective
     halves = 2 if about == COMPOSED else 1
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, spread.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
@@ -233,9 +233,9 @@ def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
     certificate = certificate_of(schedule)
     if certificate is None:
         return None
-    instance = subject(topology, schedule.collective, certificate["about"])
+    instance = certified_instance(topology, schedule.collective, certificate["about"])
     collective = instance.collective if certificate["about"] == COMPOSED else schedule.collective
-    return worth(instance, StepDual.of_json(certificate["least"])).rounds_per_part / collective.input_weight
+    return evaluate_dual(instance, StepDual.of_json(certificate["least"])).rounds_per_part / collective.input_weight
 
 
 _SUBJECT_TEXT = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
-from antiphon.core.bounds.latency_seconds import Quickest, quickest
+from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, timeline
@@ -347,7 +347,7 @@ def find_bounds(context: Context, task: Task) -> Limits:
     proofs = ProvedLimits(context.topology, collective, by_profile)
     lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
     times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
-    latency = quickest(machine, proofs.needs, by_profile.latency_witness)
+    latency = quickest_need(machine, proofs.needs, by_profile.latency_witness)
     return Limits(task.index, nominal, by_profile, latency, times)
 
 

@@ -1,6 +1,22 @@
 """Exact lower bounds on steps and time, each with a witness that can be checked on its own.
 
-What is valid, what is tight and why: docs/bounds.md.
+`bound(topology, collective)` answers two questions. Latency: how many steps must any schedule take? The greatest
+distance from a holder of some data to a rank that needs it (latency.py). Bandwidth: how long must it take at zero
+latency? The search (bandwidth.py) tries, from simple to strong,
+
+    cut         data that must leave a set of nodes, over the capacity out of it         cuts.py, candidates.py
+    partition   for allreduce: transfers between the parts of a partition                partition.py
+    LP dual     prices of links; what any schedule must pay, over what links can earn    lp.py
+
+and keeps the best witness. Every witness is then rechecked from nothing but the topology and the collective
+(recheck.py), with plain sums and shortest paths in exact rationals.
+
+Example: allreduce of N bytes on 4 ranks in a bidirectional ring of 1 GB/s links. The partition into single ranks has 8
+links of 1 GB/s between its parts, and 2 * (4 - 1) * N bytes must cross them, so no schedule is faster than 6 N / 8
+GB/s.
+
+Where theory does not say that a bound is attained, attained.py searches small machines for a packing of trees that
+meets it. What is valid, what is tight and why: docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -95,7 +111,7 @@ class Bound:
             "bandwidth": {
                 "inverse": str(self.inverse),
                 "bytes_per_second": plain(rate) if rate is not None else None,
-                **self._without(),
+                **self._without_switches_json(),
                 "witness": proof.as_json() if proof is not None else None,
                 "tight": self.tight,
                 "note": self.note,
@@ -105,7 +121,7 @@ class Bound:
             **({"unaided": self.unaided.stated()} if self.unaided is not None else {}),
         }
 
-    def _without(self) -> dict[str, Any]:
+    def _without_switches_json(self) -> dict[str, Any]:
         if self.unaided is None:
             return {}
         rate = self.without_switches
@@ -148,24 +164,28 @@ def bound(topology: Topology, collective: Collective) -> Bound:
         )
     needs = needs_of(collective)
     latency = latency_of(topology, needs)
+    # First without help of switches: this bound holds for runtimes that cannot use them, too.
     unaided = _bare_bound(forwarding(topology), collective, needs, latency)
     if not abilities_of(topology, collective):
-        return _rechecked(topology, collective, unaided)
+        return _checked_bound(topology, collective, unaided)
     alone = replace(unaided, assumes=assumed(topology, collective, unaided.witness))
-    return _rechecked(topology, collective, replace(_bare_bound(topology, collective, needs, latency), unaided=alone))
+    return _checked_bound(
+        topology, collective, replace(_bare_bound(topology, collective, needs, latency), unaided=alone)
+    )
 
 
-def _rechecked(topology: Topology, collective: Collective, bound: Bound) -> Bound:
+def _checked_bound(topology: Topology, collective: Collective, bound: Bound) -> Bound:
     recheck(topology, collective, bound)
     return bound
 
 
 def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
     """The bounds, not yet rechecked."""
-    proved = BandwidthSearch(topology, collective, needs).run()
-    inverse, rate = _rates(topology, collective, proved.time)
+    proved = BandwidthSearch(topology, collective, needs).find_best()
+    inverse, rate = _rates_of_time(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     tight, note, packing = proved.tight, proved.note, None
+    # Tightness unknown: try to construct trees that meet the bound.
     if tight is None and not needs.joined:
         packing = packing_of(topology, collective, proved.time)
         if packing is not None:
@@ -175,6 +195,7 @@ def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latenc
 
 def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
     """Check a bound from its witnesses alone, in exact rationals; Invalid where they do not prove it."""
+    # Every number of the bound must follow from a witness; the witnesses are checked from nothing else.
     if (stated.latency_witness is None) != (stated.latency_steps == 0):
         raise Invalid("this bound states steps without a witness; compute the bound anew")
     if stated.latency_witness is not None:
@@ -190,7 +211,7 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
     if stated.assumes:
         raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
     time = proved_time(topology, collective, stated.witness)
-    if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):
+    if (stated.inverse, stated.bytes_per_second) != _rates_of_time(topology, collective, time):
         raise Invalid("this bound states another bandwidth than its witness proves; compute the bound anew")
     if stated.packing is not None and packed_time(topology, collective, stated.packing) != time:
         raise Invalid("this bound's packing takes another time than the bound; compute the bound anew")
@@ -198,10 +219,10 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
 
 def proved_rate(topology: Topology, collective: Collective, witness: Witness) -> Fraction | None:
     """The bytes of nbytes per second that by this witness alone none exceeds; Invalid where it proves nothing."""
-    return _rates(topology, collective, proved_time(topology, collective, witness))[1]
+    return _rates_of_time(topology, collective, proved_time(topology, collective, witness))[1]
 
 
-def _rates(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
+def _rates_of_time(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
     """SCCL's R/C and bytes per second, from seconds * (bytes per second) per unit of weight."""
     inverse = time * topology.unit / collective.input_weight
     return inverse, collective.buffer_weight / time if time else None

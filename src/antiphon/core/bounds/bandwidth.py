@@ -1,4 +1,22 @@
-"""The bandwidth bound of a collective: every search that applies, and the best witness kept."""
+"""Search for the bandwidth bound of a collective: try every method that applies and keep the best witness.
+
+Which methods apply depends on the kind of collective:
+
+    broadcast, allgather       every rank needs the same data, so the tightest cut is the bound. By Edmonds (1973)
+                               trees attain it if all ranks take part and switches are balanced.
+    reduce, reducescatter      the same with all links turned round
+    scatter, gather, alltoall  each datum has one destination: a concurrent flow. Even routing over shortest paths often
+                               attains a cut at once; otherwise the linear program decides.
+    allreduce                  partitions: 2 * (parts - 1) transfers of everything must cross between the parts.
+    custom                     cuts for what each rank needs or holds, then the linear program.
+
+Candidates that cost little (cuts around limits, halves of a grid) come first: they are simple witnesses, and the linear
+program is only tried up to MOST_VARIABLES. The linear program runs in floating point; its duals are snapped to
+integers and evaluated exactly, so that rounding can weaken a bound but never make it wrong.
+
+Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send
+8/16 of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +35,7 @@ from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, network_of
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.bounds.places import abilities_of, alone, in_switches, placed, places_for
+from antiphon.core.bounds.places import abilities_of, in_switches, members_alone, place_in_parts, places_for
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import LpDual, Partition, Witness
@@ -70,7 +88,7 @@ class BandwidthSearch:
         places[list(self.helps)] = True
         return places
 
-    def offer(self, witness: Witness) -> Fraction:
+    def offer_witness(self, witness: Witness) -> Fraction:
         """Evaluate a witness exactly, and keep it if it is the best, or as good and simpler."""
         time = proved_time(self.topology, self.collective, witness)
         if (
@@ -85,30 +103,31 @@ class BandwidthSearch:
         """Offer a cut unless it is plainly no better: rechecking costs more than looking."""
         cut = cut_of(self.topology, self.needs, side)
         if self.best is None or cut.weight / cut.capacity >= self.best[0]:
-            self.offer(cut)
+            self.offer_witness(cut)
 
-    def run(self) -> Proved:
+    def find_best(self) -> Proved:
         """The best bound found; never called tight where values begin joined (see Needs)."""
-        proved = self._run()
+        proved = self._search_by_kind()
         return replace(proved, tight=None, note=_JOINED) if self.needs.joined else proved
 
-    def _run(self) -> Proved:
+    def _search_by_kind(self) -> Proved:
         kind = self.collective.kind
+        # Dispatch by kind; see the docstring of the module.
         if not len(self.needs):
             return Proved(None, Fraction(0), True, "nothing must move")
         if kind in SPREAD or kind in COLLECT:
-            return self._spread()
+            return self._bound_spread()
         if kind == "allreduce":
-            return self._allreduce()
+            return self._bound_allreduce()
         if kind in UNICAST:
-            return self._unicast()
-        return self._custom()
+            return self._bound_unicast()
+        return self._bound_custom()
 
-    def _proved(self, tight: bool | None, note: str) -> Proved:
+    def _conclude(self, tight: bool | None, note: str) -> Proved:
         assert self.best is not None
         return Proved(self.best[1], self.best[0], tight, note)
 
-    def _spread(self) -> Proved:
+    def _bound_spread(self) -> Proved:
         """Broadcast and allgather; reduce and reducescatter are the same with all links turned round."""
         needs, collect = self.needs, self.collective.kind in COLLECT
         holders = needs.dst if collect else needs.holders
@@ -116,18 +135,20 @@ class BandwidthSearch:
         weight: dict[tuple[int, ...], int] = {}
         for rank, w in zip(holders[first].tolist(), needs.weights[blocks].tolist(), strict=True):
             weight[(rank,)] = weight.get((rank,), 0) + w
+        # Edmonds: for one source group, the minimum over sinks of the tightest cut is the bound.
         self._one_search(weight, self.collective.members, collect)
+        # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
         if not self.topology.limits and self.balanced and self.whole:
-            return self._proved(True, "attained by packing trees: all ranks take part, every switch is balanced")
+            return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
         self._limit_cuts()
-        solved = self._solve()
+        solved = self._solve_program()
         if solved and self.whole and not self.helps:
-            return self._proved(True, f"{_OPTIMUM}, attained by packing trees")
+            return self._conclude(True, f"{_OPTIMUM}, attained by packing trees")
         if solved and self.helps:
-            return self._proved(None, "switches may multicast or reduce: not known to be attainable")
+            return self._conclude(None, "switches may multicast or reduce: not known to be attainable")
         if solved:
-            return self._proved(None, "ranks outside the group may relay: not known to be attainable")
-        return self._proved(None, f"shared limits or unbalanced switches, {self._unsolved}")
+            return self._conclude(None, "ranks outside the group may relay: not known to be attainable")
+        return self._conclude(None, f"shared limits or unbalanced switches, {self._unsolved}")
 
     def _limit_cuts(self) -> None:
         """The cuts that shared limits suggest: the linear program may be too large, and a cut says more."""
@@ -144,7 +165,7 @@ class BandwidthSearch:
         """The tightest cut for what one rank needs, or for what one rank holds."""
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
-        for group in self._narrowest([group for group in groups if group.of in ("to", "from")]):
+        for group in self._narrowest_groups([group for group in groups if group.of in ("to", "from")]):
             supply: dict[tuple[int, ...], int] = {}
             for row in group.rows.tolist():
                 ends = needs.sets[int(needs.holders[row])] if group.of == "to" else (int(needs.dst[row]),)
@@ -152,10 +173,11 @@ class BandwidthSearch:
             back = group.of == "from"
             side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.at))
             cuts.append((rate, len(cuts), ~side if back else side))
+        # Rechecking costs more than searching, so evaluate only the most promising cuts exactly.
         for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED]:
             self.offer_cut(side)
 
-    def _narrowest(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
+    def _narrowest_groups(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
         """The groups whose rank has the least capacity for what it needs or holds, where all would take too long."""
         if len(groups) <= _SEARCHED:
             return groups
@@ -167,30 +189,31 @@ class BandwidthSearch:
         ]
         return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED - 1 : -1].tolist()]
 
-    def _unicast(self) -> Proved:
+    def _bound_unicast(self) -> Proved:
         """Gather and scatter with one root are single flows; else even routing, then the linear program."""
         groups = _by_end(self.needs, self.collective.kind)
         self._group_searches(groups)
         if len(groups) == 1 and not self.topology.limits:
-            return self._proved(True, "attained by a maximum flow")
-        return self._concurrent()
+            return self._conclude(True, "attained by a maximum flow")
+        return self._bound_concurrent_flow()
 
-    def _concurrent(self) -> Proved:
+    def _bound_concurrent_flow(self) -> Proved:
         self._limit_cuts()
         times = []
+        # A routing gives an upper bound; where it meets a witness, both are optimal and no program is needed.
         for spread in even_spreads(self.topology, self.needs):
             self._offer_dual(spread.dual)
             times.append(spread.time / float(self.topology.resources.scale))
-            if self._reached(times[-1]):
-                return self._proved(True, _SPREAD)
-        if self._solve():
-            return self._proved(True, f"{_OPTIMUM}, attained by a concurrent flow")
+            if self._is_attained(times[-1]):
+                return self._conclude(True, _SPREAD)
+        if self._solve_program():
+            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
         self._middle_cuts()
-        if any(self._reached(time) for time in times):
-            return self._proved(True, _SPREAD)
-        return self._proved(None, f"the best of the cuts tried; {self._unsolved}")
+        if any(self._is_attained(time) for time in times):
+            return self._conclude(True, _SPREAD)
+        return self._conclude(None, f"the best of the cuts tried; {self._unsolved}")
 
-    def _reached(self, time: float) -> bool:
+    def _is_attained(self, time: float) -> bool:
         assert self.best is not None
         return time <= float(self.best[0]) * (1 + CLOSE)
 
@@ -206,16 +229,16 @@ class BandwidthSearch:
         for side in middle_sides(self.topology, demand, _OFFERED_HALVES):
             self.offer_cut(side)
 
-    def _custom(self) -> Proved:
+    def _bound_custom(self) -> Proved:
         groups = groups_of(self.collective, self.needs)
         ends = [*groups, *_by_end(self.needs, self.collective.kind)]
         self._group_searches(ends)
         if len(groups) == 1 and groups[0].of == "all":
-            return self._concurrent()
-        self._solve()
-        return self._proved(None, "a custom collective: not known to be attainable")
+            return self._bound_concurrent_flow()
+        self._solve_program()
+        return self._conclude(None, "a custom collective: not known to be attainable")
 
-    def _solve(self) -> bool:
+    def _solve_program(self) -> bool:
         """Offer the linear program's duals; whether the best witness is as good as its optimum."""
         groups = groups_of(self.collective, self.needs)
         flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
@@ -223,6 +246,7 @@ class BandwidthSearch:
             return False
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         self.inexact = True
+        # The optimum of the relaxed program; only its dual is used, and that is evaluated exactly.
         solution = program.solve(self._about)
         return solution is not None and self._offer_duals(program, solution)
 
@@ -239,40 +263,42 @@ class BandwidthSearch:
     def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
         goal = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
-        for witness in program.witnesses(solution):
+        for witness in program.exact_witnesses(solution):
+            # The best witness is as good as the float optimum: no dual can improve it.
             if float(self.best[0]) >= goal * (1 - CLOSE):
                 return True
             self._offer_dual(witness)
         return float(self.best[0]) >= goal * (1 - CLOSE)
 
     def _offer_dual(self, witness: LpDual) -> None:
-        self.offer(witness)
+        self.offer_witness(witness)
         for side in free_sides(self.topology, witness):
             if crossing_blocks(self.needs, side).size:
                 self.offer_cut(side)
 
-    def _allreduce(self) -> Proved:
+    def _bound_allreduce(self) -> Proved:
         members = self.collective.members
         weight: dict[tuple[int, ...], int] = {(members[0],): 1}
         for back in (False, True):
             self._one_search(weight, members, back)
         self._limit_cuts()
         free = not self.topology.limits
-        self._both_ways()
+        self._offer_both_directions()
         helped = in_switches(self.topology, self.collective, self.helps) if free and self.helps else None
-        if helped is not None and helped[0] == self._proved(None, "").time:
-            return self._proved(True, helped[1])
+        if helped is not None and helped[0] == self._conclude(None, "").time:
+            return self._conclude(True, helped[1])
+        # On large machines the weakest partition is mostly "every rank alone" or "every host": try these first.
         if free and len(members) > _PLACED and self._by_places():
-            return self._proved(True, _IN_HALVES)
-        partitions = self._partitions(self.network) + self._limit_partitions()
+            return self._conclude(True, _IN_HALVES)
+        partitions = self._offer_partitions(self.network) + self._limit_partitions()
         if free and self.whole and not self.topology.switches and self.network.symmetric:
-            return self._proved(True, "attained by packing trees: all ranks take part, links are symmetric")
+            return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
         if free and self.balanced:
-            if self.whole and self._twice() == self._proved(None, "").time:
-                return self._proved(True, _IN_HALVES)
-            return self._proved(None, "not known to be attainable")
+            if self.whole and self._two_phase_time() == self._conclude(None, "").time:
+                return self._conclude(True, _IN_HALVES)
+            return self._conclude(None, "not known to be attainable")
         self._allreduce_program(partitions)
-        return self._proved(None, "not known to be attainable")
+        return self._conclude(None, "not known to be attainable")
 
     def _by_places(self) -> bool:
         """Whether a partition that the places of ranks show proves a time that is attained: to search for the weakest
@@ -281,10 +307,10 @@ class BandwidthSearch:
             return False
         for parts in place_partitions(self.topology):
             for direction in ("out", "in"):
-                self.offer(partition_of(self.topology, self.collective, parts, direction))
-        return self._twice() == self._proved(None, "").time
+                self.offer_witness(partition_of(self.topology, self.collective, parts, direction))
+        return self._two_phase_time() == self._conclude(None, "").time
 
-    def _partitions(self, network: Network) -> list[Partition]:
+    def _offer_partitions(self, network: Network) -> list[Partition]:
         """The weakest partitions of a network by capacity out and in, offered as witnesses."""
         partitions = []
         two_directions = self.topology.switches and not (network.symmetric and self._alike)
@@ -292,7 +318,7 @@ class BandwidthSearch:
             turned = network if direction == "out" else network.reversed
             parts, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
             partitions.append(partition_of(self.topology, self.collective, parts, direction))
-            self.offer(partitions[-1])
+            self.offer_witness(partitions[-1])
         return partitions
 
     def _limit_partitions(self) -> list[Partition]:
@@ -300,9 +326,9 @@ class BandwidthSearch:
         for parts in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
                 partitions.append(
-                    partition_of(self.topology, self.collective, self._placed(parts, direction), direction)
+                    partition_of(self.topology, self.collective, self._place_switches(parts, direction), direction)
                 )
-                self.offer(partitions[-1])
+                self.offer_witness(partitions[-1])
         return partitions
 
     @property
@@ -310,15 +336,15 @@ class BandwidthSearch:
         """Whether what helps one way helps the other."""
         return all(ability.multicast == ability.reduce for ability in self.helps.values())
 
-    def _placed(self, parts: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
-        return placed(self.network, places_for(self.helps, direction), parts)
+    def _place_switches(self, parts: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
+        return place_in_parts(self.network, places_for(self.helps, direction), parts)
 
-    def _both_ways(self) -> None:
-        parts = alone(self.topology, self.collective, self.network, self.helps)
+    def _offer_both_directions(self) -> None:
+        parts = members_alone(self.topology, self.collective, self.network, self.helps)
         if parts:
-            self.offer(partition_of(self.topology, self.collective, parts, "both"))
+            self.offer_witness(partition_of(self.topology, self.collective, parts, "both"))
 
-    def _twice(self) -> Fraction:
+    def _two_phase_time(self) -> Fraction:
         """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
         members = self.collective.members
         total = Fraction(0)
@@ -340,9 +366,10 @@ class BandwidthSearch:
             return
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         for partition in partitions:
-            program.add(partition)
+            program.add_partition(partition)
         solution, stalled = program.solve(self._about), 0
-        while solution is not None and stalled < _STALLED and self._violated(program, solution):
+        # Cutting planes: add partitions that the loads violate, until none is violated or the time stops growing.
+        while solution is not None and stalled < _STALLED and self._add_violated_partitions(program, solution):
             better = program.solve(self._about)
             if better is None:
                 break
@@ -351,12 +378,13 @@ class BandwidthSearch:
         if solution is not None:
             self._offer_duals(program, solution)
 
-    def _violated(self, program: BoundProgram, solution: Solution) -> bool:
+    def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
         """Add the partitions whose parts these loads serve too little; whether there was one."""
         arcs = program.arcs
+        # The separation needs integers: scale the float loads so that the greatest is 2^30.
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         loaded = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
-        return sum(program.add(partition, solution) for partition in self._partitions(loaded)) > 0
+        return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(loaded)) > 0
 
 
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:

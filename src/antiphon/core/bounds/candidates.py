@@ -1,4 +1,19 @@
-"""Sets of nodes worth trying as cuts and parts where an exact search does not see the shared limits."""
+"""Sets of nodes worth trying as cuts and parts, where the exact search does not see shared limits or is too expensive.
+
+Four sources of candidates:
+
+    limit_sides       nodes that a shared limit closes in: those that the tails of its links reach without it, and
+                      those that reach their heads
+    limit_partitions  disjoint sides of this kind, and the other ranks alone or together
+    middle_sides      halves of the machine on both sides of a link on a long shortest path: nodes nearer to one
+                      end than to the other. On grids, tori and hypercubes these are cuts across one dimension.
+    free_sides        for a dual with equal prices: what a rank reaches over unpriced links, i.e. the cut behind it
+
+Any set of nodes is a valid cut, so a poor candidate costs time but never correctness.
+
+Example: two hosts of 8 GPUs whose NICs share one limit of 50 GB/s each. The tails of the first limit's links reach all
+of host 0 and nothing else without it: the cut "host 0" uses the limit once instead of 8 links.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +44,10 @@ def limit_sides(topology: Topology) -> list[Side]:
         links = list(limit.links)
         other_links = np.ones(topology.links, bool)
         other_links[links] = False
-        ahead = reached(topology, topology.link_src[links], other_links)
-        behind = reached(topology, topology.link_dst[links], other_links, back=True)
+        ahead = reachable_nodes(topology, topology.link_src[links], other_links)
+        behind = reachable_nodes(topology, topology.link_dst[links], other_links, back=True)
         sides += [ahead, ~behind]
-    return distinct(side for side in sides if 0 < side[: topology.ranks].sum() < topology.ranks)
+    return distinct_sides(side for side in sides if 0 < side[: topology.ranks].sum() < topology.ranks)
 
 
 def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[list[int]]]:
@@ -41,6 +56,7 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     is_member[list(members)] = True
     free = np.ones(topology.nodes, bool)
     parts: list[list[int]] = []
+    # Greedy: the smallest sides first, as long as they are disjoint.
     for side in sorted(limit_sides(topology), key=np.count_nonzero):
         if free[side].all() and is_member[side].any():
             free &= ~side
@@ -64,6 +80,7 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
     if not number:
         return [alone]
     paths = [place.split("/") for place in topology.places]
+    # The level of the place hierarchy at which hosts become distinct.
     deep = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(number))
     inside: dict[tuple[str, ...], list[int]] = {tuple(levels[:deep]): [] for levels in paths[: topology.ranks]}
     for node, levels in enumerate(paths):
@@ -81,7 +98,7 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
     free = np.ones(topology.links, bool)
     for resource, _ in dual.prices:
         free[list(topology.limits[resource - topology.links].links) if resource >= topology.links else resource] = False
-    return distinct(reached(topology, [rank], free) for rank in range(topology.ranks))
+    return distinct_sides(reachable_nodes(topology, [rank], free) for rank in range(topology.ranks))
 
 
 def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Side]:
@@ -93,27 +110,29 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
     """
     capacity = link_capacities(topology).astype(np.float64)
     sides: dict[bytes, tuple[float, Side]] = {}
-    for path in _long_ways(topology):
-        far = [_distances(topology, node) for node in path]
+    # Every link on a long path splits the nodes by "nearer to this end"; ties go to either side.
+    for path in _long_paths(topology):
+        far = [_hop_distances(topology, node) for node in path]
         for near_end, far_end in pairwise(far):
             for side in (near_end < far_end, near_end <= far_end, near_end > far_end, near_end >= far_end):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
-                    sides[side.tobytes()] = _time(topology, side, demand, capacity), side
+                    sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
     best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))
     return [side for _, (_, side) in best[:max_sides]]
 
 
-def _long_ways(topology: Topology) -> Iterator[list[int]]:
+def _long_paths(topology: Topology) -> Iterator[list[int]]:
     """Shortest ways from rank to rank, each as far from those before as can be."""
-    distances = [_distances(topology, 0)]
+    distances = [_hop_distances(topology, 0)]
     last = int(np.argmax(distances[0][: topology.ranks]))
+    # Farthest-point traversal: each start is the rank farthest from all earlier ones.
     for _ in range(WAYS):
-        distances.append(_distances(topology, last))
-        yield _longest_way(topology, last, distances[-1])
+        distances.append(_hop_distances(topology, last))
+        yield _longest_path(topology, last, distances[-1])
         last = int(np.argmax(np.min(distances[1:], axis=0)[: topology.ranks]))
 
 
-def _longest_way(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
+def _longest_path(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
     """From a rank to the farthest one that it reaches."""
     ranks = far[: topology.ranks]
     node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
@@ -125,7 +144,7 @@ def _longest_way(topology: Topology, start: int, far: NDArray[np.int64]) -> list
     return path
 
 
-def _distances(topology: Topology, start: int) -> NDArray[np.int64]:
+def _hop_distances(topology: Topology, start: int) -> NDArray[np.int64]:
     """In links; as many as there are nodes, where no way leads."""
     out = np.full(topology.nodes, topology.nodes, np.int64)
     out[start], level = 0, 0
@@ -138,14 +157,14 @@ def _distances(topology: Topology, start: int) -> NDArray[np.int64]:
         out[new] = level
 
 
-def _time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:
+def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:
     """What must leave it over the capacity out of it."""
     ranks = side[: topology.ranks].astype(np.float64)
     out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
     return float(dot(ranks, dot(demand, 1 - ranks))) / out if out else 0.0
 
 
-def reached(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:
+def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:
     """Nodes reached from `start` along links that are kept. O(links) per layer."""
     tail, head = topology.link_src[usable_links], topology.link_dst[usable_links]
     if back:
@@ -159,5 +178,5 @@ def reached(topology: Topology, start: Iterable[int], usable_links: Side, back: 
         side[new] = True
 
 
-def distinct(sides: Iterable[Side]) -> list[Side]:
+def distinct_sides(sides: Iterable[Side]) -> list[Side]:
     return list({side.tobytes(): side for side in sides}.values())

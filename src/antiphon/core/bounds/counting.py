@@ -1,4 +1,12 @@
-"""A set of nodes or a partition as a witness: what crosses it, and what links, or limits in their place, carry."""
+"""Turn a set of nodes or a partition into a witness: the weight that must cross and the capacity that carries it.
+
+The capacity of a set of links is the sum of theirs, unless a shared limit covers several of them: counting the limit
+instead of its links may give less. Choosing the best limits is a covering problem; any choice is a valid bound. Limits
+that overlap are therefore taken greedily, in given order and by saving, and the lesser of both totals counts.
+
+Example: 4 links of 25 GB/s leave a host under one limit of 50 GB/s. The links sum to 100 GB/s, the limit to 50: count
+the limit once, and no link.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import Side
-from antiphon.core.bounds.lp import crossings
+from antiphon.core.bounds.lp import count_crossings
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
@@ -20,33 +28,34 @@ from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 
 
-def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
+def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
     """Limits worth counting instead of their links, and what links counted so many times then carry.
 
     Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
     as they stand, and those that save most first; the lesser counts.
     """
     capacity = link_capacities(topology)
-    cover = _covered(topology, capacity, times, range(len(topology.limits)))
-    if cover[0] and sum(len(limit.links) for limit in topology.limits) > len(_bounded(topology)):
+    cover = _apply_limits(topology, capacity, times, range(len(topology.limits)))
+    if cover[0] and sum(len(limit.links) for limit in topology.limits) > len(_limited_links(topology)):
         remaining = times.astype(np.int64)
-        saved = [_saving(topology, capacity, remaining, number)[1] for number in range(len(topology.limits))]
+        saved = [_saving_of_limit(topology, capacity, remaining, number)[1] for number in range(len(topology.limits))]
+        # Greedy by saving; only where limits overlap can the order matter.
         order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
-        cover = min(cover, _covered(topology, capacity, times, order), key=itemgetter(1))
+        cover = min(cover, _apply_limits(topology, capacity, times, order), key=itemgetter(1))
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
 
 
 def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
     """Return the bytes per second of these links together, within their shared limits."""
-    return _cover(topology, crossing)[1]
+    return _cheapest_cover(topology, crossing)[1]
 
 
-def _bounded(topology: Topology) -> set[int]:
+def _limited_links(topology: Topology) -> set[int]:
     """The links under some limit."""
     return set().union(*(limit.links for limit in topology.limits))
 
 
-def _saving(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
+def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
     """How often a limit is to be counted, and by how much it carries less than its links then."""
     resources = topology.resources
     links = np.array(topology.limits[number].links)
@@ -55,17 +64,18 @@ def _saving(topology: Topology, capacity: NDArray[Any], remaining: Longs, number
     return count, int((remaining[links] * capacity[links]).sum()) - bound * count if count else 0
 
 
-def _covered(
+def _apply_limits(
     topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
     """Limits taken one after the other, each with how often, where they save anything."""
     resources = topology.resources
     remaining, used, total = times.astype(np.int64).copy(), [], 0
     for number in order:
-        count, saved = _saving(topology, capacity, remaining, number)
+        count, saved = _saving_of_limit(topology, capacity, remaining, number)
         if saved > 0:
             links = np.array(topology.limits[number].links)
             used.append((number, count))
+            # What the limit covers is no longer counted at its links.
             remaining[links] = np.maximum(remaining[links] - count, 0)
             total += count * resources.capacity[int(resources.klass[topology.links + number])]
     return used, total + int((remaining * capacity).sum())
@@ -80,7 +90,7 @@ def crossing_blocks(needs: Needs, side: Side) -> Longs:
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
     """The witness of a set of nodes."""
     crossing = crossing_blocks(needs, side)
-    limits, capacity = _cover(topology, side[topology.link_src] & ~side[topology.link_dst])
+    limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
     used = tuple(number for number, _ in limits)
     return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)
 
@@ -90,7 +100,7 @@ def partition_of(
 ) -> Partition:
     """The witness of a partition, by the capacity out of or into its parts."""
     listed = tuple(sorted(tuple(part) for part in parts))
-    times = crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
-    limits, capacity = _cover(topology, times)
+    times = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
+    limits, capacity = _cheapest_cover(topology, times)
     assert collective.weights is not None
     return Partition(listed, direction, int(collective.weights[0]), capacity, limits)

@@ -1,9 +1,19 @@
-"""The tightest cut: least capacity out of a set of nodes over what must leave it, exactly.
+"""Find the tightest cut exactly: the least ratio of capacity out of a set of nodes to the weight that must leave it.
 
-A Newton (Dinkelbach) iteration on violated cuts. The rate is always that of a cut already seen; at that rate
-a super source feeds every holder, and a sink that cannot be served shows a tighter cut. A sink once served
-stays served at every lower rate, so at most one flow per sink and one per improvement is computed, and most
-sinks need none: their arcs from sinks already served suffice.
+For an allgather every rank must receive all data, so for every set S that lacks some sink
+
+    time >= weight held only in S / capacity out of S.
+
+Minimising a ratio over exponentially many sets is done by Newton's method (Dinkelbach 1967) with maximum flows. The
+rate p/q is always that of a cut already seen. At that rate a super source feeds every holder with p times its weight,
+links have q times their capacity, and one flow per sink asks: does the full supply arrive? If yes, no cut around this
+sink is tighter. If not, the minimum cut is tighter and gives the next, lower rate. A sink served at some rate stays
+served at every lower rate, so there is at most one flow per sink and one per improvement. Most sinks need none: their
+arcs from sinks already served suffice.
+
+Example: allgather on 3 ranks, unit weights, links 0->1 of 1 and all others of 2. Cuts around single nodes: into rank 1
+come 1 + 2 = 3 for a weight of 2, rate 3/2. At rate 3/2 (p = 3, q = 2) each holder is fed 3 and links carry 2 and 4;
+every sink receives 9, so 3/2 is the minimum.
 """
 
 from __future__ import annotations
@@ -27,7 +37,7 @@ def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tupl
 
     Every sink must receive all of the supply, and be reachable. At most sinks + improvements maximum flows.
     """
-    return _CutSearch(network, supply, sinks).run()
+    return _CutSearch(network, supply, sinks).find_cut()
 
 
 class _CutSearch:
@@ -50,18 +60,19 @@ class _CutSearch:
         self._flows: Flows | None = None
         self._scaled: list[int] = []
 
-    def run(self) -> tuple[Side, Fraction]:
-        self._start()
+    def find_cut(self) -> tuple[Side, Fraction]:
+        self._start_from_degrees()
         assert self.best is not None
         self._try_switches()
         while True:
-            sink = self._next()
+            sink = self._next_sink()
             if sink is None:
                 return self.best[1], self.best[0]
-            self._serve(sink)
+            self._test_sink(sink)
 
-    def _start(self) -> None:
+    def _start_from_degrees(self) -> None:
         """The cuts around single nodes give the first rate."""
+        # Capacity out of every node over what it alone holds, and capacity into every sink over what it lacks.
         out, into = self.network.degrees()
         n = self.network.nodes
         lone = len(self.sinks) == 1
@@ -72,6 +83,7 @@ class _CutSearch:
                 lacked[v] = lacked.get(v, weight) - weight
         best: tuple[Fraction, int, bool] | None = None
         for degree, weights, outside in ((out, own_weight, False), (into, lacked, True)):
+            # Compare in floats first; only near ties are compared as fractions.
             rough = {v: int(degree[v]) / w for v, w in weights.items() if w > 0}
             threshold = min(rough.values(), default=0.0) * (1 + 1e-9)
             for node in [v for v, ratio in rough.items() if ratio <= threshold]:
@@ -82,9 +94,9 @@ class _CutSearch:
         side = np.full(n, best[2])
         side[best[1]] = not best[2]
         self.best = (best[0], side)
-        self._rescale()
+        self._rescale_capacities()
 
-    def _rescale(self) -> None:
+    def _rescale_capacities(self) -> None:
         """Capacities of all arcs at the present rate p/q: links times q, supplies times p, all whole."""
         assert self.best is not None
         p, q = self.best[0].numerator, self.best[0].denominator
@@ -94,12 +106,13 @@ class _CutSearch:
         group = [p * w for w, _ in self.groups]
         spread = [self.need] * sum(len(holders) for _, holders in self.groups)
         self._scaled = links + feed + group + spread
+        # Sums along paths must not overflow int64; otherwise use Python integers.
         big = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
         kind: Any = object if big else np.int64
         self._links = np.array(links, kind)
         self._feed = np.array(feed, kind)
 
-    def _graph(self) -> Flows:
+    def _flow_graph(self) -> Flows:
         if self._flows is None:
             n = self.network.nodes
             inner = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
@@ -108,7 +121,7 @@ class _CutSearch:
             self._flows = Flows(self.source + 1, tail, head)
         return self._flows
 
-    def _next(self) -> int | None:
+    def _next_sink(self) -> int | None:
         """A sink not known to be served, that which least is seen to reach first: it is the likeliest not to be served,
         and else serves others far from those that are. Sinks that arcs serve directly, or over one node that has it
         from nodes that are served, are marked on the way: no two of these ways share an arc or a supply.
@@ -118,6 +131,7 @@ class _CutSearch:
             waiting = sinks[~self.served[sinks]]
             if not len(waiting):
                 return None
+            # Two-hop bound without a flow: supply of the node itself plus arcs from served nodes, one or two hops away.
             near = self._feed.copy()
             from_served = self.served[tail]
             np.add.at(near, head[from_served], np.minimum(self._links, self._feed[tail])[from_served])
@@ -127,9 +141,9 @@ class _CutSearch:
             if not enough.size:
                 return int(waiting[int(np.argmin(got[waiting]))])
             for node in enough.tolist():
-                self._mark(node)
+                self._mark_served(node)
 
-    def _mark(self, node: int) -> None:
+    def _mark_served(self, node: int) -> None:
         self.served[node] = True
         self._feed[node] = self.need
         self._scaled[len(self._links) + node] = self.need
@@ -142,19 +156,21 @@ class _CutSearch:
         feeding = feeding[feeding >= self.network.ranks]
         if len(feeding) * 2 <= len(self.sinks):
             for switch in feeding.tolist():
-                if self._graph().value(self._scaled, self.source, switch) >= self.need:
-                    self._mark(switch)
+                if self._flow_graph().value(self._scaled, self.source, switch) >= self.need:
+                    self._mark_served(switch)
 
-    def _serve(self, sink: int) -> None:
+    def _test_sink(self, sink: int) -> None:
         """Whether the sink is served at the present rate; if not, the rate drops to the cut found."""
         assert self.best is not None
-        if self._graph().value(self._scaled, self.source, sink) >= self.need:
-            self._mark(sink)
+        # Served at this rate: no tighter cut separates this sink.
+        if self._flow_graph().value(self._scaled, self.source, sink) >= self.need:
+            self._mark_served(sink)
             return
-        _, inside = self._graph().cut(self._scaled, self.source, sink)
+        _, inside = self._flow_graph().cut(self._scaled, self.source, sink)
         side = np.array(inside[: self.network.nodes])
         weight = sum(w for holders, w in self.supply.items() if all(side[h] for h in holders))
+        # Newton step: the violated cut's own rate is lower. Sinks served before stay served.
         rate = Fraction(self.network.out_of(side), weight)
         assert rate < self.best[0]
         self.best = (rate, side)
-        self._rescale()
+        self._rescale_capacities()

@@ -1,4 +1,16 @@
-"""Needs in groups: the loads of one group add up, those of different groups may be the same bytes."""
+"""Group needs into families for the linear program: within a family loads add up, between families not.
+
+A byte that several ranks need can cross a link once and be copied later, so the loads of different destinations must
+not be added; the loads for one destination must. The strongest known choice per collective:
+
+    allgather, broadcast    one family per destination ("to")
+    reduce, reducescatter   one family per source ("from")
+    alltoall and its like   one family of everything ("all"): every need has its own bytes
+    allreduce               both directions between the first member and every other member ("pair")
+
+Example: allgather on 3 ranks has families to 0, to 1 and to 2; in each, two flows arrive. The load of a link is the
+maximum over the families, not the sum.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +44,8 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     if kind == "allreduce":
         first = collective.members[0]
         pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
-        return [FamilyRows("pair", (a, b), _between(needs, a, b)) for a, b in pairs]
+        return [FamilyRows("pair", (a, b), _rows_between(needs, a, b)) for a, b in pairs]
+    # Every block needed once: nothing can be shared, so all loads add up.
     alone = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and alone):
         return [FamilyRows("all", (), every)]
@@ -65,12 +78,12 @@ def _one_destination(needs: Needs) -> bool:
     return len(np.unique(pairs >> 32)) == len(pairs)
 
 
-def _between(needs: Needs, source: int, target: int) -> Longs:
+def _rows_between(needs: Needs, source: int, target: int) -> Longs:
     """The rows of what one rank alone holds and another needs."""
-    return np.flatnonzero((needs.holders == _single(needs.sets, source)) & (needs.dst == target))
+    return np.flatnonzero((needs.holders == _index_of_single(needs.sets, source)) & (needs.dst == target))
 
 
-def _single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
+def _index_of_single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
     if rank < len(sets) and sets[rank] == (rank,):
         return rank
     return sets.index((rank,))
@@ -97,7 +110,7 @@ def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity
         forward = group.of != "to"
         gathered: dict[tuple[str, int], dict[tuple[str, int], int]] = {}
         for row in group.rows.tolist():
-            source, sink = _end(needs, int(needs.holders[row])), ("node", int(needs.dst[row]))
+            source, sink = _commodity_end(needs, int(needs.holders[row])), ("node", int(needs.dst[row]))
             root, end = (source, sink) if forward else (sink, source)
             amounts = gathered.setdefault(root, {})
             amounts[end] = amounts.get(end, 0) + int(needs.weights[needs.block[row]])
@@ -105,6 +118,6 @@ def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity
     return commodities
 
 
-def _end(needs: Needs, holders: int) -> tuple[str, int]:
+def _commodity_end(needs: Needs, holders: int) -> tuple[str, int]:
     ranks = needs.sets[holders]
     return ("node", ranks[0]) if len(ranks) == 1 else ("set", holders)

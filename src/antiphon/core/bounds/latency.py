@@ -1,4 +1,16 @@
-"""The fewest steps: the greatest distance from who holds something to who must have it."""
+"""The minimum number of steps: the greatest distance from the holders of something to a rank that must have it.
+
+Distance counts steps: a transfer crosses any number of switches and one link into a rank within one step. So this is a
+shortest path problem with weight 1 for links into ranks and 0 for links into switches, from all holder sets at once.
+
+All sets are searched together with bitsets: bit i of reach[v] says that holder set i can have reached node v. One step
+is two OR-reductions over the links sorted by head. The number of steps until all needs are met is the answer: O(steps
+* links * sets / 64).
+
+Example: a ring of 6 ranks, allgather. After 1 step each rank has the bits of itself and 2 neighbours, after 2 of 5
+ranks, after 3 of all 6: 3 steps. The proof for one farthest pair is a path of 3 steps and a distance for every node (0
+at the holders, growing by at most 1 per link), which recheck.py verifies without a search.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +36,29 @@ class _Arcs:
         self.head, self.tail = key // topology.nodes, key % topology.nodes
         self.ranks = topology.ranks
         split = int(np.searchsorted(self.head, topology.ranks))
-        self.parts = [self._part(slice(0, split)), self._part(slice(split, None))]
+        self.parts = [self._group_by_head(slice(0, split)), self._group_by_head(slice(split, None))]
 
-    def _part(self, which: slice) -> tuple[Longs, Longs, Longs]:
+    def _group_by_head(self, which: slice) -> tuple[Longs, Longs, Longs]:
         heads, starts = np.unique(self.head[which], return_index=True)
         return heads, starts, self.tail[which]
 
-    def spread(self, reach: Bits, into: int) -> Bits:
+    def spread_reach(self, reach: Bits, into: int) -> Bits:
         """What the links into ranks (0) or switches (1) bring to their heads."""
         _, starts, tails = self.parts[into]
         return np.bitwise_or.reduceat(reach[tails], starts, axis=0)
 
-    def step(self, reach: Bits) -> bool:
+    def step_reach(self, reach: Bits) -> bool:
         """One step, in place: across any number of switches, then into ranks. Whether anything came anew."""
         switches, ranks = self.parts[1][0], self.parts[0][0]
+        # Cross switches until nothing changes: they take no step.
         while switches.size:
-            new = reach[switches] | self.spread(reach, 1)
+            new = reach[switches] | self.spread_reach(reach, 1)
             if np.array_equal(new, reach[switches]):
                 break
             reach[switches] = new
         if not ranks.size:
             return False
-        new = reach[ranks] | self.spread(reach, 0)
+        new = reach[ranks] | self.spread_reach(reach, 0)
         changed = not np.array_equal(new, reach[ranks])
         reach[ranks] = new
         return changed
@@ -63,34 +76,38 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     used, index = np.unique(needs.holders, return_inverse=True)
     far, farthest = -1, (0, 0)
     block = 64 * max(1, _GATHERED // max(1, topology.links))
+    # Blocks of holder sets bound the memory of the bitsets.
     for first in range(0, len(used), block):
         in_block = (index >= first) & (index < first + block)
         sets = [needs.sets[i] for i in used[first : first + block].tolist()]
-        steps, at, rank = _farthest(arcs, topology.nodes, sets, index[in_block] - first, needs.dst[in_block])
+        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, index[in_block] - first, needs.dst[in_block])
         if steps < 0:
             raise _cut_off(topology, arcs, sets[at], rank)
         if steps > far:
             far, farthest = steps, (int(used[first + at]), rank)
-    return _proof(topology, arcs, needs.sets[farthest[0]], farthest[1])
+    return _build_proof(topology, arcs, needs.sets[farthest[0]], farthest[1])
 
 
-def _bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
+def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
     np.bitwise_or.at(words, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
     return words
 
 
-def _farthest(arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs) -> tuple[int, int, int]:
+def _farthest_need(
+    arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
+) -> tuple[int, int, int]:
     """The greatest distance, its set and its rank; -1 and a pair that is out of reach where there is one."""
     sizes = [len(s) for s in sets]
     rows = np.array([r for s in sets for r in s], np.int64)
-    reach = _bits(nodes, rows, np.repeat(np.arange(len(sets)), sizes), len(sets))
-    need = _bits(arcs.ranks, dst, column, len(sets))
+    reach = _pack_bits(nodes, rows, np.repeat(np.arange(len(sets)), sizes), len(sets))
+    need = _pack_bits(arcs.ranks, dst, column, len(sets))
     steps = 0
     while True:
-        moved = arcs.step(reach)
+        moved = arcs.step_reach(reach)
         unreached = need & ~reach[: arcs.ranks]
         done = not unreached.any()
+        # The last unmet needs are the farthest ones; pick the first of them as witness.
         if done or not moved:
             rank, word = (int(x[0]) for x in np.nonzero(need if done else unreached))
             bits = int((need if done else unreached)[rank, word])
@@ -100,24 +117,24 @@ def _farthest(arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Long
 
 
 def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
-    reach = _bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
-    while arcs.step(reach):
+    reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
+    while arcs.step_reach(reach):
         pass
     lost = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
     other_ranks = [r for r in lost if r != rank]
-    also = f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_few(other_ranks)})" if other_ranks else ""
-    start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_few(list(holders))}"
+    also = f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_format_ranks(other_ranks)})" if other_ranks else ""
+    start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_format_ranks(list(holders))}"
     return Invalid(
         f"rank {rank} cannot be reached from {start}{also}: no path of links leads there; "
         "add links, or leave these ranks out"
     )
 
 
-def _few(ranks: list[int]) -> str:
+def _format_ranks(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
+def _build_proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
     """Distances from the holders to all nodes (capped at the answer) and a shortest path."""
     nodes = topology.nodes
     far = np.full(nodes, -1, np.int64)
@@ -126,6 +143,7 @@ def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int)
     steps = 0
     into_rank = arcs.head < topology.ranks
     while far[rank] < 0:
+        # Links into switches first (distance unchanged), then one layer of links into ranks (distance + 1).
         for ranks_now in (False, True):
             while True:
                 usable = (far[arcs.tail] >= 0) & (far[arcs.head] < 0) & (into_rank == ranks_now)
@@ -135,6 +153,7 @@ def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int)
                 if ranks_now or not heads.size:
                     break
         steps += 1
+    # Nodes beyond the answer are capped: the proof needs only "at least".
     far[far < 0] = far[rank]
     path = [rank]
     while entered_from[path[-1]] >= 0:

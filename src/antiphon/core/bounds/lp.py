@@ -1,10 +1,19 @@
-"""Bounds by linear programming: flows that must fit under one load per link; the dual, made exact, is the
-witness.
+"""Bounds by linear programming: fit flows under one load per link; the dual, made exact, is the witness.
 
-Minimise T over loads x and flows f, such that the flows of each family fit under x, x fits the links and the
-shared limits in time T, and what enters a switch that only forwards leaves it. HiGHS solves it in floating
-point; prices and lengths are then snapped to simple ratios (the cone of duals does not depend on capacities, so
-its extreme rays have small entries), and the witness is evaluated exactly.
+    minimise T   over loads x and flows f
+    such that    the flows of each family sum to at most x on every link      (families share loads: bytes are copied)
+                 x <= capacity * T on every link, and summed over every shared limit
+                 what enters a switch that only forwards leaves it again
+                 loads cross each partition often enough                      (allreduce only)
+
+Any schedule gives a feasible point, so the optimum is a lower bound. HiGHS solves it in floating point, which proves
+nothing by itself. By duality any non-negative prices give a bound: every family pays for its shortest paths, and the
+payment over the sum of price * capacity is at most T. So the float duals are snapped to simple ratios (the cone of
+duals does not depend on capacities, so its extreme rays have small integer entries), repaired so that no link pays
+more than it costs, and evaluated exactly.
+
+Example: a broadcast over two parallel paths of 1 and 2 GB/s. The optimal duals price both cut links equally, say 0.333
+and 0.333; snapped to 1 and 1 they earn 3 GB/s and the flow pays 1: T >= N / 3 GB/s.
 """
 
 from __future__ import annotations
@@ -93,12 +102,12 @@ class BoundProgram:
         self._head = np.concatenate([self.arcs.head, np.array([b for _, b in extra], np.int64)])
         self._nodes = self.topology.nodes + len(sets)
 
-    def add(self, partition: Partition, solution: Solution | None = None) -> bool:
+    def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
         """Ask for the transfers between its parts; only if the loads found have too few, where these are
         given.
         """
         arcs = self.arcs
-        times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
+        times = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
         has_it = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
         need = partition.times
         if has_it or (solution is not None and float(dot(times, solution.load)) > need * (1 - 1e-7)):
@@ -115,7 +124,7 @@ class BoundProgram:
         """Variables: what solving costs grows a little faster than this."""
         return size_of(self.topology.links, len(self.commodities))
 
-    def _conservation(self) -> tuple[Any, NDArray[np.float64]]:
+    def _flow_conservation(self) -> tuple[Any, NDArray[np.float64]]:
         """Out minus in of every flow at every node but its root, which follows."""
         import scipy.sparse as sp
 
@@ -131,13 +140,14 @@ class BoundProgram:
         for commodity in self.commodities:
             supply = np.zeros(self._nodes)
             for end, amount in commodity.ends:
-                supply[self._number(end)] += -amount if commodity.forward else amount
-            keep = np.arange(self._nodes) != self._number(commodity.root)
+                supply[self._node_number(end)] += -amount if commodity.forward else amount
+            # Conservation at the root follows from that at all other nodes; dropping it keeps the rows independent.
+            keep = np.arange(self._nodes) != self._node_number(commodity.root)
             blocks.append(incidence[keep])
             supplies.append(supply[keep])
         return sp.block_diag(blocks, format="csr"), np.concatenate(supplies)
 
-    def _number(self, end: tuple[str, int]) -> int:
+    def _node_number(self, end: tuple[str, int]) -> int:
         return end[1] if end[0] == "node" else self._set_node[end[1]]
 
     def _switch_balance(self) -> Any:
@@ -152,7 +162,7 @@ class BoundProgram:
         )
         return table[np.flatnonzero(~self.places)]
 
-    def _limits(self) -> tuple[Any, NDArray[np.float64]]:
+    def _limit_rows(self) -> tuple[Any, NDArray[np.float64]]:
         import scipy.sparse as sp
 
         resources, links = self.topology.resources, self.topology.links
@@ -164,7 +174,7 @@ class BoundProgram:
             capacity, float
         )
 
-    def _fits(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
+    def _inequality_rows(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
         """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough.
 
         What has more room than 1 is divided by it: no entry is above 1, and none of a wide link too small to be seen.
@@ -177,6 +187,7 @@ class BoundProgram:
         under = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
         stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([times for _, times in self.partitions]).reshape(-1, arcs)
+        # Row blocks: links, limits, flows under loads, partitions. Columns: T, loads, flows.
         rows = [
             [sp.csr_array(-np.minimum(link_room, 1)[:, None]), sp.diags_array(1 / np.maximum(link_room, 1)), None],
             [sp.csr_array(-np.minimum(limit_room, 1)[:, None]), limit / np.maximum(limit_room, 1)[:, None], None],
@@ -193,11 +204,12 @@ class BoundProgram:
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        flow, supplies = self._conservation()
+        flow, supplies = self._flow_conservation()
+        # Scale supplies to about 1 and T to about 1, so that HiGHS sees well-conditioned rows.
         weigh = float(np.abs(supplies).max())
-        limit, limit_capacity = self._limits()
+        limit, limit_capacity = self._limit_rows()
         link_room, limit_room = (capacity * (about / weigh) for capacity in (self.arcs.capacity, limit_capacity))
-        upper = self._fits(link_room, limit, limit_room)
+        upper = self._inequality_rows(link_room, limit, limit_room)
         crossing_rows = [-1.0 * p.times * p.weight / weigh for p, _ in self.partitions]
         # One family balances by itself; without these rows its lengths are its prices.
         balance = self._switch_balance()[: 0 if self._single else None]
@@ -212,6 +224,7 @@ class BoundProgram:
         )
         if result.status != 0:
             return None
+        # The duals come in the order of the rows: links, limits, lengths per family, partitions.
         arcs, price = len(self.arcs), -result.ineqlin.marginals
         ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(crossing_rows)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
@@ -221,18 +234,18 @@ class BoundProgram:
             link / np.maximum(link_room, 1),
             limits / np.maximum(limit_room, 1),
             lengths.reshape(-1, arcs),
-            self._potentials(-result.eqlin.marginals[flow.shape[0] :]),
+            self._switch_potentials(-result.eqlin.marginals[flow.shape[0] :]),
             multipliers,
         )
 
-    def _potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _switch_potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of every switch: 0 of those that help, which need not send on just what comes in."""
         potentials = np.zeros(self.topology.switches)
         if len(duals):
             potentials[~self.places[self.topology.ranks :]] = duals
         return potentials
 
-    def witnesses(self, solution: Solution) -> Iterator[LpDual]:
+    def exact_witnesses(self, solution: Solution) -> Iterator[LpDual]:
         """Exact witnesses from the float duals, the simplest first."""
         kinds = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
         if self._single:
@@ -241,21 +254,24 @@ class BoundProgram:
         top = float(np.abs(values).max(initial=0.0))
         if not top > 0:
             return
-        for scale in [*_scales(values / top), _FINE]:
+        # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
+        for scale in [*_find_scales(values / top), _FINE]:
             integers = [round(v) for v in (values / top * scale).tolist()]
             cuts = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
             chunks = [integers[a:b] for a, b in itertools.pairwise(cuts.tolist())]
-            witness = self._assemble(*chunks)
+            witness = self._assemble_dual(*chunks)
             if witness.prices:
                 yield witness
 
-    def _assemble(self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]) -> LpDual:
+    def _assemble_dual(
+        self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
+    ) -> LpDual:
         """Prices of links just high enough to pay for the lengths."""
         topology, arcs = self.topology, len(self.arcs)
         single = self._single
         limits = [max(v, 0) for v in limits]
         lengths = [max(v, 0) for v in lengths]
-        price = lengths if single else self._needed(lengths, limits, potentials, multipliers)
+        price = lengths if single else self._required_prices(lengths, limits, potentials, multipliers)
         prices = [(link, p) for arc, p in enumerate(price) if p for link in self.arcs.links[arc]]
         prices += [(topology.links + i, p) for i, p in enumerate(limits) if p]
         families = []
@@ -271,13 +287,14 @@ class BoundProgram:
             tuple((p, times) for (p, _), times in zip(self.partitions, multipliers, strict=True) if times > 0),
         )
 
-    def _needed(
+    def _required_prices(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> list[int]:
         ranks, arcs = self.topology.ranks, len(self.arcs)
         potential = [0] * ranks + potentials
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
+            # The price that makes a link pay for itself: all families and partitions on it, less what its limits pay.
             used = sum(lengths[arc::arcs])
             used += sum(int(times[arc]) * max(m, 0) for (_, times), m in zip(self.partitions, multipliers, strict=True))
             used -= sum(limits[i] for i in self.arcs.limits[arc])
@@ -286,7 +303,7 @@ class BoundProgram:
         return price
 
 
-def crossings(
+def count_crossings(
     tail: NDArray[Any], head: NDArray[Any], parts: Sequence[Sequence[int]], direction: str, nodes: int
 ) -> NDArray[np.float64]:
     """How many parts each arc leaves (or enters, or both)."""
@@ -299,7 +316,7 @@ def crossings(
     return times
 
 
-def _scales(values: NDArray[np.float64]) -> list[int]:
+def _find_scales(values: NDArray[np.float64]) -> list[int]:
     """The least multiples at which all values are nearly whole: the greatest entry of their ray."""
     distinct = np.unique(np.round(values, 10))
     scales = []

@@ -1,6 +1,12 @@
-"""Exact maximum flows and minimum cuts with whole capacities of any size.
+"""Exact maximum flows and minimum cuts with integer capacities of any size.
 
-igraph computes in doubles: exact as long as no sum exceeds 2^53. Above that, a small Dinic on Python ints.
+igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, Dinic's algorithm
+(1970) runs on Python integers: build the level graph by breadth-first search, send a blocking flow along rising
+levels, repeat until the sink is out of reach; the nodes then reached form the source side of a minimum cut.
+
+>>> value, inside = dinic(3, [0, 0, 1], [1, 2, 2], [3, 1, 2], 0, 2)   # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
+>>> value, inside
+(3, [True, True, False])
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ class Flows:
         self.nodes, self.tail, self.head = nodes, list(tail), list(head)
         self._graph: Any = None
 
-    def _igraph(self) -> Any:
+    def _build_graph(self) -> Any:
         if self._graph is None:
             import igraph
 
@@ -32,14 +38,14 @@ class Flows:
     def value(self, capacity: Sequence[int], source: int, sink: int) -> int:
         """The greatest flow from source to sink."""
         if sum(capacity) < EXACT_DOUBLES:
-            return int(self._igraph().maxflow_value(source, sink, list(capacity)))
+            return int(self._build_graph().maxflow_value(source, sink, list(capacity)))
         return self.cut(capacity, source, sink)[0]
 
     def cut(self, capacity: Sequence[int], source: int, sink: int) -> tuple[int, list[bool]]:
         """A least cut: its capacity, and for every node whether it is on the side of the source."""
         if sum(capacity) >= EXACT_DOUBLES:
             return dinic(self.nodes, self.tail, self.head, capacity, source, sink)
-        least_cut = self._igraph().maxflow(source, sink, list(capacity))
+        least_cut = self._build_graph().maxflow(source, sink, list(capacity))
         inside = [False] * self.nodes
         for node in least_cut.partition[0]:
             inside[node] = True
@@ -47,7 +53,7 @@ class Flows:
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
         """The same for capacities in floating point: for searches whose result is evaluated exactly afterwards."""
-        least_cut = self._igraph().maxflow(source, sink, capacity.tolist())
+        least_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
         inside = [False] * self.nodes
         for node in least_cut.partition[0]:
             inside[node] = True
@@ -65,19 +71,21 @@ def dinic(
         out[ends[arc ^ 1]].append(arc)
     total = 0
     while True:
-        level = _levels(out, ends, residual, source)
+        level = _bfs_levels(out, ends, residual, source)
         if level[sink] < 0:
             return total, [depth >= 0 for depth in level]
+        # `at` advances over arcs that lead nowhere in this level graph; each arc is abandoned once per phase.
         at = [0] * nodes
-        while path := _augmenting(out, ends, residual, level, at, source, sink):
+        while path := _augmenting_path(out, ends, residual, level, at, source, sink):
             push = min(residual[arc] for arc in path)
+            # Arc i and its reverse i ^ 1 form a pair: pushing forward makes room backward.
             for arc in path:
                 residual[arc] -= push
                 residual[arc ^ 1] += push
             total += push
 
 
-def _levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
+def _bfs_levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
     level = [-1] * len(out)
     level[source] = 0
     queue = deque([source])
@@ -90,7 +98,7 @@ def _levels(out: list[list[int]], ends: list[int], residual: list[int], source: 
     return level
 
 
-def _augmenting(
+def _augmenting_path(
     out: list[list[int]],
     ends: list[int],
     residual: list[int],
@@ -111,6 +119,7 @@ def _augmenting(
         else:
             if not path:
                 return []
+            # Dead end: retreat over the last arc and abandon it.
             node = ends[path.pop() ^ 1]
             at[node] += 1
             continue

@@ -1,8 +1,15 @@
-"""What combining costs in memory, and how many send to one receiver: of schedules, and the least there can be.
+"""Memory accesses of combining and the number of senders per receiver: of schedules, and their lower bounds.
 
-GenModel's two further optimalities (GenModel and GenTree paper, sections 3.1 to 3.3). To combine f values at once, f
-are read and one is written: f + 1 accesses per byte, and f - 1 additions. A value combined in h turns takes
-(values - 1) + 2h accesses (equation 15): fewest where all are combined at once.
+GenModel's two further kinds of optimality (GenModel and GenTree paper, sections 3.1 to 3.3). Combining f values at
+once reads f and writes one: f + 1 accesses per byte and f - 1 additions. A value combined in h turns takes (values -
+1) + 2 h accesses (equation 15): fewest where all are combined at once.
+
+Example: 4 values. At once: 4 reads + 1 write = 5 accesses. Pairwise in 3 turns: 3 * (2 + 1) = 9 accesses. But
+combining at once needs 3 senders to one receiver at the same time (incast), which networks punish: Theorem 2 says that
+no schedule is optimal in both.
+
+`list_reductions` reads the fan-ins off a schedule by sorting its writes; `work_of` sums them per rank;
+`least_memory_accesses` and `least_incast` are the lower bounds.
 """
 
 from __future__ import annotations
@@ -45,20 +52,20 @@ class Reductions:
     row: Longs
 
 
-def reductions(schedule: Schedule) -> Reductions:
+def list_reductions(schedule: Schedule) -> Reductions:
     """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n). What a switch
     combined on the way is one value that arrives.
 
     Rank 0 of `core.example.star` combines its own value and those of two others:
 
     >>> from antiphon.core.example import star
-    >>> found = reductions(star())
+    >>> found = list_reductions(star())
     >>> found.rank.tolist(), found.fanin.tolist(), found.row.tolist()
     ([0], [3], [0])
     """
     if not bool((schedule.op == REDUCE).any() or (schedule.src == schedule.dst).any()):  # only copies between ranks
         return Reductions(*(np.zeros(0, np.int64) for _ in range(5)))
-    schedule, rows, _ = _arrivals(schedule)
+    schedule, rows, _ = _merge_joint_arrivals(schedule)
     cell, bound = cell_keys(schedule, "dst")
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     if bound * max(len(times), 1) >= 2**62:
@@ -66,15 +73,17 @@ def reductions(schedule: Schedule) -> Reductions:
         bound = len(cells)
     time_count = max(len(times), 1)
     order = order_of(cell * time_count + time, bound * time_count)
+    # Equal keys are writes into one cell in one step: they are combined at once.
     key = (cell * time_count + time)[order]
     first = np.flatnonzero(starts(key))
     row = order[first]
     count = np.diff(np.append(first, len(key)))
     anew = starts(key[first] // time_count)  # the first group of writes into its cell
     has_value = ~anew
-    has_value[anew] = _begun(schedule, row[anew])
+    has_value[anew] = _cells_begin_full(schedule, row[anew])
     reduced = schedule.op[row] == REDUCE
     local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
+    # The cell's own value takes part if it holds one, either from the start or by an earlier write.
     fanin = np.where(reduced, count + has_value, 1)
     combining = np.flatnonzero((reduced & (fanin > 1)) | local)
     row = row[combining]
@@ -82,7 +91,7 @@ def reductions(schedule: Schedule) -> Reductions:
     return Reductions(*(column.astype(np.int64) for column in columns))
 
 
-def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
+def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     """The rows, of those by which one joint reaches one rank only the first; their numbers; and who sends: the rank,
     or, as if it were one rank more, the switch that combined what several send."""
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
@@ -97,7 +106,7 @@ def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     return schedule.take(rows), rows, np.where(several, ranks, sender)[rows]
 
 
-def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
+def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
     """Whether the cells that these rows write hold something before the first step."""
     relation, ranks = schedule.collective.relation, schedule.collective.ranks
     block = schedule.chunks.block[schedule.chunk[rows]].astype(np.int64)
@@ -124,7 +133,7 @@ class MemoryWork:
 
 def work_of(schedule: Schedule) -> MemoryWork:
     """Added up over all steps, for every rank. O(n log n)."""
-    combined = reductions(schedule)
+    combined = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     weight = weights.astype(object)[combined.chunk]
     totals = []
@@ -138,7 +147,7 @@ def work_of(schedule: Schedule) -> MemoryWork:
 def most_senders(schedule: Schedule) -> int:
     """The greatest number of ranks that send to one receiver at once, pieces included; a switch that combines what
     several send is one. O(n log n)."""
-    schedule, _, sender = _arrivals(schedule)
+    schedule, _, sender = _merge_joint_arrivals(schedule)
     ranks = schedule.collective.ranks + 1
     moving = np.flatnonzero(schedule.src != schedule.dst)
     if not len(moving):
@@ -150,6 +159,7 @@ def most_senders(schedule: Schedule) -> int:
     order = order_of(*packed((pair, ranks * ranks), (begin, reach)))
     pair, begin, end = pair[order], begin[order], end[order]
     _, group = dense(pair, ranks * ranks)
+    # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
     lasting = np.maximum.accumulate(group * reach + end)  # until when what began before goes on, pair by pair
     fresh = starts(pair)
     fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
@@ -158,6 +168,7 @@ def most_senders(schedule: Schedule) -> int:
     dst, begin, end = pair[first] // ranks, begin[first], lasting[last] - group[last] * reach
     at = np.concatenate([begin, end])
     change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(first), np.int64)])
+    # Sweep over begins (+1) and ends (-1) per receiver; at equal times ends come first.
     order = np.lexsort((change, at, np.concatenate([dst, dst])))  # who ends makes room for who begins
     return int(np.cumsum(change[order]).max())
 
@@ -173,7 +184,9 @@ def least_memory_accesses(collective: Collective) -> Fraction:
     reducescatter of N ranks that is (N + 1) / N; 0 where nothing is combined. O(rows of the relation).
     """
     total = sum(
-        int(w) * (k + 1) for w, k in zip(collective.weights.tolist(), _values(collective), strict=True) if k > 1
+        int(w) * (k + 1)
+        for w, k in zip(collective.weights.tolist(), _values_per_block(collective), strict=True)
+        if k > 1
     )
     return Fraction(total, collective.buffer_weight * collective.ranks)
 
@@ -193,7 +206,7 @@ def senders_if_least_memory(collective: Collective) -> int:
     is optimal in both. One that keeps arrivals in slots of their own, over several steps, and combines them all
     afterwards escapes the theorem: it pays in steps and buffers instead.
     """
-    return max(max(_values(collective), default=0) - 1, 0)
+    return max(max(_values_per_block(collective), default=0) - 1, 0)
 
 
 def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
@@ -204,7 +217,7 @@ def least_json(collective: Collective, topology: Topology | None = None) -> dict
         "memory": {
             "accesses": str(accesses),
             "senders": senders_if_least_memory(collective),
-            **_assumes(collective, topology),
+            **_assumption_json(collective, topology),
         },
         "incast": {"senders": least_incast(collective)},
     }
@@ -219,19 +232,19 @@ def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[s
             "accesses": str(own),
             "least": str(least_accesses),
             "gap": gap,
-            **_assumes(schedule.collective, topology),
+            **_assumption_json(schedule.collective, topology),
         },
         "incast": {"senders": most_senders(schedule), "least": least_incast(schedule.collective)},
     }
 
 
-def _assumes(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
+def _assumption_json(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
     """Nothing where no switch could combine."""
     reduces = topology is not None and REDUCTION in helped(topology, collective)
     return {"assumes": [REDUCTION]} if reduces else {}
 
 
-def _values(collective: Collective) -> list[int]:
+def _values_per_block(collective: Collective) -> list[int]:
     """Per block how many initial values some result is at least combined from; 0 or 1: nothing is combined."""
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]

@@ -45,7 +45,7 @@ def needs_of(collective: Collective) -> Needs:
     """
     assert collective.weights is not None
     if collective.custom is not None:
-        return _custom(collective)
+        return _custom_needs(collective)
     relation = collective.relation
     count = np.bincount(relation.pre_block, minlength=collective.blocks)
     first = np.cumsum(count) - count
@@ -65,7 +65,7 @@ def needs_of(collective: Collective) -> Needs:
 Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # of every wanted contribution: as a set, and sorted
 
 
-def _custom(collective: Collective) -> Needs:
+def _custom_needs(collective: Collective) -> Needs:
     """Values are only ever added to, so what has anything more in it than dst wants is of no use to dst."""
     assert collective.weights is not None
     relation = collective.relation
@@ -83,7 +83,7 @@ def _custom(collective: Collective) -> Needs:
         if not collective.weights[block]:
             continue
         if (block, want) not in usable:
-            usable[block, want] = _usable(begun.get(block, {}), None if want < 0 else relation.wants[want])
+            usable[block, want] = _usable_holders(begun.get(block, {}), None if want < 0 else relation.wants[want])
         for name, (having, holders) in usable[block, want].items():
             if not holders:
                 raise Infeasible(
@@ -94,10 +94,10 @@ def _custom(collective: Collective) -> Needs:
             if rank not in having:
                 rows.add((block, index.setdefault(holders, len(index)), rank))
     table = np.array(sorted(rows), np.int64).reshape(-1, 3)
-    return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights, _joined(relation))
+    return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights, _begins_joined(relation))
 
 
-def _usable(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
+def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
     """For each wanted contribution, the ranks whose first value has it and nothing beyond what is wanted."""
     target = Counter({name for value in values.values() for name in value} if ids is None else ids)
     having: dict[int, set[int]] = {name: set() for name in target}
@@ -108,7 +108,7 @@ def _usable(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Hol
     return {name: (ranks, tuple(sorted(ranks))) for name, ranks in having.items()}
 
 
-def _joined(relation: Relation) -> bool:
+def _begins_joined(relation: Relation) -> bool:
     """Whether a value begins with several contributions, or one is wanted more than once."""
     block, rank = relation.pre_block, relation.pre_rank
     several = bool(np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])))

@@ -1,6 +1,11 @@
-"""Rechecking a packing of trees alone: what it takes if every block's data go along its trees at their rates.
+"""Recheck a packing of trees alone: the time it takes if every block's data follow its trees at their rates.
 
-Shares nothing with the search. docs/bounds.md says why the time is attained in the limit of ever finer chunks.
+Shares no code with the search (attained.py). Three conditions: every tree joins its root to all ends, entering each
+rank at most once; the rates of the trees of a block sum to its weight; a root distributes only what it holds or
+receives by other trees. The time is then the greatest load over capacity of all links and limits.
+
+Example: a broadcast of weight 1 from rank 0 over the trees 0->1->2 and 0->2->1, rate 1/2 each, on unit links: each
+link carries at most 1/2, so the time is 1/2. docs/bounds.md says why it is attained in the limit of ever finer chunks.
 """
 
 from __future__ import annotations
@@ -63,6 +68,7 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
         _require(max(first, last) < topology.ranks, "a route ends at a switch")
         _require(last != tree.root and last not in up, "a tree comes to a rank twice")
         up[last] = first
+    # Follow the parents from each end: the root must be reached without a cycle.
     for end in sorted({*ends, *up}):
         node, steps = end, 0
         while node != tree.root:

@@ -1,9 +1,19 @@
-"""The weakest partition: the least capacity between parts over (parts - 1), exactly.
+"""Find the weakest partition exactly: the least capacity between parts over (parts - 1).
 
-Cunningham's strength of a network, for directed arcs and with switches: the capacity out of a part of ranks
-is that of a least cut between it and the other ranks, switches on either side. That function is submodular,
-so the least value over all partitions is found by the greedy algorithm for its Dilworth truncation inside a
-Newton iteration.
+An allreduce must combine everything across any partition of the ranks and bring the result back: 2 (parts - 1)
+transfers of all data cross between the parts. So the weakest partition bounds its time. This is Cunningham's strength
+of a network (1985), for directed arcs and with switches: the capacity out of a part of ranks is that of a minimum cut
+between it and the other ranks, with switches on either side.
+
+That function of the part is submodular. For a fixed ratio the partition that minimises sum(capacity out - ratio) is
+therefore found by the greedy algorithm for its Dilworth truncation: add ranks one by one, and let each join the parts
+that a minimum cut puts on its side. A Newton iteration (Dinkelbach) wraps this: the ratio of the last partition is the
+next one to test, until none is violated.
+
+Example: two cliques of 4 ranks joined by 2 links each way, 3 links between ranks inside. Single ranks: 2 * 4 * 3 * 3 +
+4 = 76 capacity out over 7, about 10.9. The two cliques: 4 over 1 = 4, which is weaker and gives the bound.
+
+Ranks outside the collective may relay: they belong to some part, and every assignment is tried where there are few.
 """
 
 from __future__ import annotations
@@ -34,21 +44,22 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
     max_assignments = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
-    for groups in _placements(network, list(members), sorted(non_members & linked), max_assignments):
+    # Each assignment of relays gives a valid partition; the weakest of them is the best bound.
+    for groups in _assign_relays(network, list(members), sorted(non_members & linked), max_assignments):
         groups[0] += sorted(non_members - linked)  # wherever they are, nothing crosses
-        candidate = _Strength(network, groups).run()
+        candidate = _Strength(network, groups).find_weakest()
         if best is None or candidate[1] < best[1]:
             best = candidate
     assert best is not None
     return best
 
 
-def _placements(network: Network, members: list[int], relays: list[int], max_assignments: int) -> list[Groups]:
+def _assign_relays(network: Network, members: list[int], relays: list[int], max_assignments: int) -> list[Groups]:
     """Every way to tie each relay to a member; where those are too many, a few sensible ones, or the most sensible."""
     if len(members) ** len(relays) <= max_assignments:
         assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
-        spread = strongest(network, members, relays)
+        spread = tie_to_members(network, members, relays)
         assignments = [tuple(spread[relay] for relay in relays)]
         assignments += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if max_assignments]
     placed = []
@@ -60,7 +71,7 @@ def _placements(network: Network, members: list[int], relays: list[int], max_ass
     return placed
 
 
-def strongest(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
+def tie_to_members(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
     """Relays go where they are tied best: along arcs of falling capacity, a forest grown from the members."""
     owner = {member: i for i, member in enumerate(members)}
     arcs = sorted(
@@ -96,21 +107,21 @@ class _Strength:
         self.links = [int(c) for c in network.capacity.tolist()]
         self.infinite = sum(self.links) + 1
 
-    def run(self) -> tuple[Groups, Fraction]:
+    def find_weakest(self) -> tuple[Groups, Fraction]:
         """Newton: the ratio of the partition seen last, until none is violated at it."""
         parts: Groups = [[i] for i in range(len(self.groups))]
-        sides, total = self._value(parts)
+        sides, total = self._partition_value(parts)
         ratio = Fraction(total, len(parts) - 1)
         while True:
-            parts = self._violated(ratio)
+            parts = self._most_violated(ratio)
             if len(parts) < 2:
                 return sides, ratio
-            candidate, total = self._value(parts)
+            candidate, total = self._partition_value(parts)
             if Fraction(total, len(parts) - 1) >= ratio:
                 return sides, ratio
             sides, ratio = candidate, Fraction(total, len(parts) - 1)
 
-    def _value(self, parts: Groups) -> tuple[Groups, int]:
+    def _partition_value(self, parts: Groups) -> tuple[Groups, int]:
         """Each part's nodes, switches chosen best, and the summed capacity out."""
         sides, total = [], 0
         for part in parts:
@@ -123,7 +134,7 @@ class _Strength:
             sides.append([node for node in range(self.network.nodes) if side[node]])
         return sides, total
 
-    def _violated(self, ratio: Fraction) -> Groups:
+    def _most_violated(self, ratio: Fraction) -> Groups:
         """The partition that minimises sum(capacity out - ratio), by groups: greedy, one cut per group."""
         p, q = ratio.numerator, ratio.denominator
         count = len(self.groups)
@@ -131,12 +142,15 @@ class _Strength:
         price: list[int] = []
         part_of = list(range(count))
         big = self.infinite * q + p * count
+        # Greedy (Dilworth truncation). Invariant: price[0..at-1] sums to the minimum over partitions of the first `at`
+        # groups.
         for at in range(count):
             inner = [max(x, 0) for x in price]
             feed = [*inner, big] + [0] * (count - at - 1)
             drain = [max(-x, 0) for x in price] + [0] + [big] * (count - at - 1)
             value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
             price.append(value - sum(inner) - p)
+            # The minimum cut tells which existing parts merge with group `at`.
             joined = {part_of[i] for i in range(at + 1) if side[self.heads[i]]}
             for i in range(at + 1):
                 if part_of[i] in joined:

@@ -1,4 +1,16 @@
-"""Where data may be combined or copied: ranks, and switches that can, where a collective has use for it."""
+"""Nodes where data may be combined or copied: all ranks, and switches with that ability that the collective can use.
+
+Bounds depend on these places. Where switches only forward, a byte that two ranks below a switch need crosses the link
+into the switch twice; where the switch multicasts, once. So a switch that helps counts like a rank: a partition must
+put it into one of its parts, and its loads need not be conserved in the linear program.
+
+Example: 8 GPUs under an NVSwitch that reduces and multicasts (NVLS). Each GPU sends its 1/8 share's contribution once
+and receives the result once: an allreduce moves (8 + 1) / 8 or 1 times the data per link instead of 2 * 7 / 8, see
+`in_switches`.
+
+An ability has details that matter here: `own`, whether a rank's own contribution crosses its link, too; `through`,
+whether the switch can combine what passes through it on the way to other switches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from antiphon.core.bounds.network import Network
-from antiphon.core.bounds.partition import strongest
+from antiphon.core.bounds.partition import tie_to_members
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Ability, Topology
 
@@ -29,6 +41,7 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
     twice, helping = wanted_twice(collective), {}
     for node in range(topology.ranks, topology.nodes):
         ability = topology.ability(node)
+        # A switch can only help where several links meet and something leaves again.
         reduces = ability.reduce and collective.combining and into[node] > 1 and out[node] > 0
         multicasts = ability.multicast and twice and out[node] > 1 and into[node] > 0
         if reduces or multicasts:
@@ -41,7 +54,7 @@ def forwarding(topology: Topology) -> Topology:
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
-def aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
+def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
     """Switches at which what the destination of a reduction has itself, and the copy that the source of a multicast
     keeps, surely cross: `own`, not `through`, and joined with ranks alone, with each of them both ways."""
     into: dict[int, set[int]] = {node: set() for node, ability in helps.items() if ability.own and not ability.through}
@@ -64,29 +77,29 @@ def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
     return sorted(node for node, ability in helps.items() if any(getattr(ability, operation) for operation in counted))
 
 
-def placed(network: Network, places: Iterable[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+def place_in_parts(network: Network, places: Iterable[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
     """The parts, and the places that are in none yet with the rank that they are tied to best."""
     extended = [list(part) for part in parts]
     part_of = {node: part for part in extended for node in part}
     missing = sorted(set(places) - part_of.keys())
     ranks = list(range(network.ranks))
-    for switch, rank in (strongest(network, ranks, missing) if missing else {}).items():
+    for switch, rank in (tie_to_members(network, ranks, missing) if missing else {}).items():
         part_of[rank].append(switch)
     return extended
 
 
-def alone(
+def members_alone(
     topology: Topology, collective: Collective, network: Network, helps: Mapping[int, Ability]
 ) -> list[list[int]] | None:
     """Every member alone, other ranks with the member that they are tied to best, and in no part the switches aside;
     None where there are none of these, or fewer than three members."""
-    members, left_out = collective.members, aside(topology, helps)
+    members, left_out = collective.members, switches_aside(topology, helps)
     if not left_out or len(members) < 3:
         return None
     non_members = sorted(set(range(topology.ranks)) - set(members))
-    tied = strongest(network, list(members), non_members) if non_members else {}
+    tied = tie_to_members(network, list(members), non_members) if non_members else {}
     parts = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
-    return placed(network, helps.keys() - left_out, parts)
+    return place_in_parts(network, helps.keys() - left_out, parts)
 
 
 def in_switches(
@@ -100,25 +113,27 @@ def in_switches(
     the boxes' switches copy it.
     """
     weight, members = int(collective.weights[0]), collective.members
-    cables = _cables(topology, helps)
+    cables = _find_cables(topology, helps)
     able = {s: ability for s, ability in helps.items() if ability.reduce and ability.multicast and not ability.at_once}
     joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in able}
     options = []
+    # Option 1: one switch joins all members.
     for switch, ability in able.items():
         if len(joined[switch]) == len(members):
             slowest = min(cables[rank, switch] for rank in members)
             how = "attained where every rank combines its share in the switch, which copies it to all"
-            options.append((_crossing(ability, len(members)) * weight / slowest, how))
+            options.append((_crossing_share(ability, len(members)) * weight / slowest, how))
+    # Option 2: a switch per box, and switches between the boxes for the i-th rank of each box.
     boxes = {switch: joined[switch] for switch, ability in able.items() if not ability.through and joined[switch]}
-    times = _boxed(boxes, {s: ranks for s, ranks in joined.items() if able[s].through}, cables)
+    times = _times_between_boxes(boxes, {s: ranks for s, ranks in joined.items() if able[s].through}, cables)
     if times and sorted(rank for ranks in boxes.values() for rank in ranks) == list(members):
-        times += [_crossing(able[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
+        times += [_crossing_share(able[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
         how = "attained where the switches of boxes combine and copy, and one between them combines what they have"
         options.append((max(times) * weight, how))
     return min(options, default=None)
 
 
-def _boxed(
+def _times_between_boxes(
     boxes: Mapping[int, list[int]], joined: Mapping[int, list[int]], cables: Mapping[tuple[int, int], Fraction]
 ) -> list[Fraction]:
     """The times between boxes, one for each cable of a rank: the i-th of all boxes need a switch that joins them. None
@@ -134,13 +149,13 @@ def _boxed(
     return times
 
 
-def _crossing(ability: Ability, ranks: int) -> Fraction:
+def _crossing_share(ability: Ability, ranks: int) -> Fraction:
     """How much of all data each link of a switch carries, each way, where each of its ranks has a share combined there
     and copied to the others."""
     return Fraction(ranks + (ability.own and not ability.through), ranks)
 
 
-def _cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
+def _find_cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
     """Ranks and switches that help, joined by just one link each way: the narrower of these."""
     links_between: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):

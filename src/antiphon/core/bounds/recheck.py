@@ -1,7 +1,16 @@
-"""Rechecking a witness alone: plain sums and shortest paths in whole numbers, nothing shared with any search.
+"""Recheck a witness alone: plain sums and shortest paths in whole numbers, with no code shared with the searches.
 
-Each function returns the bound that its witness proves, as time per (weight / capacity in bytes per second),
-or raises Invalid. docs/bounds.md proves why each is a bound.
+Each function returns the bound that its witness proves, as time per (weight / capacity in bytes per second), or raises
+Invalid. docs/bounds.md proves why each is a bound. The checks in short:
+
+    cut         the stated weight is held only inside and needed outside; the stated capacity is that of the links out
+    partition   every rank is in exactly one part, each part has a member; the capacity between the parts is as stated
+    LP dual     no price is negative, no link costs less than nothing, families and partitions pay for no link more than
+                it costs. The bound: payments for shortest paths over the sum of price * capacity
+    distance    distances grow by at most one per link into a rank, and a path attains them
+
+Example: the cut {0} on a ring of 3 with allgather. The block of rank 0 is needed outside and held only inside: weight
+1. Two links leave rank 0: capacity 2 c. The bound is 1 / (2 c) per unit of weight.
 """
 
 from __future__ import annotations
@@ -14,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.places import abilities_of, aside, places_for
+from antiphon.core.bounds.places import abilities_of, places_for, switches_aside
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -28,7 +37,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
     if witness is None:
         return Fraction(0)
     if isinstance(witness, Cut):
-        return _cut(topology, collective, witness)
+        return _check_cut(topology, collective, witness)
     if isinstance(witness, Partition):
         _check_partition(topology, collective, witness)
         return witness.times * Fraction(witness.weight) / witness.capacity
@@ -80,6 +89,7 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
     block, rank = relation.pre_block, relation.pre_rank
     if np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])):  # values with several contributions
         return _crossing_rows(collective, set(np.flatnonzero(inside).tolist()), needed)
+    # Identify each contribution by (block, id) in one integer; it is held inside if no holder is outside.
     datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
     names, which = np.unique(datum, return_inverse=True)
     held_inside = np.ones(len(names), bool)
@@ -107,20 +117,22 @@ def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | 
     assert collective.weights is not None
     crossing = {
         block
-        for block, holders, dst in _needs(collective)
+        for block, holders, dst in _list_needs(collective)
         if dst not in inside and inside.issuperset(holders) and needed in (None, set(holders))
     }
     return sum(int(collective.weights[block]) for block in crossing)
 
 
-def _side(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
+def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
     _require(all(0 <= node < topology.nodes for node in nodes), "it names a node that is not there")
     side = np.zeros(topology.nodes, bool)
     side[list(nodes)] = True
     return side
 
 
-def _capacity(topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]) -> Fraction:
+def _capacity_within_limits(
+    topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
+) -> Fraction:
     """The most that links counted so many times can carry: limits (counted so many times) cover their own
     links.
     """
@@ -135,20 +147,20 @@ def _capacity(topology: Topology, times: NDArray[np.int64], limits: Iterable[tup
     return total + sum((int(n) * t.bandwidth for n, t in zip(sums, topology.types, strict=True)), Fraction(0))
 
 
-def _cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction:
-    side = _side(topology, cut.side)
+def _check_cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction:
+    side = _node_mask(topology, cut.side)
     _require(_crossing_weight(collective, side) == cut.weight, "another weight must leave the cut")
     leaving = (side[topology.link_src] & ~side[topology.link_dst]).astype(np.int64)
-    capacity = _capacity(topology, leaving, [(limit, 1) for limit in cut.limits])
+    capacity = _capacity_within_limits(topology, leaving, [(limit, 1) for limit in cut.limits])
     _require(capacity == cut.capacity and capacity > 0, "the cut has another capacity")
     return cut.weight / capacity
 
 
-def _crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
+def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
     """How many parts each link leaves (or enters, or both)."""
     times = np.zeros(topology.links, np.int64)
     for part in partition.parts:
-        side = _side(topology, part)
+        side = _node_mask(topology, part)
         a, b = side[topology.link_src], side[topology.link_dst]
         times += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
     return times
@@ -161,7 +173,7 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
     helps = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
-    left_out = aside(topology, helps) if partition.direction == "both" else set()
+    left_out = switches_aside(topology, helps) if partition.direction == "both" else set()
     places = [*range(topology.ranks), *places_for(helps, partition.direction)]
     all_places = set(places)
     placed_nodes = [node for part in partition.parts for node in part if node in all_places]
@@ -170,11 +182,11 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     _require(once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)
     _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
-    capacity = _capacity(topology, _crossings(topology, partition), partition.limits)
+    capacity = _capacity_within_limits(topology, _count_crossings(topology, partition), partition.limits)
     _require(capacity == partition.capacity and capacity > 0, "the partition has another capacity")
 
 
-def _needs(collective: Collective) -> list[Row]:
+def _list_needs(collective: Collective) -> list[Row]:
     """Every (block, holders, destination), blocks of weight 0 and what is there already left out.
 
     Who begins with more than the destination wants is no holder: nothing is ever taken out of a value.
@@ -192,7 +204,7 @@ def _needs(collective: Collective) -> list[Row]:
         if not collective.weights[block]:
             continue
         if (block, want) not in fits:
-            fits[block, want] = _fitting(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
+            fits[block, want] = _usable_holders(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
         for holders in fits[block, want]:
             if not holders:
                 raise Infeasible(f"nobody begins with all of block {block} in a form that rank {rank} can use")
@@ -201,7 +213,7 @@ def _needs(collective: Collective) -> list[Row]:
     return rows
 
 
-def _fitting(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
+def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
     """Who has what is wanted, item by item, among those that begin with no item oftener than it is wanted."""
     if target is None:
         target = sorted({name for names in begun.values() for name in names})
@@ -235,26 +247,27 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
         own = price.get(link, 0) + sum(price.get(limit, 0) for limit in loaded)
         cost.append(own + potential.get(dst[link], 0) - potential.get(src[link], 0))
     _require(min(cost, default=0) >= 0, "a link costs less than nothing")
+    # `unpaid` is the part of each link's cost that is still available to families and partitions.
     unpaid, paid = list(cost), 0
     for partition, times in dual.partitions:
         _check_partition(topology, collective, partition)
         _require(times >= 0, "a partition has a negative multiplier")
-        unpaid = [x - times * int(c) for x, c in zip(unpaid, _crossings(topology, partition), strict=True)]
+        unpaid = [x - times * int(c) for x, c in zip(unpaid, _count_crossings(topology, partition), strict=True)]
         paid += times * partition.times * partition.weight
-    rows = _needs(collective)
+    rows = _list_needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
         _require(all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range")
         for link, length in lengths.items():
             unpaid[link] -= length
-        paid += _family(topology, collective, rows, family, lengths)
+        paid += _family_payment(topology, collective, rows, family, lengths)
     _require(min(unpaid, default=0) >= 0, "its families pay more for a link than it costs")
     earned = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
     _require(earned > 0, "all its prices are 0")
     return paid / earned
 
 
-def _family(
+def _family_payment(
     topology: Topology, collective: Collective, rows: list[Row], family: Family, lengths: dict[int, int]
 ) -> int:
     """The sum over blocks of weight times the length of the farthest need in the family."""
@@ -279,21 +292,23 @@ def _family(
     for block, holders, dst in family_rows:
         start = (dst,) if back else holders
         if start not in far:
-            far[start] = _shortest(out, start)
+            far[start] = _shortest_lengths(out, start)
         length = min(far[start][h] for h in holders) if back else far[start][dst]
         _require(length <= sum(lengths.values()), "a need is out of reach")
         longest[block] = max(longest.get(block, 0), length)
     return sum(int(collective.weights[block]) * length for block, length in longest.items())
 
 
-def _shortest(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
+def _shortest_lengths(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
     """Dijkstra's algorithm on whole lengths."""
+    # Unreachable nodes keep this value, which exceeds every path.
     far = [sum(length for links in out for _, length in links) + 1] * len(out)  # more than any path has
     for node in start:
         far[node] = 0
     heap = [(0, node) for node in start]
     while heap:
         length, node = heapq.heappop(heap)
+        # Outdated heap entry.
         if length > far[node]:
             continue
         for head, step in out[node]:

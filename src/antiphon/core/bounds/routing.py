@@ -1,4 +1,15 @@
-"""Unicast data spread evenly over shortest paths: where its greatest load meets a bound, both are optimal."""
+"""Spread unicast data evenly over shortest paths; where the greatest load meets a bound, both are optimal.
+
+For every source, data flow along all shortest paths. At a node the flow from each incoming arc is proportional to the
+number of paths that arrive over it (each path as wide as the product of its arcs' capacities): one forward pass counts
+paths in order of distance, one backward pass distributes the demand, as in Brandes' betweenness algorithm (2001).
+
+On symmetric machines (rings, tori, hypercubes, full meshes) this is optimal for alltoall. The links and limits that
+are busy all the time suggest a witness: equal prices on them.
+
+Example: alltoall on a ring of 4 unit links. Rank 0 sends to rank 2 half each way, to ranks 1 and 3 directly: 1.5 units
+over each of its links, and every link carries 1 + 1/2 + 1/2 = 2 units in total.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +56,19 @@ def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
     common = math.lcm(*speeds) if len(speeds) < 20 else 0
     if 0 < common < 10**9 and len(speeds) > 1:
         lengths.append([common // c for c in arcs.exact])
-    spreads = (_spread(topology, arcs, needs, sources, length) for length in lengths)
+    spreads = (_spread_evenly(topology, arcs, needs, sources, length) for length in lengths)
     return [spread for spread in spreads if math.isfinite(spread.time)]
 
 
-def _spread(topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]) -> Spread:
+def _spread_evenly(
+    topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]
+) -> Spread:
     demand = np.zeros((topology.nodes, topology.nodes))
     start = np.array([needs.sets[s][0] for s in sources])
     row = np.searchsorted(sources, needs.holders)
     np.add.at(demand, (start[row], needs.dst), needs.weights[needs.block])
     load = np.zeros(len(arcs))
-    far = _distances(topology.nodes, arcs, start, length)
+    far = _arc_distances(topology.nodes, arcs, start, length)
     wide = (arcs.capacity / arcs.capacity.max()).tolist()
     tail, head = arcs.tail.tolist(), arcs.head.tolist()
     for source, distance in zip(start.tolist(), far, strict=True):
@@ -63,9 +76,11 @@ def _spread(topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int]
         ordered = used[np.argsort(distance[arcs.head[used]], kind="stable")].tolist()
         path_width = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs
         path_width[source] = 1.0
+        # Forward: widths in order of distance, so that the tail is complete before the head.
         for arc in ordered:
             path_width[head[arc]] += path_width[tail[arc]] * wide[arc]
         flow = demand[source].tolist()
+        # Backward: a node's flow, its own demand plus what it forwards, is split by path width.
         for arc in reversed(ordered):
             if flow[head[arc]]:
                 if not path_width[head[arc]]:
@@ -73,10 +88,10 @@ def _spread(topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int]
                 share = flow[head[arc]] * (path_width[tail[arc]] * wide[arc] / path_width[head[arc]])
                 load[arc] += share
                 flow[tail[arc]] += share
-    return _measured(topology, arcs, load)
+    return _busiest_resources(topology, arcs, load)
 
 
-def _distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]) -> NDArray[np.float64]:
+def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]) -> NDArray[np.float64]:
     """Distances from every source; whole numbers, so exact in doubles."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import dijkstra
@@ -89,7 +104,7 @@ def _distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Seque
     return np.asarray(dijkstra(graph, indices=sources))
 
 
-def _measured(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> Spread:
+def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> Spread:
     resources = topology.resources
     limit_load = np.zeros(len(topology.limits))
     times: dict[int, float] = {}

@@ -14,11 +14,11 @@ from antiphon.units import format_bandwidth, plain
 _SHOWN = 12
 
 
-def _json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Fraction):
         return plain(value)
     if isinstance(value, tuple):
-        return [_json(item) for item in value]
+        return [_to_json(item) for item in value]
     return value.as_json() if hasattr(value, "as_json") else value
 
 
@@ -27,7 +27,7 @@ class Record:
     """Frozen, and shown as JSON by its fields."""
 
     def as_json(self) -> dict[str, Any]:
-        values = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        values = {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}
         kind = getattr(self, "kind", None)
         return values if kind is None else {"kind": kind, **values}
 
@@ -49,7 +49,7 @@ class Distance(Record):
 
     def describe(self, topology: Topology) -> str:
         via = [topology.node_name(node) for node in self.path[1:-1]]
-        through = f" (by way of {_listed(via)})" if via else ""
+        through = f" (by way of {_join_names(via)})" if via else ""
         steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
         return f"distance: rank {self.path[0]} is {steps} from rank {self.rank}{through}"
 
@@ -75,8 +75,8 @@ class Cut(Record):
         amount = "all of nbytes" if share == 1 else f"{plain(share)} of nbytes"
         speed = format_bandwidth(self.capacity)
         if len(inside) <= len(outside):
-            return f"cut: {_ranks(inside)} can send out only {speed}, {amount} must leave"
-        return f"cut: {_ranks(outside)} can take in only {speed}, {amount} must enter"
+            return f"cut: {_describe_ranks(inside)} can send out only {speed}, {amount} must leave"
+        return f"cut: {_describe_ranks(outside)} can take in only {speed}, {amount} must enter"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Partition(Record):
         return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
-        named = [_ranks([n for n in part if n < topology.ranks]) for part in self.parts]
+        named = [_describe_ranks([n for n in part if n < topology.ranks]) for part in self.parts]
         count = len(self.parts)
         if all(len([n for n in part if n < topology.ranks]) == 1 for part in self.parts):
             named = ["each rank alone"]
@@ -149,8 +149,8 @@ class LpDual(Record):
     kind = "lp_dual"
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
-        names = [_resource(topology, resource) for resource, _ in self.prices]
-        return f"lp_dual: the bottleneck is {_listed(names)} together, at prices {_prices(self.prices)}"
+        names = [_describe_resource(topology, resource) for resource, _ in self.prices]
+        return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
 
 Witness = Cut | Partition | LpDual
@@ -183,15 +183,22 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
         kind = value["kind"]
         if kind == "cut":
             return Cut(
-                _whole(value["side"]), int(value["weight"]), Fraction(value["capacity"]), _whole(value["limits"])
+                _int_tuple(value["side"]),
+                int(value["weight"]),
+                Fraction(value["capacity"]),
+                _int_tuple(value["limits"]),
             )
         if kind == "partition":
-            parts, limits = tuple(map(_whole, value["parts"])), tuple(map(_two, value["limits"]))
+            parts, limits = tuple(map(_int_tuple, value["parts"])), tuple(map(_int_pair, value["limits"]))
             capacity = Fraction(value["capacity"])
             return Partition(parts, str(value["direction"]), int(value["weight"]), capacity, limits)
         if kind == "lp_dual":
             families = tuple(
-                Family(str(f["of"]), _whole(f["at"]), None if f["lengths"] is None else tuple(map(_two, f["lengths"])))
+                Family(
+                    str(f["of"]),
+                    _int_tuple(f["at"]),
+                    None if f["lengths"] is None else tuple(map(_int_pair, f["lengths"])),
+                )
                 for f in value["families"]
             )
             partitions = []
@@ -200,41 +207,41 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
                 if not isinstance(inner, Partition):
                     raise TypeError("expected a partition")
                 partitions.append((inner, int(times)))
-            prices, potentials = tuple(map(_two, value["prices"])), tuple(map(_two, value["potentials"]))
+            prices, potentials = tuple(map(_int_pair, value["prices"])), tuple(map(_int_pair, value["potentials"]))
             return LpDual(prices, families, potentials, tuple(partitions))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise Invalid(f"witness of a bound: cannot be read ({error!r}); plan anew") from None
     raise Invalid(f"witness of a bound: kind {kind!r} is not known (cut, partition, lp_dual); plan anew")
 
 
-def _whole(values: Iterable[Any]) -> tuple[int, ...]:
+def _int_tuple(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
-def _two(values: Iterable[Any]) -> tuple[int, int]:
+def _int_pair(values: Iterable[Any]) -> tuple[int, int]:
     a, b = values
     return int(a), int(b)
 
 
-def _prices(prices: tuple[tuple[int, int], ...]) -> str:
+def _describe_prices(prices: tuple[tuple[int, int], ...]) -> str:
     values = sorted({price for _, price in prices})
     return f"from {values[0]} to {values[-1]}" if len(values) > 1 else "that are all equal"
 
 
-def _resource(topology: Topology, resource: int) -> str:
+def _describe_resource(topology: Topology, resource: int) -> str:
     if resource >= topology.links:
         return f"limit {topology.limits[resource - topology.links].name}"
     ends = (int(topology.link_src[resource]), int(topology.link_dst[resource]))
     return " -> ".join(topology.node_name(node) for node in ends)
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
     rest = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
     return ", ".join(distinct[:_SHOWN]) + rest
 
 
-def _ranks(ranks: list[int]) -> str:
+def _describe_ranks(ranks: list[int]) -> str:
     """Ranks as people write them: {0-3,8}."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

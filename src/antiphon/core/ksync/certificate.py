@@ -1,11 +1,23 @@
-"""What a plan says of its own optimality, and the check of it from the certificate alone.
+"""Check a plan's certificate of optimality from the certificate alone, without any solver.
 
-A certificate belongs to a point (C, S, R) of a non-combining collective: that of the plan, or, where the plan was
-turned round or composed, its dual on the machine with all links turned (`about` says which). It holds a dual that
-bounds R / C for S steps, and for every better candidate (C', S, R') with R' <= S + k what refutes it:
-duals that together forbid all ways of dealing R' rounds out to the steps, or a proof by resolution.
+A k-synchronous plan is a point (C, S, R): C chunks per rank, S steps, R rounds (SCCL, section 3). It takes S latencies
+and R / C of the time that one unit link needs for a rank's input. A planner that claims "no better plan exists"
+attaches a certificate, and this module checks it in three stages:
 
-Fewer chunks are never harder: what refutes (C', S, R') refutes all with C'' >= C' and R'' <= R'.
+1. A dual bounds R / C from below for every algorithm of S steps (dual.py). If the plan meets that bound it is optimal
+   for S.
+2. Otherwise every better candidate (C', S, R') with S <= R' <= S + k must be refuted. The candidates are finite: for
+   each R' the number of chunks lies between the plan's own ratio and the bound of stage 1.
+3. A refutation is either a set of duals that together forbid every split of R' rounds over the S steps, or a proof by
+   resolution that the candidate's clauses contradict each other (cnf.py, proof.py).
+
+Refuting (C', S, R') also refutes all (C'', S, R'') with C'' >= C' and R'' <= R': more chunks in fewer rounds is harder.
+
+Example: an allgather on a ring of 4 with 2 chunks, 2 steps and 3 rounds has R / C = 3/2. Each rank has two links in and
+must receive 3 ranks' data, so R / C >= 3/2: the dual with price 1 on every link proves it, and no candidate is left.
+
+The certificate may speak of the plan itself, of its dual on the machine with all links turned round (reduce,
+reducescatter), or of the two halves of an allreduce; the field `about` names which.
 """
 
 from __future__ import annotations
@@ -18,10 +30,10 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.dual import StepDual, Worth, worth
+from antiphon.core.ksync.dual import StepDual, Worth, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.proof import Refutation, check_refutation
-from antiphon.core.ksync.renaming import Naming, renamed
+from antiphon.core.ksync.renaming import Naming, rename_instance
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
@@ -42,7 +54,7 @@ class Checked:
     trusted: tuple[str, ...] = ()
 
 
-def subject(topology: Topology, collective: Collective, about: str) -> Instance:
+def certified_instance(topology: Topology, collective: Collective, about: str) -> Instance:
     """The problem that a certificate of a plan is about."""
     if about == AS_PLANNED:
         return instance_of(topology, collective)
@@ -65,20 +77,22 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         raise unknown("field of a certificate", min(certificate.keys() - FIELDS), FIELDS)
     try:
         about, proof = str(certificate["about"]), str(certificate["proof"])
-        chunks, steps, rounds = (_whole(certificate[key]) for key in ("chunks", "steps", "rounds"))
+        chunks, steps, rounds = (_parse_int(certificate[key]) for key in ("chunks", "steps", "rounds"))
         k = certificate["k"]
         dual = StepDual.of_json(certificate["least"])
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
-    instance = subject(topology, collective, about)
+    instance = certified_instance(topology, collective, about)
     _require(dual.steps == steps, "its dual is for another number of steps")
     parts = instance.parts_of(chunks)
-    floor = worth(instance, dual).rounds_per_part
+    floor = evaluate_dual(instance, dual).rounds_per_part
     ratio = Fraction(rounds, parts)
+    # Stage 1: the plan cannot claim a ratio below what its own dual proves.
     _require(ratio >= floor, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = instance.collective.kind, instance.input_weight
     proved = [f"{kind} in {steps} steps has R/C >= {floor / weight}, by prices of links"]
+    # The ratio equals the bound: no candidate with S steps can be better, so no refutations are needed.
     if proof == OPTIMAL:
         _require(
             ratio == floor, f"it claims that R/C = {ratio / weight} is the least, but proves only {floor / weight}"
@@ -91,12 +105,13 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     _require(
         proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is none of the known labels"
     )
+    # Stages 2 and 3. A refutation by an engine's word alone is accepted but reported as trusted, not as proved.
     trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
 
 
-def _whole(value: object) -> int:
+def _parse_int(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{quote(value)} is no whole number")
     return value
@@ -108,6 +123,7 @@ def _check_refuted(
     """Every better candidate is refuted by something listed; what is not rechecked is told."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
+    # Check each refutation by its own kind, and collect the points (parts, rounds) that they rule out.
     for entry in refuted:
         try:
             chunks, rounds, how = int(entry["chunks"]), int(entry["rounds"]), str(entry["how"])
@@ -123,6 +139,8 @@ def _check_refuted(
         else:
             raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
         refuted_points.append((parts, rounds))
+    # Every better candidate must be covered. Better means parts > rounds / ratio; above rounds / floor the dual
+    # forbids it.
     for rounds in range(steps, steps + k + 1):
         first = math.floor(rounds / ratio) + 1  # the least number of parts that would be better
         last = math.floor(rounds / floor)
@@ -142,7 +160,8 @@ def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Map
     proves = (refutation.parts, refutation.steps, refutation.rounds)
     _require(proves == claimed and refutation.split is None, "a proof is of something else")
     if "naming" in value:
-        instance = renamed(instance, Naming.of_json(value["naming"], instance))
+        # The solver may have worked on a relabelled copy of the problem; a bijection keeps satisfiability.
+        instance = rename_instance(instance, Naming.of_json(value["naming"], instance))
     check_refutation(instance, refutation)
 
 
@@ -150,11 +169,14 @@ def _by_duals(instance: Instance, steps: int, parts: int, rounds: int, duals: Se
     values: list[Worth] = []
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")
-        values.append(worth(instance, dual))
+        values.append(evaluate_dual(instance, dual))
     point = f"({parts * instance.input_weight}, {steps}, {rounds})"
+    # One dual may forbid the candidate whatever the split: R / parts is below its bound.
     if any(rounds < parts * value.rounds_per_part for value in values):
         return
     _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")
+    # Otherwise try all compositions of `rounds` into `steps` positive terms ("stars and bars": C(rounds - 1, steps -
+    # 1)).
     for marks in itertools.combinations(range(1, rounds), steps - 1):
         split = tuple(b - a for a, b in itertools.pairwise((0, *marks, rounds)))
         forbidden = any(value.forbids(split, parts) for value in values)

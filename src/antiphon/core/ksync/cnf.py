@@ -1,27 +1,32 @@
-"""Is there an algorithm of so many parts, steps and rounds? The question as clauses, written from the instance alone.
+"""Encode "is there an algorithm with these parts, steps and rounds?" as clauses, from the instance alone.
 
-A proof that these clauses contradict each other is a proof that there is no such algorithm, so this file belongs to
-what is trusted: it uses no planner, no solver and no symmetry of the machine. Variables, for every chunk:
+A proof that these clauses contradict each other proves that there is no such algorithm, so this file is part of the
+trusted base: it uses no planner, no solver and no symmetry of the machine. Variables, for every chunk:
 
     have[v, t]   rank v has the chunk after t steps (0 <= t <= steps)
-    send[a, s]   it goes over arc a in step s
+    send[a, s]   the chunk crosses arc a in step s
 
-and for every step "r_s >= n". Clauses: what is sent was there before, and its receiver lacked it and has it after; what
-is there was there or was just sent; destinations have it in the end; a load of n units asks for the rounds that
-carry them; the rounds are at most as many as are given.
+and for every step "r_s >= n": step s takes at least n rounds. Clauses:
 
-From an algorithm to an assignment. Leave out of every chunk's moves those to a rank that has it, all but one of those
-that bring it to the same rank in the same step, and those in which it would come too late to reach a destination.
-Loads only shrink. What is left are moves a: u -> v in step s with dist(holders, u) <= s and
-s + 1 + dist(v, destinations) <= steps, the only ones that have variables; a chunk that a rank has at a time outside
-that window is of no use there. `r_s >= n` for the rounds of the algorithm; counters say how many literals are true.
-From an assignment to an algorithm. By induction over t, a rank with have[v, t] has the chunk by way of sends, each
-over an arc within one step; loads are counted, so step s fits into the rounds for which `r_s >= n` is true. Counters
-may claim too much, never too little.
+- A sent chunk was at the sender before; the receiver lacked it before and has it afterwards.
+- A chunk at a rank was there one step earlier or has just arrived. Destinations have it at the end.
+- A load of n chunks on a resource implies enough rounds in that step to carry n chunks.
+- The rounds of all steps sum to at most the rounds of the question.
 
-A step may have 0 rounds unless the question is `full`, so fewer steps, and fewer rounds, are refuted as well. Chunks of
-one kind are alike: with `ordered` they are numbered so that the lists of their sends out of their holders, read as
-binary numbers, never grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
+Example (also the doctest of `_encode_chunk`): rank 0 of a line 0 - 1 - 2 broadcasts one chunk in 2 steps. The clauses
+force 0 -> 1 in step 0 and 1 -> 2 in step 1; with 1 step they contain the empty clause, as rank 2 is 2 steps away.
+
+Why the encoding is complete (algorithm -> assignment). Remove from every chunk's moves those to a rank that has it
+already, all but one of those that bring it to the same rank in the same step, and those that come too late to reach a
+destination. Loads only shrink. The remaining moves a: u -> v in step s satisfy dist(holders, u) <= s and
+s + 1 + dist(v, destinations) <= steps; only these have variables.
+Why it is sound (assignment -> algorithm). By induction over t, a rank with have[v, t] received the chunk over arcs, one
+step each; loads are counted, so step s fits into the rounds for which `r_s >= n` is true. Counters may overestimate,
+never underestimate.
+
+A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
+one kind are interchangeable: with `ordered` they are sorted by the list of their sends out of their holders, read as a
+binary number, in descending order. Sorting the chunks of any algorithm gives an ordered one, so this refutes no less.
 """
 
 from __future__ import annotations
@@ -68,20 +73,20 @@ class Formula:
     clauses: list[Clause] = field(default_factory=list)
     sends: list[dict[tuple[int, int], int]] = field(default_factory=list)
 
-    def new(self) -> int:
+    def new_variable(self) -> int:
         self.variables += 1
         return self.variables
 
-    def add(self, *literals: int) -> None:
+    def add_clause(self, *literals: int) -> None:
         """Each literal once: a path that loads a resource twice is counted twice by two equal literals."""
         if len(self.clauses) == MOST:
             raise Unsupported(f"a refutation would need more than {MOST} clauses; ask for fewer chunks or steps")
         self.clauses.append(tuple(dict.fromkeys(literals)))
 
 
-def formula(instance: Instance, question: Question) -> Formula:
+def build_formula(instance: Instance, question: Question) -> Formula:
     """The clauses; the same ones, in the same order, every time. O(chunks * arcs * steps) variables, and counters."""
-    _admit(instance, question)
+    _check_question(instance, question)
     steps, out = question.steps, Formula()
     loads: dict[tuple[int, int], list[int]] = defaultdict(list)
     resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]
@@ -90,7 +95,7 @@ def formula(instance: Instance, question: Question) -> Formula:
     for kind in instance.kinds:
         previous: list[int] = []
         for _ in range(kind.weight * question.parts):
-            sends = _chunk(out, instance, kind, steps)
+            sends = _encode_chunk(out, instance, kind, steps)
             out.sends.append(sends)
             for (arc, step), send in sends.items():
                 for resource in resources[arc]:
@@ -101,14 +106,16 @@ def formula(instance: Instance, question: Question) -> Formula:
                 if previous:
                     _never_grow(out, previous, own_sends)
                 previous = own_sends
+    # With the minimum number of steps, the farthest chunk must come nearer in each of them: no step may be empty.
     nearer = steps == instance.least_steps and steps > 0  # then some chunk must come nearer in every step
-    round_literals = _rounds(out, question, int(question.full or nearer))
+    round_literals = _encode_rounds(out, question, int(question.full or nearer))
+    # Sorted: the checker must derive the same clauses, in the same order, as the solver did.
     for resource, step in sorted(loads):
-        _load(out, loads[resource, step], instance.capacity[resource], round_literals[step])
+        _encode_load(out, loads[resource, step], instance.capacity[resource], round_literals[step])
     return out
 
 
-def _admit(instance: Instance, question: Question) -> None:
+def _check_question(instance: Instance, question: Question) -> None:
     parts, steps, rounds, split = question.parts, question.steps, question.rounds, question.split
     if parts < 1 or steps < 0 or rounds < 0:
         raise Invalid(f"refutation: it is of {parts} parts, {steps} steps, {rounds} rounds; parts are 1 at least")
@@ -119,12 +126,13 @@ def _admit(instance: Instance, question: Question) -> None:
             f"topology {instance.topology.name} has too many paths through switches to consider them all: "
             "a search cannot prove that there is no algorithm; bounds by linear programs can"
         )
+    # Refuse before building: an upper bound of the number of send variables.
     size = sum(kind.weight for kind in instance.kinds) * parts * len(instance.arcs) * steps
     if max(size, rounds * steps) > MOST:
         raise Unsupported(f"a refutation would need more than {MOST} variables; ask for fewer chunks, steps or rounds")
 
 
-def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
+def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
     """The variables and clauses of one chunk; returns its sends by (arc, step).
 
     have[v, t] is for early[v] <= t <= steps - left[v], send[a, s] of a: u -> v for early[u] <= s < steps - left[v];
@@ -146,7 +154,7 @@ def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tup
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> line = build("line", 3, both_ways([(0, 1), (1, 2)], LinkType("wire", "1GB/s", "1us")))
     >>> instance, out = instance_of(line, Collective("broadcast", 3, roots=(0,))), Formula()
-    >>> _chunk(out, instance, instance.kinds[0], 2)
+    >>> _encode_chunk(out, instance, instance.kinds[0], 2)
     {(0, 0): 2, (0, 1): 3, (2, 1): 4}
     >>> out.clauses
     [(-2, 1), (-3, -1), (-4, 1), (-1, 2), (1, 3), (4,)]
@@ -158,75 +166,83 @@ def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tup
     for v in places:
         for t in range(early[v], steps - to_dests[v] + 1):
             if t < steps:  # at the end only destinations are in time, and they have it: no variable
-                have[v, t] = out.new()
+                have[v, t] = out.new_variable()
     sends: dict[tuple[int, int], int] = {}
     coming: dict[tuple[int, int], list[int]] = defaultdict(list)
     for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
         if v in kind.holders:
             continue
         for s in range(early[u], steps - to_dests[v]):
-            send = sends[arc, s] = out.new()
+            send = sends[arc, s] = out.new_variable()
             coming[v, s + 1].append(send)
+            # send -> have[u, s]; holders have it at all times, without a variable.
             if u not in kind.holders:
-                out.add(-send, have[u, s])
+                out.add_clause(-send, have[u, s])
+            # send -> not have[v, s]: redundant sends are excluded, which makes proofs shorter.
             if s >= early[v]:
-                out.add(-send, -have[v, s])
+                out.add_clause(-send, -have[v, s])
             if s + 1 < steps:
-                out.add(-send, have[v, s + 1])
+                out.add_clause(-send, have[v, s + 1])
     for v in places:
         for t in range(early[v], steps - to_dests[v] + 1):
             not_there = [-have[v, t]] if t < steps else []
             before = [have[v, t - 1]] if t > early[v] else []
-            out.add(*not_there, *before, *coming[v, t])
+            # have[v, t] -> it was there, or arrived in step t - 1.
+            out.add_clause(*not_there, *before, *coming[v, t])
             if not_there and before:
-                out.add(-before[0], have[v, t])
+                # A rank never loses a chunk.
+                out.add_clause(-before[0], have[v, t])
             arriving = coming[v, t] if len(coming[v, t]) <= PAIRS else []
             for i, first_send in enumerate(arriving):
                 for second_send in arriving[:i]:
-                    out.add(-second_send, -first_send)
+                    out.add_clause(-second_send, -first_send)
+        # The destination is out of reach within the steps: the empty clause refutes the question at once.
         if early[v] > steps and v in kind.dests:
-            out.add()
+            out.add_clause()
     return sends
 
 
 def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
     """As binary numbers, the first is at least the second."""
     equal: list[int] = []  # the negative of "equal so far", which may claim too much equality, never too little
+    # Invariant: `equal` holds the negated literal of "all bits before i are equal"; then bit i must not grow.
     for i, (a, b) in enumerate(zip(above, below, strict=True)):
-        out.add(*equal, a, -b)
+        out.add_clause(*equal, a, -b)
         if i + 1 < len(above):
-            still = out.new()
-            out.add(*equal, still, a)
-            out.add(*equal, still, -b)
+            still = out.new_variable()
+            out.add_clause(*equal, still, a)
+            out.add_clause(*equal, still, -b)
             equal = [-still]
 
 
-def _rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
+def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
     """Per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are false.
 
     With a free split the literals stand in unary, and together at most `rounds` of them are true.
     """
     if question.split is not None:
         return [[None] * rounds for rounds in question.split]
+    # One step can take what the others leave when each of them takes `fewest` rounds.
     max_rounds = question.rounds - fewest * (question.steps - 1)
     if max_rounds < fewest:
-        out.add()
+        out.add_clause()
         return [[] for _ in range(question.steps)]
     literals: list[list[int | None]] = []
     free: list[list[int]] = []
     for _ in range(question.steps):
-        row = [out.new() for _ in range(max_rounds - fewest)]
+        row = [out.new_variable() for _ in range(max_rounds - fewest)]
         for a, b in itertools.pairwise(row):
-            out.add(-b, a)
+            out.add_clause(-b, a)
         literals.append([*[None] * fewest, *row])
         free.append(row)
+    # Only the rounds beyond the minimum have literals; at most `spare` of them may be true.
     spare = question.rounds - fewest * question.steps
     if sum(map(len, free)) > spare:
-        _limit(out, free, {spare + 1: 0})
+        _encode_thresholds(out, free, {spare + 1: 0})
     return literals
 
 
-def _load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
+def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
     """So many of these as r_s rounds carry: for every n, capacity * (n - 1) + 1 and more of them ask for r_s >= n."""
     thresholds: dict[int, int] = {}
     for n in range(1, len(round_literals) + 2):
@@ -234,10 +250,10 @@ def _load(out: Formula, literals: list[int], capacity: Fraction, round_literals:
         implied = round_literals[n - 1] if n <= len(round_literals) else 0
         if count <= len(literals) and implied is not None:
             thresholds[count] = implied
-    _limit(out, [[x] for x in literals], thresholds)
+    _encode_thresholds(out, [[x] for x in literals], thresholds)
 
 
-def _limit(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> None:
+def _encode_thresholds(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> None:
     """If at least n of the literals are true, so is thresholds[n]; 0 is false. Within a row each implies those before.
 
     A totalizer (Bailleux and Boufkhad 2003), counting no further than needed, without variables for its root:
@@ -247,22 +263,25 @@ def _limit(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> N
         return
     greatest = max(thresholds)
     half = len(rows) // 2
-    first, second = _count(out, rows[:half], greatest), _count(out, rows[half:], greatest)
+    first, second = _build_counter(out, rows[:half], greatest), _build_counter(out, rows[half:], greatest)
+    # i true on the left and j on the right make i + j = total: all such pairs imply the threshold's literal.
     for total, implied in thresholds.items():
         for i in range(max(0, total - len(second)), min(total, len(first)) + 1):
             j = total - i
-            out.add(*([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), *([implied] if implied else []))
+            out.add_clause(
+                *([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), *([implied] if implied else [])
+            )
 
 
-def _count(out: Formula, rows: list[list[int]], greatest: int) -> list[int]:
+def _build_counter(out: Formula, rows: list[list[int]], greatest: int) -> list[int]:
     """Outputs: the j-th, from 0, is true if more than j of the literals are, for j < most."""
     if len(rows) <= 1:
         return [x for row in rows for x in row[:greatest]]
     half = len(rows) // 2
-    first, second = _count(out, rows[:half], greatest), _count(out, rows[half:], greatest)
-    outputs = [out.new() for _ in range(min(len(first) + len(second), greatest))]
+    first, second = _build_counter(out, rows[:half], greatest), _build_counter(out, rows[half:], greatest)
+    outputs = [out.new_variable() for _ in range(min(len(first) + len(second), greatest))]
     for i in range(len(first) + 1):
         for j in range(len(second) + 1):
             if 0 < i + j <= len(outputs):
-                out.add(*([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), outputs[i + j - 1])
+                out.add_clause(*([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), outputs[i + j - 1])
     return outputs

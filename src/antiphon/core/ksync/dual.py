@@ -1,18 +1,25 @@
-"""What bounds every algorithm of at most S steps: prices of resources per step, checked in whole numbers.
+"""Bound every algorithm of at most S steps by prices of resources per step, checked in whole numbers.
 
-Write P[q, s] >= 0 for the price of resource q in step s, b_q for its chunks per round. An algorithm with r_s rounds
-in step s moves at most b_q * r_s chunks over q then, so all its moves cost at most the sum over s of r_s * B_s with
-B_s = sum over q of b_q * P[q, s]. On the other hand a chunk that has one destination travels, through time, along
-a path: it costs at least the cheapest such path. A chunk with several destinations d costs at least the sum over
-d of its cheapest paths under lengths that together never exceed the prices: a move that serves several
-destinations is paid once. (Prices may be moved along switches by potentials, which add up to nothing; moves that
-come too early or too late to be of any use need no price: an algorithm can leave them out.)
-With V the sum of these over all chunks of one part:
+Write P[q, s] >= 0 for the price of resource q in step s and b_q for its chunks per round. An algorithm with r_s rounds
+in step s moves at most b_q * r_s chunks over q in that step, so all its moves cost at most
+
+    sum over s of r_s * B_s    with    B_s = sum over q of b_q * P[q, s].
+
+On the other hand, a chunk with one destination travels along a path through time and costs at least the cheapest such
+path. A chunk with several destinations d costs at least the sum over d of its cheapest paths under lengths whose sum
+never exceeds the prices: a move that serves several destinations is paid once. With V the sum of these costs over the
+chunks of one part:
 
     sum over s of r_s * B_s >= parts * V,   and so   R / parts >= V / max B_s.
 
-These are the duals of SCCL's problem as a linear program over time. `worth` evaluates and checks them; it shares
-nothing with what found them.
+These are the duals of SCCL's problem as a linear program over time. `evaluate_dual` evaluates and checks them and
+shares no code with the search for them.
+
+Two refinements. Prices may be shifted along switches by potentials, which cancel over every path. Moves that come too
+early or too late to be useful need no price: an algorithm can leave them out.
+
+Example: ranks 0 and 1 joined by one link of capacity 1 each way, alltoall with one chunk each way, 1 step. Price 1 on
+both links: B_0 = 2, each chunk's cheapest path costs 1, V = 2, so R >= 1.
 """
 
 from __future__ import annotations
@@ -69,15 +76,18 @@ class StepDual:
         try:
             return StepDual(
                 int(value["steps"]),
-                _table(value["prices"], 3),
-                {int(k): Spread(_table(rows, 4), _table(potentials, 3)) for k, rows, potentials in value["spreads"]},
+                _read_table(value["prices"], 3),
+                {
+                    int(k): Spread(_read_table(rows, 4), _read_table(potentials, 3))
+                    for k, rows, potentials in value["spreads"]
+                },
                 {int(k): (int(j), tuple(map(int, b)), tuple(map(int, n))) for k, j, b, n in value["like"]},
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Invalid(f"certificate: a dual in it cannot be read ({error!r}); plan anew") from None
 
 
-def _table(rows: Sequence[Sequence[int]], width: int) -> Table:
+def _read_table(rows: Sequence[Sequence[int]], width: int) -> Table:
     table = np.array(rows, np.int64).reshape(-1, width)
     return table
 
@@ -98,37 +108,41 @@ class Worth:
         return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts * self.value
 
 
-def worth(instance: Instance, dual: StepDual) -> Worth:
+def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
     """What this dual proves; Invalid where it breaks a rule. O(kinds * destinations * bonds * steps)."""
     steps, count = dual.steps, len(instance.capacity)
     _require(1 <= steps <= 10**4, "its steps are out of range")
     prices = np.zeros((count, steps), np.int64)
-    _fill(prices, dual.prices, "price")
+    _fill_table(prices, dual.prices, "price")
+    # A bond costs its own price plus the prices of the shared limits that it loads.
     cost = prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
             cost[bond] += prices[limit]
+    # B_s: what all resources earn in one round of step s, at these prices.
     budget = tuple(
         sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
         for s in range(steps)
     )
     _require(max(budget) > 0, "all its prices are 0")
     value = 0
+    # Kinds with one destination share the plain costs, so their paths depend on the holders only.
     alone: dict[tuple[int, ...], Table] = {}
     for number, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
-            costs = _cheapest(instance, kind.holders, _shared(instance, kind, number, dual, cost))
+            # Several destinations: one table of lengths per destination, which sum to at most the cost of each move.
+            costs = _cheapest_paths(instance, kind.holders, _destination_lengths(instance, kind, number, dual, cost))
             ends = costs[np.arange(len(kind.dests)), list(kind.dests)]
         else:
             if kind.holders not in alone:
-                alone[kind.holders] = _cheapest(instance, kind.holders, cost[None])
+                alone[kind.holders] = _cheapest_paths(instance, kind.holders, cost[None])
             ends = alone[kind.holders][0, list(kind.dests)]
         _require(bool(np.all(ends < FAR_COST)), "a destination is out of reach within its steps")
         value += kind.weight * int(ends.sum())
     return Worth(budget, value)
 
 
-def _shared(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
+def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
     """Lengths per destination of one kind, checked never to exceed what a move costs."""
     owner, bonds, nodes = dual.like.get(number, (number, (), ()))
     spread = dual.spreads.get(owner)
@@ -136,62 +150,68 @@ def _shared(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: T
     if spread is None:
         return out
     rows, potentials = spread.rows.copy(), spread.potentials.copy()
+    # The spread is stored for one representative kind; relabel it by a permutation of bonds and nodes.
     if bonds:
         _require(sorted(bonds) == list(range(len(cost))), "a renaming of bonds is no permutation")
         _require(sorted(nodes) == list(range(instance.nodes)), "a renaming of nodes is no permutation")
-        _require(_within(rows[:, 0], instance.nodes) and _within(rows[:, 1], len(cost)), "a length is out of range")
-        _require(_within(potentials[:, 0], instance.nodes), "a potential is out of range")
+        _require(_in_range(rows[:, 0], instance.nodes) and _in_range(rows[:, 1], len(cost)), "a length is out of range")
+        _require(_in_range(potentials[:, 0], instance.nodes), "a potential is out of range")
         rows[:, 0], rows[:, 1] = np.array(nodes)[rows[:, 0]], np.array(bonds)[rows[:, 1]]
         potentials[:, 0] = np.array(nodes)[potentials[:, 0]]
     place = np.full(instance.nodes, -1, np.int64)
     place[list(kind.dests)] = np.arange(len(kind.dests))
-    _require(_within(rows[:, 0], instance.nodes), "a length is for a node that is not there")
+    _require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
     rows[:, 0] = place[rows[:, 0]]
-    _fill(out, rows, "length")
+    _fill_table(out, rows, "length")
     height = np.zeros((instance.nodes, cost.shape[1]), np.int64)
     _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
-    _fill(height, potentials, "potential", signed=True)
+    _fill_table(height, potentials, "potential", signed=True)
+    # A path pays the potential of the switch it enters and gets it back when it leaves: the sum is unchanged.
     paid = cost + height[instance.head] - height[instance.tail]
-    useless = ~instance.useful(kind, cost.shape[1])
+    # Moves outside the useful time window may be shared out freely: no chunk needs them.
+    useless = ~instance.useful_moves(kind, cost.shape[1])
     _require(bool(np.all((out.sum(axis=0) <= paid) | useless)), "it shares out more than a move costs")
     return out
 
 
-def _fill(table: Table, rows: Table, label: str, signed: bool = False) -> None:
+def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> None:
     index, values = rows[:, :-1], rows[:, -1]
-    inside = all(_within(index[:, i], size) for i, size in enumerate(table.shape))
+    inside = all(_in_range(index[:, i], size) for i, size in enumerate(table.shape))
     _require(inside, f"a {label} is out of range")
     _require(bool(np.all(np.abs(values) <= MOST)), f"a {label} is too great")
     _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
     table[tuple(index.T)] = values
 
 
-def _within(values: NDArray[Any], count: int) -> bool:
+def _in_range(values: NDArray[Any], count: int) -> bool:
     return bool(np.all((values >= 0) & (values < count)))
 
 
-def _cheapest(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
+def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
     """Per table of lengths and node, the cheapest way there within the steps: in each, a rank waits, or sends."""
     ranks = instance.ranks
     at = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
     at[:, list(holders)] = 0
     into_rank = np.flatnonzero(instance.head < ranks)
     into_switch = np.flatnonzero(instance.head >= ranks)
+    # Bellman-Ford per step: any number of hops through switches, then one hop into a rank. Waiting at a rank is free.
     for step in range(lengths.shape[2]):
+        # Chunks do not stay in switches between steps.
         at[:, ranks:] = FAR_COST
         for _ in range(instance.nodes - ranks):  # as many hops as there are switches, at the most
             before = at[:, ranks:].copy()
-            _relax(at, instance, into_switch, lengths[:, :, step])
+            _relax_bonds(at, instance, into_switch, lengths[:, :, step])
             if np.array_equal(before, at[:, ranks:]):
                 break
-        _relax(at, instance, into_rank, lengths[:, :, step])
+        _relax_bonds(at, instance, into_rank, lengths[:, :, step])
     return at
 
 
-def _relax(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
+def _relax_bonds(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
     """From what the tails of these bonds had, to what their heads may get."""
     tails = at[:, instance.tail[bonds]]
     arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)
+    # Column by column: several bonds may share a head, which plain fancy indexing would overwrite.
     for place, head in enumerate(instance.head[bonds].tolist()):
         np.minimum(at[:, head], arriving[:, place], out=at[:, head])
 

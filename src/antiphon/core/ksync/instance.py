@@ -1,12 +1,20 @@
 """The problem that a k-synchronous algorithm solves (SCCL, section 3.2), for any machine and non-combining collective.
 
-An algorithm of S steps takes r_s rounds in step s; in one round a resource (a link, a shared limit) carries as many
-chunks as it has units of bandwidth. Every block is cut into `parts` chunks per unit of its weight, all of one
-size, so C, SCCL's chunks per rank, is parts * input_weight. Blocks with the same holders and destinations are one
-Kind: their chunks are alike.
+An algorithm of S steps takes r_s rounds in step s; in one round a resource (a link or a shared limit) carries as many
+chunks as it has units of bandwidth. Every block is cut into `parts` chunks of equal size per unit of its weight, so C,
+SCCL's chunks per rank, is parts * input_weight.
 
-Links merged that join the same nodes under the same limits make a Bond: whole numbers of chunks divide over them
-as one likes. A transfer from rank to rank is an Arc: a bond, or a path of bonds through switches, within one step.
+Three reductions keep instances small:
+
+- Blocks with the same holders and destinations form one `Kind`; their chunks are interchangeable.
+- Parallel links between the same nodes under the same limits form one bond; whole numbers of chunks divide over them
+  freely. Links with a fractional capacity stay separate: two links of 3/2 carry 1 chunk each per round, not 3 together.
+- A transfer from rank to rank is an arc: a bond, or a simple path of bonds through switches, within one step.
+
+Example: an allgather on a DGX-1 has 8 kinds (one per source rank), each with one holder and 7 destinations. A machine
+of 4 ranks around one switch has 8 bonds (up and down) and 12 arcs, one per ordered pair of ranks.
+
+Combining collectives are planned as their dual on the machine with all links turned round; `instance_of` refuses them.
 """
 
 from __future__ import annotations
@@ -89,6 +97,8 @@ class Instance:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
+        # Encode "steps first, then switch hops" in one integer: a link into a rank costs more than any path of switch
+        # hops.
         link_cost = self.nodes + 1  # more than the switches of one path
         cost = np.where(self.head < self.ranks, link_cost, 1)
         best: dict[tuple[int, int], int] = {}
@@ -97,6 +107,7 @@ class Instance:
         ends = np.array(list(best), np.int64).reshape(-1, 2)
         graph = csr_array((np.array(list(best.values()), float), (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
         far = dijkstra(graph)
+        # Division by link_cost drops the switch hops again.
         far[~np.isfinite(far)] = FAR * link_cost
         return np.asarray(far // link_cost, np.int32)
 
@@ -110,13 +121,15 @@ class Instance:
         steps: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
         return steps
 
-    def useful(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
+    def useful_moves(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
         """Bonds x steps: whether a chunk of this kind can be at the tail by then, and from the head still in time
         where it is wanted. All other moves can be left out of any algorithm.
         """
         early = self.from_holders(kind)[self.tail]
+        # A move into a rank takes its whole step, so the chunk is there only in the next one.
         late = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
         time = np.arange(steps)
+        # Sends back to a holder are never useful.
         in_time = (early[:, None] <= time) & (time <= late[:, None])
         return np.asarray(in_time & ~np.isin(self.head, kind.holders)[:, None])
 
@@ -128,9 +141,9 @@ class Instance:
 
     @cached_property
     def arcs(self) -> Arcs:
-        return _arcs(self)
+        return _list_arcs(self)
 
-    def chunks(self, kind: Kind, parts: int) -> list[tuple[int, int]]:
+    def chunks_of_kind(self, kind: Kind, parts: int) -> list[tuple[int, int]]:
         """The chunks of a kind as (block, part of the block)."""
         sizes = zip(kind.blocks, kind.weights, strict=True)
         return [(block, part) for block, weight in sizes for part in range(weight * parts)]
@@ -160,6 +173,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     resources, links = topology.resources, topology.links
     unit = topology.unit
     capacity = [resources.capacity[int(k)] * resources.scale / unit for k in resources.klass.tolist()]
+    # Merge parallel links into bonds; the key holds everything that a plan could distinguish.
     merged: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
         limits = tuple(sorted(resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()))
@@ -171,8 +185,9 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
         topology, collective, bonds,
         np.array([key[0] for key in merged], np.int32), np.array([key[1] for key in merged], np.int32),
         (*(sum((capacity[x] for x in bond), Fraction(0)) for bond in bonds), *capacity[links:]),
-        tuple(tuple(limit + shift for limit in key[2]) for key in merged), _kinds(collective),
+        tuple(tuple(limit + shift for limit in key[2]) for key in merged), _group_blocks(collective),
     )  # fmt: skip
+    # Report an unreachable destination here, by rank, rather than as an unsatisfiable search later.
     for kind in instance.kinds:
         lost = [d for d in kind.dests if instance.from_holders(kind)[d] >= FAR]
         if lost:
@@ -183,7 +198,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     return instance
 
 
-def _kinds(collective: Collective) -> tuple[Kind, ...]:
+def _group_blocks(collective: Collective) -> tuple[Kind, ...]:
     relation = collective.relation
     hold: dict[int, set[int]] = defaultdict(set)
     want: dict[int, set[int]] = defaultdict(set)
@@ -193,6 +208,7 @@ def _kinds(collective: Collective) -> tuple[Kind, ...]:
         want[block].add(rank)
     blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
     for block, weight in enumerate(collective.weights.tolist()):
+        # Blocks without weight and blocks that every destination already holds need no transfers.
         lacking = tuple(sorted(want[block] - hold[block]))
         if weight and lacking:
             blocks_of.setdefault((tuple(sorted(hold[block])), lacking), []).append((block, weight))
@@ -202,7 +218,7 @@ def _kinds(collective: Collective) -> tuple[Kind, ...]:
     )
 
 
-def _arcs(instance: Instance) -> Arcs:
+def _list_arcs(instance: Instance) -> Arcs:
     """Bonds between ranks, and paths through switches: all simple ones, or the shortest where they are too many."""
     ranks = instance.ranks
     out: list[list[int]] = [[] for _ in range(instance.nodes)]
@@ -212,21 +228,25 @@ def _arcs(instance: Instance) -> Arcs:
     paths: list[tuple[int, ...]] = []
     exhaustive = True
     for rank in range(ranks):
+        # Ranks with direct links only need no search: every bond is an arc.
         if not all(head[bond] < ranks for bond in out[rank]):
-            new_paths, complete = _through(rank, out, head, ranks)
+            new_paths, complete = _paths_through_switches(rank, out, head, ranks)
             exhaustive &= complete
             paths += new_paths
         else:
             paths += [(bond,) for bond in out[rank]]
     tails = np.array([instance.tail[p[0]] for p in paths], np.int32)
     heads = np.array([instance.head[p[-1]] for p in paths], np.int32)
+    # Load table: each path loads its bonds and, once per bond, the limits of that bond.
     arc = [(i, bond) for i, path in enumerate(paths) for bond in path]
     arc += [(i, limit) for i, path in enumerate(paths) for bond in path for limit in instance.limits_of[bond]]
     table = np.array(arc, np.int32).reshape(-1, 2)
     return Arcs(tails, heads, tuple(paths), (table[:, 0].copy(), table[:, 1].copy()), exhaustive)
 
 
-def _through(rank: int, out: list[list[int]], head: list[int], ranks: int) -> tuple[list[tuple[int, ...]], bool]:
+def _paths_through_switches(
+    rank: int, out: list[list[int]], head: list[int], ranks: int
+) -> tuple[list[tuple[int, ...]], bool]:
     """Simple paths from a rank through switches to other ranks, shortest first, and whether these are all.
 
     A walk in breadth, pruned to MOST_PATHS per end: O(MOST_PATHS * switches * links).
@@ -248,6 +268,7 @@ def _through(rank: int, out: list[list[int]], head: list[int], ranks: int) -> tu
                         per_end[to].append((*path, bond))
                     else:
                         complete = False
+                # Pruning bounds the work; a pruned search is not exhaustive, so it can find plans but not refute them.
                 elif per_switch[to] < MOST_PATHS:
                     per_switch[to] += 1
                     following.append(((*path, bond), visited | {to}))

@@ -1,12 +1,22 @@
-"""Refutations that only a search finds: proofs that the clauses of a question contradict each other, and their check.
+"""Proofs by resolution that the clauses of a question contradict each other, and their check.
 
 A proof is a list of chains. A chain names clauses, of the formula or of earlier chains, and stands for the lemma that
-comes of resolving them one after the other: each next clause must clash with what there is so far in just one literal
-(x here, not x there), and both go. The last lemma must be empty. This is LRAT read from its hints alone (Cruz-Filipe,
-Heule, Hunt, Kaufmann and Schneider-Kamp 2017), hints backwards: a lemma's literals are not stored, they are what its
-chain gives, so they cannot be wrong, and nothing needs to be deleted to keep the check linear.
+results from resolving them one after the other: each next clause must clash with the intermediate result in exactly one
+literal (x in one, not x in the other), and both literals are removed. The last lemma must be empty.
 
-The checker writes the clauses anew from the instance (cnf.py) and shares nothing with what found the proof.
+Example. Clauses 0: (a b), 1: (-a b), 2: (-b). Chain [0, 1] resolves on a and gives lemma 3: (b); chain [3, 2] resolves
+on b and gives the empty clause: contradiction.
+
+>>> resolve_chain([(1, 2), (-1, 2), (-2,)], [0, 1])
+(2,)
+
+This is LRAT read from its hints alone (Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp 2017), with hints in
+reverse order: the literals of a lemma are not stored but derived from its chain, so they cannot be wrong, and the check
+stays linear without deletions.
+
+The checker derives the clauses again from the instance (cnf.py) and shares no code with the solver. Proofs are stored
+packed: numbers in groups of 7 bits, lemmas relative to the current position (recent lemmas are used most), then
+deflated.
 """
 
 from __future__ import annotations
@@ -19,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.core.ksync.cnf import Question, formula
+from antiphon.core.ksync.cnf import Question, build_formula
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Invalid
 
@@ -78,22 +88,23 @@ def check_refutation(instance: Instance, refutation: Refutation) -> None:
 
     O(clauses of the formula + literals of all clauses that the chains name).
     """
-    clauses = formula(instance, refutation.question).clauses
-    check(clauses, unpack(refutation.proof, len(clauses)))
+    clauses = build_formula(instance, refutation.question).clauses
+    check_chains(clauses, unpack_chains(refutation.proof, len(clauses)))
 
 
-def check(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int]]) -> None:
+def check_chains(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int]]) -> None:
     """Invalid unless each chain resolves, and the last to the empty clause. Numbers: the clauses, then the chains."""
+    # Invariant: every clause in `proved` follows from the formula.
     proved: list[Sequence[int]] = list(clauses)
     lemma: Sequence[int] | None = None
     for chain in chains:
-        lemma = resolve(proved, chain)
+        lemma = resolve_chain(proved, chain)
         proved.append(lemma)
     _require(lemma is not None, "it is empty")
     _require(not lemma, "its last lemma is no contradiction")
 
 
-def resolve(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
+def resolve_chain(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
     """The lemma that these clauses give, resolved in turn. It follows from them."""
     now: set[int] | None = None
     for number in chain:
@@ -102,52 +113,56 @@ def resolve(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int,
         if now is None:
             now = set(clause)
             continue
+        # With two clashing literals the resolvent would be a tautology; with none the step derives nothing.
         clash = {x for x in clause if -x in now}
         _require(len(clash) == 1, f"lemma {len(proved)} meets clause {number} in {len(clash)} literals, not in one")
         pivot = clash.pop()
         now.remove(-pivot)
+        # Resolution: the union of both clauses without the pivot.
         now.update([x for x in clause if x != pivot])
     _require(now is not None, f"lemma {len(proved)} has no chain")
     return tuple(now or ())
 
 
-def pack(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
+def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
     """Bytes: per chain its length and its numbers, then deflated. Of `given` clauses 2n, of lemmas how far back."""
     out = bytearray()
     for place, chain in enumerate(chains):
-        _write(out, len(chain))
+        _write_number(out, len(chain))
         for number in chain:
-            _write(out, 2 * number if number < clause_count else 2 * (clause_count + place - number) - 1)
+            _write_number(out, 2 * number if number < clause_count else 2 * (clause_count + place - number) - 1)
     return zlib.compress(bytes(out), 9)
 
 
-def _write(out: bytearray, number: int) -> None:
+def _write_number(out: bytearray, number: int) -> None:
     while number > 127:
         out.append(number & 127 | 128)
         number >>= 7
     out.append(number)
 
 
-def unpack(packed: bytes, clause_count: int) -> Iterator[list[int]]:
+def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
     """The chains, one by one; Invalid where the bytes are none."""
     unpacking = zlib.decompressobj()
     try:
+        # Bounded: a small packed proof must not expand without limit.
         data = unpacking.decompress(packed, MOST_BYTES)
     except zlib.error as error:
         raise Invalid(f"certificate: its refutation cannot be unpacked ({error}); plan anew") from None
     _require(not unpacking.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
     _require(unpacking.eof and not unpacking.unused_data, "its bytes end too early, or more follow")
-    numbers = _read(data)
+    numbers = _read_numbers(data)
     for place, count in enumerate(numbers):
         chain = list(itertools.islice(numbers, count))
         _require(len(chain) == count, "its last chain is cut off")
         yield [number // 2 if number % 2 == 0 else clause_count + place - (number + 1) // 2 for number in chain]
 
 
-def _read(data: bytes) -> Iterator[int]:
+def _read_numbers(data: bytes) -> Iterator[int]:
     number, shift = 0, 0
     for byte in data:
         number |= (byte & 127) << shift
+        # Variable-length integers: the top bit marks that more digits follow, least significant digit first.
         if byte > 127:
             shift += 7
             _require(shift < 7 * MOST_DIGITS, "a number in it is too great")

@@ -1,7 +1,12 @@
-"""The same problem with everything numbered anew, and what is known of the one said of the other.
+"""Relabel an instance and translate duals and refutations between the labelled copies.
 
-What counts of a machine is what can be loaded: here every bond is one link of its capacity in chunks per round,
-whatever its links are like. Any renaming is sound: an algorithm or a dual of the one is one of the other.
+Certificates are cached by the isomorphism class of their problem: a proof found for one labelling must be checkable for
+every other one. Only capacities count here: every bond becomes one link of its capacity in chunks per round, whatever
+its links look like in the original machine. Any bijection is sound: an algorithm, a dual or a refutation of one
+copy is one of the other.
+
+Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price
+1 on bond 0 -> 1 becomes one with price 1 on bond 1 -> 2, and proves the same.
 """
 
 from __future__ import annotations
@@ -68,8 +73,9 @@ class Naming:
         return Naming(*permutations)
 
 
-def renamed(instance: Instance, naming: Naming) -> Instance:
+def rename_instance(instance: Instance, naming: Naming) -> Instance:
     """The same problem numbered so. O(links + limits + kinds * ranks)."""
+    # Permutations map old to new; argsort inverts them where the new order is needed.
     nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # the bond that each new one was
     tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
     count = len(bonds)
@@ -83,14 +89,15 @@ def renamed(instance: Instance, naming: Naming) -> Instance:
         kind = instance.kinds[old]
         holders, dests = (tuple(sorted(nodes[list(side)].tolist())) for side in (kind.holders, kind.dests))
         kinds.append(Kind(holders, dests, tuple(block[list(kind.blocks)].tolist()), kind.weights))
-    machine = _machine(instance, tail, head, capacity, limits_of)
+    # The relabelled machine is synthetic: one link per bond.
+    machine = _bond_topology(instance, tail, head, capacity, limits_of)
     return Instance(
         machine, collective, tuple((i,) for i in range(count)), machine.link_src, machine.link_dst, capacity,
         limits_of, tuple(kinds),
     )  # fmt: skip
 
 
-def _machine(
+def _bond_topology(
     instance: Instance, tail: Table, head: Table, capacity: Sequence[Fraction], limits_of: Sequence[Sequence[int]]
 ) -> Topology:
     """A link for every bond, so fast that its capacity is what it carries in a round of the unit 1."""
@@ -110,28 +117,32 @@ def _machine(
 
 
 def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
-    """What a dual of an instance is for `renamed(instance, naming)`: it proves the same there. Linear."""
+    """What a dual of an instance is for `rename_instance(instance, naming)`: it proves the same there. Linear."""
     nodes, bonds, kinds = naming.nodes, naming.bonds, naming.kinds
     spreads = {
         int(kinds[kind]): Spread(
-            _moved(spread.rows, (nodes, bonds)), _moved(spread.potentials, (nodes,))
+            _rename_rows(spread.rows, (nodes, bonds)), _rename_rows(spread.potentials, (nodes,))
         )
         for kind, spread in dual.spreads.items()
     }  # fmt: skip
     like = {
-        int(kinds[kind]): (int(kinds[other]), _conjugate(bonds, by_bonds), _conjugate(nodes, by_nodes))
+        int(kinds[kind]): (
+            int(kinds[other]),
+            _conjugate_permutation(bonds, by_bonds),
+            _conjugate_permutation(nodes, by_nodes),
+        )
         for kind, (other, by_bonds, by_nodes) in dual.like.items()
     }
-    prices = _moved(dual.prices, (naming.resources,))
+    prices = _rename_rows(dual.prices, (naming.resources,))
     return StepDual(dual.steps, prices, dict(sorted(spreads.items())), dict(sorted(like.items())))
 
 
-def _moved(rows: Table, by: Sequence[Table]) -> Table:
+def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
     """The rows with their first columns renamed, in ascending order.
 
     Node 0 becomes 2, node 1 becomes 0:
 
-    >>> _moved(np.array([[0, 5], [1, 6]]), [np.array([2, 0, 1])]).tolist()
+    >>> _rename_rows(np.array([[0, 5], [1, 6]]), [np.array([2, 0, 1])]).tolist()
     [[0, 6], [2, 5]]
     """
     out = rows.copy()
@@ -140,8 +151,9 @@ def _moved(rows: Table, by: Sequence[Table]) -> Table:
     return out[np.lexsort(out.T[::-1])]
 
 
-def _conjugate(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
+def _conjugate_permutation(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
     """Where the permutation took x to y, it takes name[x] to name[y]."""
     out = np.zeros(len(permutation), np.int64)
+    # Conjugation: the old permutation p becomes name * p * name^-1.
     out[name] = name[list(permutation)]
     return tuple(out.tolist())

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.memory import reductions
+from antiphon.core.bounds.memory import list_reductions
 from antiphon.core.columns import (
     Bools,
     Floats,
@@ -273,7 +273,7 @@ def combining(schedule: Schedule, version_table: Versions, profile: Profile) -> 
     gamma, delta, count = float(profile.gamma), float(profile.delta), len(version_table)
     if not (gamma or delta) or not count:
         return None
-    reduced = reductions(schedule)
+    reduced = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[reduced.chunk]
     price, target = Combining(np.zeros(count), np.zeros(count)), version_table.write[reduced.row]

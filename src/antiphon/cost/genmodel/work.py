@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.bounds.memory import reductions
+from antiphon.core.bounds.memory import list_reductions
 from antiphon.core.columns import Floats, Longs, dense, distinct
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
@@ -176,7 +176,7 @@ class Work:
         >>> combined.key.tolist(), combined.low.tolist(), [column.tolist() for column in combined.values]
         ([0], [0], [[2.0], [4.0]])
         """
-        sums = reductions(self.schedule)
+        sums = list_reductions(self.schedule)
         pieces = pieces_of(self.schedule)[sums.chunk]
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
         low, high = np.searchsorted(marks, sums.step), np.searchsorted(marks, sums.step + pieces)

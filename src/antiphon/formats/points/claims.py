@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, TURNED, subject
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, TURNED, certified_instance
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.plan import Plan
@@ -37,7 +37,11 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
             raise Invalid(f"chunks, steps, rounds: expected whole numbers from 1, got {quote(value)}")
     if chunks is not None and steps is not None and rounds is not None:
         return [
-            _make_claim(subject(plan.topology, plan.collective, _subject_name(plan)), "asked", (chunks, steps, rounds))
+            _make_claim(
+                certified_instance(plan.topology, plan.collective, _subject_name(plan)),
+                "asked",
+                (chunks, steps, rounds),
+            )
         ]
     if point:
         raise Invalid("give chunks, steps and rounds together, or none of them for what the plan claims")
@@ -66,7 +70,7 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
         chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
-    instance = subject(plan.topology, plan.collective, about)
+    instance = certified_instance(plan.topology, plan.collective, about)
     claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
@@ -100,7 +104,7 @@ def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
 
 def legend_lines(instance: Instance, parts: int) -> Iterator[str]:
     """What every chunk is, and every arc, in the order in which they are numbered."""
-    chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks(kind, parts))
+    chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks_of_kind(kind, parts))
     for c, (kind, block, slice_) in enumerate(chunks):
         holders, dests = _join_ranks(kind.holders), _join_ranks(kind.dests)
         yield f"chunk {c}: part {slice_} of block {block}, from rank {holders}, to {dests}"

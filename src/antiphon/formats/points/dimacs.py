@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.core.ksync.cnf import Formula, formula
+from antiphon.core.ksync.cnf import Formula, build_formula
 from antiphon.core.plan import Plan
 from antiphon.formats.points.claims import Claim, legend_lines, list_claims
 
@@ -20,7 +20,7 @@ def dimacs(
     O(chunks * arcs * steps) variables for each, and counters of loads.
     """
     return {
-        f"{claim.name}.cnf": _write_file(claim, formula(claim.instance, claim.question))
+        f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))
         for claim in list_claims(plan, chunks, steps, rounds)
     }
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.core.ksync.renaming import Naming, renamed, renamed_dual
+from antiphon.core.ksync.renaming import Naming, rename_instance, renamed_dual
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Link, LinkType, Topology, build
 from antiphon.planners.synth.frontier import Point, Refuted
@@ -74,7 +74,7 @@ class Posed:
 def pose_canonically(instance: Instance) -> Posed:
     """Renumber an instance. One run of BLISS (no polynomial bound, fast on machines), else O(size of the instance)."""
     naming = naming_of(instance)
-    return Posed(instance, renamed(instance, naming), naming.inverse())
+    return Posed(instance, rename_instance(instance, naming), naming.inverse())
 
 
 def naming_of(instance: Instance) -> Naming:

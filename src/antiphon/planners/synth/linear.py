@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.ksync.dual import Spread, StepDual, Worth, worth
+from antiphon.core.ksync.dual import Spread, StepDual, Worth, evaluate_dual
 from antiphon.errors import Invalid
 from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.purse import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
@@ -61,7 +61,7 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     best: Proved | None = None
     for dual in _exact_duals(program, solution):
         try:
-            value = worth(program.instance, dual)
+            value = evaluate_dual(program.instance, dual)
         except Invalid:
             continue
         if best is None or _dual_strength(value, rounds) > _dual_strength(best.worth, rounds):
@@ -257,7 +257,7 @@ def _round_dual(program: StepProgram, prices: Floats, shared: list[Pair | None],
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
         owner = program.commodities[orbit.commodity].kinds[0]
         spreads[owner] = Spread(_nonzero_entries(lengths), _nonzero_entries(heights))
-        need[~instance.useful(instance.kinds[owner], program.steps)] = 0
+        need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
             lacking[bonds] = np.maximum(lacking[bonds], need - cost[bonds])

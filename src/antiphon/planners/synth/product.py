@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds import Cut, bound
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import BEST_FOUND, OPTIMAL
-from antiphon.core.ksync.dual import Spread, StepDual, worth
+from antiphon.core.ksync.dual import Spread, StepDual, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import EffortSpent
@@ -156,7 +156,7 @@ def _by_cut(instance: Instance, steps: int) -> Proved | None:
             to = np.full((len(rows), 1), lacking[0], np.int64)
             spreads[number] = Spread(np.hstack([to, rows]), np.zeros((0, 3), np.int64))
     dual = StepDual(steps, rows, spreads, {})
-    return Proved(dual, worth(instance, dual))
+    return Proved(dual, evaluate_dual(instance, dual))
 
 
 # ---- finding the factors ----

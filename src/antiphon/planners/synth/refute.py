@@ -16,9 +16,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.core.ksync.cnf import Clause, Question, formula
+from antiphon.core.ksync.cnf import Clause, Question, build_formula
 from antiphon.core.ksync.instance import Instance
-from antiphon.core.ksync.proof import Refutation, check, pack, unpack
+from antiphon.core.ksync.proof import Refutation, check_chains, pack_chains, unpack_chains
 from antiphon.planners.synth.elaborate import Chain, Elaboration
 from antiphon.planners.synth.purse import ELABORATED, LEMMA, LITERAL, PROPAGATION
 from antiphon.planners.synth.task import Effort
@@ -36,12 +36,12 @@ def find_refutation(
     `effort_left`: limit of the price (purse.py). `again`: how often the core of the proof is solved again for a shorter
     one. Ten to twenty seconds per 100,000 conflicts beyond the search itself; `question.ordered` may need 1 % of them.
     """
-    encoded = formula(instance, question)
+    encoded = build_formula(instance, question)
     clauses = encoded.clauses
     chains, price = _search_proof(clauses, encoded.variables, effort, effort_left)
     if chains is None:
         return None, price
-    packed = pack(chains, len(clauses))
+    packed = pack_chains(chains, len(clauses))
     for _ in range(again):
         used = sorted({number for chain in chains for number in chain if number < len(clauses)})
         alone = [clauses[number] for number in used]
@@ -52,12 +52,12 @@ def find_refutation(
         # chains count the core's clauses first, then lemmas: renumber both to the full formula
         shift = len(clauses) - len(used)
         chains = [[used[x] if x < len(used) else x + shift for x in chain] for chain in chains]
-        shorter = pack(chains, len(clauses))
+        shorter = pack_chains(chains, len(clauses))
         if len(shorter) >= len(packed):
             break
         packed = shorter
     refutation = Refutation(question, packed)
-    check(clauses, unpack(packed, len(clauses)))
+    check_chains(clauses, unpack_chains(packed, len(clauses)))
     return refutation, price
 
 

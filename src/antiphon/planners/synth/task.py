@@ -126,7 +126,7 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     chunks, first = _cut_chunks(instance, parts)
     number = {}
     for k, kind in enumerate(instance.kinds):
-        for i, (block, part_number) in enumerate(instance.chunks(kind, parts)):
+        for i, (block, part_number) in enumerate(instance.chunks_of_kind(kind, parts)):
             number[k, i] = first(block, part_number)
     rows = sorted((step, number[kind, chunk], path) for kind, chunk, path, step in moves)
     rounds = rounds_of(instance, moves)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.bounds.candidates import reached
+from antiphon.core.bounds.candidates import reachable_nodes
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
@@ -109,7 +109,7 @@ def _check_arguments(topology: Topology, weights: Mapping[int, int], members: Se
 
 def _cut_off(topology: Topology, root: int, members: Sequence[int]) -> str:
     wide = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
-    side = reached(topology, [root], wide)
+    side = reachable_nodes(topology, [root], wide)
     lost = [str(rank) for rank in members if not side[rank]]
     shown = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
     return f"topology {topology.name}: no way leads from rank {root} to rank {shown}; add links or leave these out"
