@@ -28,6 +28,7 @@ MAX_SIGNATURE = 90  # characters; a longer signature gets a line per parameter
 NOT_DETAILED = {"AntiphonGroup"}  # its methods are those of PyTorch's process groups
 NOTE = "*Generated from the {}; `{}` prints the same.*\n"
 NUMPY_HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+LIST_SECTIONS = {"Parameters", "Other Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns"}
 PARAMETERS = re.compile(r"`\w+`(, `\w+`)*( \([^)]*\))?:\s")  # "`nbytes`: a size", "`effort`, `seed`: as of `tune`"
 
 
@@ -245,28 +246,42 @@ def _result(signature: inspect.Signature) -> str:
 
 
 def docstring_to_markdown(text: str) -> str:
-    """A docstring as Markdown: lines that begin with names of parameters become a list, sections of NumPy too."""
-    text = NUMPY_HEADING.sub(r"\1\n---\n\n", text)
-    blocks = []
-    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
+    """A docstring as Markdown: sections of NumPy and lines that begin with names of parameters become lists."""
+    blocks: list[str] = []
+    section = ""
+    for paragraph in re.split(r"\n\s*\n", NUMPY_HEADING.sub(r"\1\n---\n\n", text).strip("\n")):
         lines = paragraph.split("\n")
         if lines[1:] == ["---"]:
-            blocks.append(f"**{lines[0]}**")
-        elif all(line.startswith("    ") for line in lines) or lines[0].lstrip().startswith(">>>"):
+            section = lines[0]
+            blocks.append(f"**{section}**")
+        elif lines[0].lstrip().startswith(">>>"):
+            blocks.append(f"```pycon\n{inspect.cleandoc(paragraph)}\n```")
+        elif section in LIST_SECTIONS:
+            blocks.append(_section_list(lines))
+        elif all(line.startswith("    ") for line in lines):
             code = inspect.cleandoc("\n" + paragraph)
             blocks.append(f"```{_language(code)}\n{code}\n```")
         elif any(PARAMETERS.match(line) for line in lines):
             blocks += _parameter_list(lines)
-        elif len(lines) > 1 and all(line.startswith("    ") for line in lines[1:]):  # NumPy's: a name, then its text
-            blocks.append(f"- `{lines[0]}`: {_escape(' '.join(line.strip() for line in lines[1:]))}")
         else:
             blocks.append(_escape(" ".join(line.strip() for line in lines)))
     return "\n\n".join(blocks) + "\n"
 
 
+def _section_list(lines: list[str]) -> str:
+    """Lines of a section of NumPy: names, each with its text indented below it."""
+    items: list[str] = []
+    for line in lines:
+        if not line.startswith(" "):
+            items.append(f"- `{line.strip()}`:")
+        elif items:
+            items[-1] += f" {_escape(line.strip())}"
+        else:  # a further paragraph of the item above
+            items.append(f"    {_escape(line.strip())}")
+    return "\n".join(items)
+
+
 def _language(code: str) -> str:
-    if code.startswith(">>>"):
-        return "pycon"
     try:
         ast.parse(code)
     except SyntaxError:

@@ -46,11 +46,11 @@ def test_the_modules_are_those_that_the_package_lists() -> None:
 def test_a_docstring_becomes_markdown() -> None:
     text = (
         "First line.\n\n`a`, `b`: two *numbers*,\nand more.\n`c`: another\n\n    run(a, b)\n\n"
-        "Raises\n------\nInvalid\n    It is wrong."
+        "Raises\n------\nInvalid\n    It is wrong.\nMissing\n    Not\n    installed."
     )
     assert reference.docstring_to_markdown(text) == (
         "First line.\n\n- `a`, `b`: two \\*numbers\\*, and more.\n- `c`: another\n\n```python\nrun(a, b)\n```\n\n"
-        "**Raises**\n\n- `Invalid`: It is wrong.\n"
+        "**Raises**\n\n- `Invalid`: It is wrong.\n- `Missing`: Not installed.\n"
     )
 
 
