@@ -90,7 +90,7 @@ def nothing(request: Request) -> Iterator[Schedule]:
 
 def late(request: Request) -> Iterator[Schedule]:
     (made,) = ring(request)
-    raise TimedOut("the budget is spent", replace(made, provenance={}))
+    raise TimedOut("the budget is used up", replace(made, provenance={}))
     yield
 
 
@@ -158,7 +158,7 @@ def lingers(request: Request) -> Iterator[Schedule]:
 def half(request: Request) -> Iterator[Schedule]:
     """Says that its budget ended it, after something was found."""
     yield from ring(request)
-    raise TimedOut("the budget is spent")
+    raise TimedOut("the budget is used up")
 
 
 def starves(request: Request) -> Iterator[Schedule]:

@@ -192,7 +192,7 @@ def test_old_parameters_of_tune_are_those_of_search() -> None:
     assert [(r.start, r.candidate.planner, r.seconds) for r in same.ranges] == [
         (r.start, r.candidate.planner, r.seconds) for r in new.ranges
     ]
-    with pytest.raises(Invalid, match="is for measuring; give on"):
+    with pytest.raises(Invalid, match="is only for measuring; give on"):
         old.tune("allreduce", "full:ranks=4", factor=2)
 
 

@@ -428,7 +428,7 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert run([*common, "--on", "nowhere"]) == 2
     capfd.readouterr()
     assert run([*common, "--iterations", "8"]) == 2
-    assert "--iterations: is for measuring" in capfd.readouterr().err
+    assert "--iterations: is only for measuring" in capfd.readouterr().err
 
 
 # ---- under MPI ----

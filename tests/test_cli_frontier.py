@@ -395,7 +395,7 @@ def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [(KeyboardInterrupt(), "interrupted"), (TimedOut("the budget is spent"), "the budget is spent")]
+    ("how", "why"), [(KeyboardInterrupt(), "interrupted"), (TimedOut("the budget is used up"), "the budget is used up")]
 )
 def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, how: BaseException, why: str) -> None:
     _planners(monkeypatch, some=_ends(how, True), none=_ends(how, False))
@@ -408,8 +408,8 @@ def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("name", "points", "why"),
     [
-        ("hangs", 1, "the budget is spent"),
-        pytest.param("lingers", 1, "the budget is spent", marks=pytest.mark.slow),
+        ("hangs", 1, "the budget is used up"),
+        pytest.param("lingers", 1, "the budget is used up", marks=pytest.mark.slow),
         ("dies", 0, "ended with exit code 7"), ("exits", 1, "sys.exit: 3"),
         ("raises", 1, "the planner failed: ZeroDivisionError"),
         pytest.param("hides", 0, "not to be", marks=pytest.mark.slow),
@@ -446,7 +446,7 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
         "--budget",
         "20s",
     )
-    assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
+    assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are used up")
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def test_the_end_of_the_time_lets_those_begun_finish() -> None:
     def seconds(job: int) -> float:
         for some in left:
             return some
-        raise TimedOut("the budget is spent")
+        raise TimedOut("the budget is used up")
 
     results = in_order(range(9), terms(lambda job, _: job, seconds=seconds))
     assert [next(results), next(results)] == [(0, 0), (1, 1)]

@@ -270,7 +270,7 @@ def test_what_nccl_has_nothing_for_is_left_to_it(asked: Asked) -> None:
         0,
     )
     assert asked.said.startswith("INFO antiphon: 1 rules")
-    with pytest.raises(Unsupported, match=r"nothing in this table .*allreduce by halving-doubling"):
+    with pytest.raises(Unsupported, match=r"NCCL has no algorithm .*allreduce by halving-doubling"):
         exported(tables["allreduce"])
 
 

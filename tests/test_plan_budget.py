@@ -53,7 +53,7 @@ def test_without_a_plan_it_says_what_was_stopped(
     assert run(["plan", *RING, "--planner", planner, "--nbytes", "1KB", "--budget", "200ms"]) == 1
     said = capsys.readouterr().err
     assert f"planner {planner} was stopped after 0.2 s of CPU time, while {stage}: no plan of allgather" in said
-    assert "give it more with --budget" in said
+    assert "raise --budget" in said
     with pytest.raises(TimedOut, match=stage):
         antiphon.plan(*RING, planner=planner, nbytes="1KB", budget="200ms")
 
@@ -126,4 +126,4 @@ def test_ctrl_c_ends_all_plans_with_those_found(
 def test_a_frontier_is_stopped_in_python_too(added: Add) -> None:
     added("hangs")
     found = antiphon.frontier.find(*RING, planner="hangs", budget=0.2)
-    assert (len(found.points), found.stopped) == (1, "the budget is spent")
+    assert (len(found.points), found.stopped) == (1, "the budget is used up")

@@ -81,7 +81,7 @@ def test_a_part_of_what_a_file_tells(capsys: pytest.CaptureFixture[str]) -> None
     assert "3 ranks, 3 switches" in text
     assert "only n[2,5-6]" in text
     assert topology("./net.json").places[:3] == ("n2", "n5", "n6")
-    assert "--only: 'n9' is not there (there are n1, n2" in said(capsys, "topology probe topology.conf --only n9", 2)
+    assert "--only: 'n9' does not exist (available: n1, n2" in said(capsys, "topology probe topology.conf --only n9", 2)
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

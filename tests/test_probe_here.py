@@ -294,12 +294,12 @@ def test_the_hosts_of_a_job(linux: Linux) -> None:
     assert found.names == ("n3", "n4", "n7")
     assert found.machine.places[:3] == ("n3", "n4", "n7")
     assert seen(linux, {}, "slurm").machine.ranks == 8
-    with pytest.raises(Invalid, match="SLURM_JOB_NODELIST: 'n9' is not there"):
+    with pytest.raises(Invalid, match="SLURM_JOB_NODELIST: 'n9' does not exist"):
         seen(linux, {"SLURM_JOB_NODELIST": "n9"}, "slurm")
     program(linux, "ibnetdiscover", {"": fabric({"sw": "switch"}, ["sw 1 - a/m 1 4xHDR", "sw 2 - b/m 1 4xHDR"])})
     assert seen(linux, {}, "ibnetdiscover").names == ("a", "b")
 
 
 def test_no_such_place(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="nowhere: is no directory"):
+    with pytest.raises(Missing, match="nowhere: is not a directory"):
         look_at_machine("", str(tmp_path / "nowhere"), {})

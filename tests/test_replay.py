@@ -308,7 +308,7 @@ NCCL_TESTS = """# nThread 1 nGpus 8 minBytes 1024
 
 def test_tables_of_nccl_tests() -> None:
     assert read_nccl_tests(NCCL_TESTS) == {"allreduce": [(1024, 3e-5), (2048, 4e-5)]}
-    with pytest.raises(Invalid, match="does not tell its collective"):
+    with pytest.raises(Invalid, match="does not name its collective"):
         read_nccl_tests(NCCL_TESTS.replace("all_reduce_perf", "a.out"))
     with pytest.raises(Invalid, match="no rows as nccl-tests prints them"):
         read_nccl_tests("nothing")

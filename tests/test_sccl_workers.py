@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,8 +34,7 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
         return real(*args)
 
     monkeypatch.setattr(auto, "solve_sat", sometimes)
-    every_try_in_a_process = replace(auto.TURN_LIMITS, quick_conflicts=0)
-    monkeypatch.setattr(auto, "TURN_LIMITS", every_try_in_a_process)
+    monkeypatch.setattr(auto, "QUICK", 0)  # all of them in processes of their own
     said: list[str] = []
     found = decide_candidate(a_search(), 6, 3, 7, tell=said.append)
     assert isinstance(found, Solved)
@@ -44,7 +42,7 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No processor works until the first schedule is there, and then the budget is spent."""
+    """No processor works until the first schedule is there, and then the budget is used up."""
     now = [0.0]
     monkeypatch.setattr(purse, "cpu_clock", lambda: now[0])
     monkeypatch.setattr(sccl_planner, "cpu_clock", lambda: now[0])
@@ -53,7 +51,7 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
     made = next(stream)
     assert verify(made, machine).fault is None
     now[0] = 5.0
-    with pytest.raises(TimedOut, match="the budget is spent") as told:
+    with pytest.raises(TimedOut, match="the budget is used up") as told:
         next(stream)
     assert not isinstance(told.value, EffortSpent)
 

@@ -268,7 +268,7 @@ def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
     assert "the schedule is wrong" in rows["lies"][0][1]
     assert [status for status, _ in rows["strange"]] == ["failed"]
     assert [status for status, _ in rows["nothing"]] == ["refused"]
-    assert rows["late"] == [("ok", ""), ("timed out", "the budget is spent")]
+    assert rows["late"] == [("ok", ""), ("timed out", "the budget is used up")]
     assert found.complete
     assert found.plans
     assert told[-1][0] == told[-1][1] == len(set(told))  # who is still at work may be told between them

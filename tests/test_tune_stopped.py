@@ -149,19 +149,19 @@ def test_several_machines_are_counted_together(capsys: Capture, added: Add) -> N
 def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_path: Path) -> None:
     added("half", "anything")
     made = antiphon.plan("allgather", "ring:ranks=4", planner="half")
-    assert made.entries[0].claims["stopped"] == "the budget is spent"
+    assert made.entries[0].claims["stopped"] == "the budget is used up"
     assert antiphon.verify(made)
     assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half"]) == 0
-    assert "stopped:   the budget is spent" in capsys.readouterr().out
+    assert "stopped:   the budget is used up" in capsys.readouterr().out
     told = {}
     for name in ("half", "anything"):
         assert run(["plan", "allgather", "ring:ranks=4", "--planner", name, "--json"]) == 0
         told[name] = json.loads(capsys.readouterr().out)["stopped"]
-    assert told == {"half": "the budget is spent", "anything": None}
+    assert told == {"half": "the budget is used up", "anything": None}
     file = tmp_path / "plan.json"
     assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half", "--all", "--json", "-o", str(file)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (len(told["plans"]), told["stopped"]) == (1, "the budget is spent")
+    assert (len(told["plans"]), told["stopped"]) == (1, "the budget is used up")
     assert antiphon.verify(antiphon.select.load_plans(tmp_path / "plan-1.json")["allgather"])
 
 

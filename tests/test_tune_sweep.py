@@ -372,12 +372,12 @@ def test_what_cannot_be_varied_is_told_before_any_work(tmp_path: Path) -> None:
         over(vary="nodes=4", topology="machine.json")
     with pytest.raises(Invalid, match="expected the name of a family"):
         over(vary="nodes=4", topology=3)
-    with pytest.raises(Invalid, match="factors are of the number of ranks"):
+    with pytest.raises(Invalid, match="factors depend on the number of ranks"):
         over(vary="ranks=factors")
     with pytest.raises(Invalid, match="unknown planner"):
         over(vary="ranks=4,5", planners=["rings"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(Invalid, match="is no directory"):
+    with pytest.raises(Invalid, match="is not a directory"):
         over(vary="ranks=4").save(tmp_path / "file")
 
 

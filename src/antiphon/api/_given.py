@@ -39,7 +39,7 @@ def collective(value: Any, topology: Topology, root: int | None = None, ranks: A
     if not isinstance(value, Collective):
         return by_spec(by_name(value), topology, root=root, ranks=ranks)
     if root is not None or ranks is not None:
-        raise Invalid(f"{value.kind}: a Collective says itself who takes part; leave out root and ranks")
+        raise Invalid(f"{value.kind}: a Collective names its own ranks and root; leave out root and ranks")
     if value.ranks != topology.ranks:
         raise Invalid(
             f"{value.kind}: the collective is for {value.ranks} ranks, but {topology.name} has {topology.ranks}"
@@ -64,7 +64,7 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
     if is_path(value):
         loaded = load_plans(path(value, name), on)
         if on is not None and not written_for_others(value):
-            raise Invalid(f"{os.fspath(value)}: says itself which machine it is for; leave the topology out")
+            raise Invalid(f"{os.fspath(value)}: names its own machine; leave the topology out")
         return loaded
     if on is not None:
         raise Invalid(f"{name}: has a machine of its own; leave the topology out")
@@ -74,7 +74,7 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
         return {value.collective.kind: value.plan()}
     mapping = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_ours(value) else None
     if not isinstance(mapping, Mapping) or not all(isinstance(plan, Plan) for plan in mapping.values()):
-        raise Invalid(f"{name}: expected a Plan, its file, or what plan, tune or load gave, got {quote(value)}")
+        raise Invalid(f"{name}: expected a Plan, its file, or a result of plan, tune or load, got {quote(value)}")
     if not mapping:
         raise Invalid(f"{name}: {quote(value)} holds no plan: no planner supports the request")
     return dict(mapping)
@@ -114,7 +114,7 @@ def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
     for each_plan in by_collective.values():
         _refuse_wrong(each_plan, value, use)
     if len({each_plan.topology for each_plan in by_collective.values()}) > 1:
-        raise Invalid("plan: these are for different machines; what is written together is for one")
+        raise Invalid("plan: these plans are for different machines; write plans of one machine together")
     return by_collective
 
 

@@ -46,11 +46,11 @@ def old_measuring(function: Callable[P, R]) -> Callable[P, R]:
         measuring = {name: value for name, value in measuring.items() if value is not None}
         if on is None:
             if measuring:
-                raise Invalid(f"{next(iter(measuring))}: is for measuring; give on, too, or leave it out")
+                raise Invalid(f"{next(iter(measuring))}: is only for measuring; give on, too, or leave it out")
             return cast(R, cast(Any, function)(*args, **options))
         for name in ("nccl", "against"):
             if options.pop(name, None) is not None:
-                raise Invalid(f"{name}: does not go together with on={on!r}; leave one of them out")
+                raise Invalid(f"{name}: cannot be combined with on={on!r}; leave one of them out")
         warn_old("antiphon.tune(..., on=...)", "antiphon.measure.tune(..., on=...)")
         from antiphon.api.measuring import tune
 

@@ -194,5 +194,5 @@ def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineL
     on = None if topology is None else _given.machine(topology, "topology")
     chosen = _given.plan(plan, collective, on=on)
     if not machine_is_told(chosen):
-        raise Invalid("plan: its file says nothing of the machine; give it by --topology (in Python topology=)")
+        raise Invalid("plan: its file does not name the machine; give it with --topology (in Python topology=)")
     return chosen

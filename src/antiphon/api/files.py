@@ -207,7 +207,7 @@ def _text(value: Any) -> bytes:
     programs = [value] if isinstance(value, Program) else value
     if isinstance(programs, list | tuple) and programs and all(isinstance(program, Program) for program in programs):
         return encode(programs)
-    raise Invalid(f"value: {quote(value)} has no file of its own; save what load, plan, tune, frontier or bench gave")
+    raise Invalid(f"value: {quote(value)} cannot be saved; save a result of load, plan, tune, frontier or bench")
 
 
 def _save_rows(value: Any, name: str) -> bool:

@@ -378,9 +378,11 @@ def tune(  # noqa: PLR0913
 
     search = as_search(search)
     if search.shortlist:
-        raise Invalid("shortlist: does not go together with measuring; leave it out")
+        raise Invalid("shortlist: cannot be combined with measuring; leave it out")
     if search.plans and library_only:
-        raise Invalid("plans: do not go together with library_only, which chooses among algorithms of MPI")
+        raise Invalid(
+            "plans: cannot be combined with library_only, which chooses among algorithms of MPI; leave one of them out"
+        )
     machine = _given.machine(topology)
     options = search.options()
     del options["shortlist"]

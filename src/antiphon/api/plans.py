@@ -293,7 +293,7 @@ def verify(
     from antiphon.select import judged
 
     if bool(runtime) != (nbytes is not None):
-        raise Invalid("runtime, nbytes: a runtime is asked about a call of a size; give both, or neither")
+        raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _given.machine(topology)
     try:

@@ -145,5 +145,5 @@ def _points(measured: Any) -> tuple[Any, str]:
         value = decode(data, Any)
         rows = value.get("rows") if isinstance(value, dict) else value
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise Invalid("expected what bench --json prints: rows with collective, nbytes and seconds")
+            raise Invalid("expected the output of bench --json: rows with collective, nbytes and seconds")
         return fastest_rows(rows), name

@@ -186,5 +186,5 @@ def report(tuning: Tuning) -> str:
     from antiphon.show.text import topology_text
 
     if not isinstance(tuning, Found):
-        raise Invalid(f"tuning: expected what tune gave, with all its candidates, got {quote(tuning)}")
+        raise Invalid(f"tuning: expected a result of tune, with all its candidates, got {quote(tuning)}")
     return report_html(tuning, topology_svg, topology_text)

@@ -145,7 +145,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     for before, word in zip(["", *own], own, strict=False):
         option = before if not word else word[:-1] if _BARE.fullmatch(word) else ""
         if option.startswith("-"):
-            raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
+            raise Invalid(f"{option}: its value is empty; give a value or leave the option out")
 
 
 @contextmanager

@@ -46,52 +46,53 @@ Coll = Annotated[str, typer.Argument(metavar="COLL", help=COLL_HELP)]
 Root = Annotated[int | None, old_option("--root", "COLL:root=RANK")]
 Only = Annotated[
     str,
-    typer.Option("--only", metavar="RANKS", help="keep just these ranks of the machine, e.g. 0,1,4; the rest vanishes"),
+    typer.Option(
+        "--only", metavar="RANKS", help="keep only these ranks of the machine, e.g. 0,1,4; the others are removed"
+    ),
 ]
 Ranks = Annotated[str, old_option("--ranks", "COLL:ranks=RANKS")]
 PlanFile = Annotated[
     str,
     typer.Argument(
-        metavar="PLAN", help="what `plan -o` or `tune -o` wrote; of several plans one: table.json:allreduce"
+        metavar="PLAN", help="file written by `plan -o` or `tune -o`; one plan of a table: table.json:allreduce"
     ),
 ]
 WhichPlan = Annotated[str, old_option("--collective", "PLAN:COLL")]
 OnMachine = Annotated[
-    str, typer.Option("--topology", metavar="TOPO", help="the machine, for a file that names none (MSCCL, MSCCL++)")
+    str, typer.Option("--topology", metavar="TOPO", help="machine of a file that names none (MSCCL, MSCCL++)")
 ]
 Usual = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="what predicts the times: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
+        help="cost model: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
     ),
 ]  # fmt: skip
 Pictures = Annotated[
     list[Path] | None,
-    typer.Option("--picture", metavar="FILE", help="draw it: .svg, or .png (needs antiphon[plot]); again for more"),
+    typer.Option("--picture", metavar="FILE", help="draw a picture: .svg, or .png (needs antiphon[plot]); repeatable"),
 ]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result here (.json or .json.gz)")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")
 ]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--profile", metavar="FILE", help="what was measured: a JSON file, or the name of a shipped one"),
+    typer.Option("--profile", metavar="FILE", help="measured profile: a JSON file, or the name of a shipped one"),
 ]
 Trace = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="write when everything happened (Chrome trace, for Perfetto)"),
+    typer.Option("--trace", metavar="FILE", help="write a Chrome trace of all events (for Perfetto)"),
 ]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plans, data and choices by chance")
-]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="seed of random plans, data and choices")]
 Budget = Annotated[
-    str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s; the best so far is kept")
+    str,
+    typer.Option("--budget", metavar="TIME", help="stop after this much CPU time, e.g. 60s, and keep the best so far"),
 ]
 Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
+    bool, typer.Option("--deterministic", help="combine every element in one order: the same bits at all sizes")
 ]
 PlannerOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="option of the planner; repeatable")
 ]
 Scale = Annotated[
     str,
@@ -100,29 +101,32 @@ Scale = Annotated[
         help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
     ),
 ]  # fmt: skip
-LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="which lab (default: the machine's)")]
-Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs of each; the median time counts")]
+LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="name of the lab (default: that of the machine)")]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="number of runs; the median time counts")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")]
 Op = Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all that was measured here, as CSV")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all measurements as CSV")]
 Library = Annotated[
-    str, typer.Option("--library", metavar="LIBRARY", help="nccl, rccl or msccl, with options: what it would do")
+    str,
+    typer.Option(
+        "--library", metavar="LIBRARY", help="predict the library's choice instead: nccl, rccl or msccl, with options"
+    ),
 ]
 On = Annotated[
     str,
     typer.Option(
         "--on", metavar="WHERE",
-        help="a runtime with its options, such as mpi:mpiexec=srun,timeout=60s: see antiphon list runtimes",
+        help="runtime and its options, such as mpi:mpiexec=srun,timeout=60s: see antiphon list runtimes",
     ),
 ]  # fmt: skip
-PlannerName = Annotated[str, typer.Option("--planner", metavar="NAME", help="who plans: see antiphon list planners")]
+PlannerName = Annotated[str, typer.Option("--planner", metavar="NAME", help="planner: see antiphon list planners")]
 PlannerNames = Annotated[
-    list[str] | None, typer.Option("--planner", metavar="NAME", help="just this planner; again for more")
+    list[str] | None, typer.Option("--planner", metavar="NAME", help="use only this planner; repeatable")
 ]
 Effort = Annotated[
     float | None, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
-Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON (documented, stable keys)")]
 
 
 def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int | None, list[int] | None]:
@@ -187,7 +191,7 @@ def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> t
 def machine_given(spec: str, only: str) -> Topology | None:
     """The machine of --topology and --only; None without these."""
     if only and not spec:
-        raise Invalid("--only: says which ranks of --topology are there; give that, too")
+        raise Invalid("--only: selects ranks of --topology; give --topology, too")
     return machine_and_group(spec, only)[0] if spec else None
 
 

@@ -30,26 +30,32 @@ from antiphon.units import (
 Row = Mapping[str, Any]
 FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes of bench by default
 
-What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
+What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
 RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
-Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=arg.check_order)]
+Machine = Annotated[
+    str, typer.Argument(metavar="TOPO", help="the machine, if a collective is given", callback=arg.check_order)
+]
 Nbytes = Annotated[
-    str, typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:16MB or 1KB:16MB:4 (which is the default)")
+    str, typer.Option("--nbytes", metavar="SIZES", help="one size, 1KB:16MB or 1KB:16MB:4 (the default)")
 ]
-Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N", help="runs; the median counts")]
-Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
-Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
-Ops = Annotated[str, typer.Option("-o", "--op", metavar="OPS", help="sum, prod, min, max, avg; several, or all")]
-MiadOption = Annotated[
-    bool, typer.Option("--miad", help="find the number of pieces by measuring, for each size; it is told and used")
+Iterations = Annotated[
+    int, typer.Option("-n", "--iterations", min=1, metavar="N", help="number of runs; the median counts")
 ]
+Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="number of warm-up runs")]
+Dtypes = Annotated[
+    str, typer.Option("-d", "--dtype", metavar="TYPES", help="data types: float32, bfloat16,int8, ... or all")
+]
+Ops = Annotated[
+    str, typer.Option("-o", "--op", metavar="OPS", help="operators: sum, prod, min, max, avg; several, or all")
+]
+MiadOption = Annotated[bool, typer.Option("--miad", help="find the best number of pieces for each size by measuring")]
 FitFile = Annotated[
     Path | None,
-    typer.Option("--fit", metavar="FILE", help="write what `fit genmodel` reads here, where it has formulas"),
+    typer.Option("--fit", metavar="FILE", help="write a file for `fit genmodel`, for planners that it has formulas of"),
 ]
-FitIterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
-FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
-CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
+FitIterations = Annotated[int, typer.Option("--iterations", metavar="N", help="number of runs; the median counts")]
+FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="number of warm-up runs")]
+CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the measurements as CSV")]
 
 
 def bench_plans_command(
@@ -159,15 +165,15 @@ def _several(text: str, names: tuple[str, ...], check: Callable[[str], object]) 
 def genmodel_command(
     on: arg.On = "mpi",
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="N", help="measure 2, 3, ... N ranks (default 4)")
+        int | None, typer.Option("-n", "--ranks", metavar="N", help="measure with 2, 3, ... N ranks (default 4)")
     ] = None,
     nbytes: Annotated[
         list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 256KiB:4MiB:4)"),
+        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 256KiB:4MiB:4)"),
     ] = None,
     plan: Annotated[
         list[str] | None,
-        typer.Option("--plan", metavar="NAME", help="cps, incast or ring; again for more (default cps and incast)"),
+        typer.Option("--plan", metavar="NAME", help="cps, incast or ring; repeatable (default cps and incast)"),
     ] = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
@@ -202,15 +208,18 @@ def loggp_command(
     on: arg.On = "mpi",
     nbytes: Annotated[
         list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1B:1MiB)"),
+        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 1B:1MiB)"),
     ] = None,
-    messages: Annotated[int, typer.Option("--messages", metavar="N", help="sent one after the other")] = 16,
+    messages: Annotated[int, typer.Option("--messages", metavar="N", help="messages sent one after the other")] = 16,
     ranks: Annotated[
         int | None,
-        typer.Option("-n", "--ranks", metavar="N", help="also how many messages go at once among N (the radices)"),
+        typer.Option(
+            "-n", "--ranks", metavar="N", help="also measure how many messages go at once among N ranks (the radices)"
+        ),
     ] = None,
     between: Annotated[
-        bool, typer.Option("--between", help="the second half of the ranks is elsewhere: measure from half to half")
+        bool,
+        typer.Option("--between", help="the second half of the ranks is on other hosts: measure between the halves"),
     ] = False,
     repeat: arg.Repeat = 7,
     iterations: FitIterations = 20,
@@ -249,22 +258,23 @@ def loggp_command(
 def micro_command(
     topo: Annotated[
         str,
-        typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: ranks that are all linked)"),
+        typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: fully connected ranks)"),
     ] = "",
     on: arg.On = "mpi",
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="N", help="so many ranks, where no machine is named (5)")
+        int | None,
+        typer.Option("-n", "--ranks", metavar="N", help="number of ranks, if no machine is given (default 5)"),
     ] = None,
     pattern: Annotated[
         list[str] | None,
-        typer.Option("--pattern", metavar="NAME", help="chain-forward, mimo, ...; again for more (all)"),
+        typer.Option("--pattern", metavar="NAME", help="chain-forward, mimo, ...; repeatable (default all)"),
     ] = None,
     nbytes: Annotated[
         list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1MB:16MB:4)"),
+        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 1MB:16MB:4)"),
     ] = None,
     pieces: Annotated[
-        int | None, typer.Option("--pieces", metavar="N", help="the pipelining depth (default: by size, up to 32)")
+        int | None, typer.Option("--pieces", metavar="N", help="pipelining depth (default: by size, up to 32)")
     ] = None,
     model: arg.Usual = "",
     profile: arg.ProfileFile = None,

@@ -24,21 +24,21 @@ def build_command(
         list[str] | None,
         typer.Option(
             "--table", metavar="FILE",
-            help="compile this table, too, so that no job waits for it (repeatable; not for nccl-tuner)",
+            help="also compile this table, so that no job waits for it (repeatable; not for nccl-tuner)",
         ),
     ] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Compile a library with your compiler, where that has not been done yet, and print where it is.
+    """Compile a library with your compiler, unless it is cached, and print its path.
 
-    To run an unchanged MPI program by a tuned table:
+    To run an unchanged MPI program with a tuned table:
 
     \b
         ANTIPHON_TABLE=table.json \\
         LD_PRELOAD=$(antiphon build mpi --table table.json) \\
         mpiexec -n 8 ./a.out
 
-    To have NCCL choose its algorithms by what `export --to nccl-tuner` wrote:
+    To make NCCL choose algorithms by a file of `export --to nccl-tuner`:
 
     \b
         ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt \\

@@ -46,7 +46,7 @@ def with_shell(words: Sequence[str]) -> list[str]:
     except Exception:  # no shell started us, or its processes cannot be seen
         shell = os.path.basename(os.environ.get("SHELL", ""))
     if not shell:
-        raise Invalid(f"{words[0]}: cannot see which shell this is; name it: {', '.join(SHELLS)}")
+        raise Invalid(f"{words[0]}: cannot detect the shell; name it: {', '.join(SHELLS)}")
     return [*words, shell]
 
 

@@ -143,7 +143,10 @@ def predict_command(
     ] = "",
     *,
     nbytes: Annotated[
-        str, typer.Option("--nbytes", metavar="SIZE", help="one, or a range: 1KB:1GB doubles, 1KB:1GB:10 takes tens")
+        str,
+        typer.Option(
+            "--nbytes", metavar="SIZE", help="one size, or a range: 1KB:1GB doubles, 1KB:1GB:10 multiplies by ten"
+        ),
     ] = "",
     model: arg.Usual = "",
     profile: arg.ProfileFile = None,
@@ -154,7 +157,7 @@ def predict_command(
     trace: arg.Trace = None,
     json: arg.Json = False,
 ) -> None:
-    """What a plan takes at each size, which terms that is the sum of, and what holds it up.
+    """Predict the time of a plan at each size, its terms and its bottleneck.
 
     With --trace every message of one size is followed (by model critical-path, on known GPUs within calls), and the
     path is named that the last one to land waited for. A schedule of PICCL (.xml) with its --topology states its own
@@ -170,10 +173,12 @@ def predict_command(
         }, json)  # fmt: skip
         return
     if machine_of_library:
-        raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --library nccl (or rccl)")
+        raise Invalid(
+            f"{quote(machine_of_library)}: a plan names its machine; COLL TOPO needs --library nccl (or rccl)"
+        )
     if trace is not None or (topo and _is_message_schedule(plan_file)):
         if only:
-            raise Invalid("--only: goes with neither --trace nor a schedule of PICCL; leave it out")
+            raise Invalid("--only: cannot be combined with --trace or a schedule of PICCL; leave it out")
         _follow(plan_file, nbytes, model, profile, collective, trace, topo, json)
         return
     if not nbytes:
@@ -190,7 +195,7 @@ def _predict_library(
     """The choices of a library; the options that are for plans are refused."""
     for option, is_used in plan_options.items():
         if is_used:
-            raise Invalid(f"{option}: not with --library, which has figures of its own")
+            raise Invalid(f"{option}: cannot be combined with --library, which has figures of its own; leave it out")
     if not topo:
         raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
     rows = predict_library(kind, topo, parse_sizes(nbytes, "--nbytes"), library=library)
@@ -226,7 +231,7 @@ def _follow(
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)
         return
     if not nbytes:
-        raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
+        raise Invalid("--nbytes: give the size, such as 64MiB (only a schedule XML with --topology needs none)")
     size = parse_size(nbytes, "--nbytes")
     with working("simulating"):
         (row,) = simulate(
@@ -266,7 +271,7 @@ def _simulate_messages(
         machine, own_figures = topology(topo), None
     figures = profile if profile is not None else own_figures
     if figures is None:
-        raise Invalid("--profile: needed beside a topology that is no XML with figures of its own")
+        raise Invalid("--profile: give one, as this topology is not an XML file with figures of its own")
     with working(f"simulating {len(schedule.graph)} messages"):
         prediction = simulate_graph(schedule.graph, machine, profile=figures, **options)(1)
     row = {

@@ -18,20 +18,20 @@ from antiphon.units import format_size, parse_size
 
 def export_command(
     file: PlanFile,
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="the back end: see antiphon list formats")],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: see antiphon list formats")],
     out: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="write the files here; made if it is not there")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="directory of the files; created if missing")
     ],
     nbytes: Annotated[
-        str, typer.Option("--nbytes", metavar="SIZE", help="where messages of one size are written, which, e.g. 64MiB")
+        str, typer.Option("--nbytes", metavar="SIZE", help="message size, for formats that need one, e.g. 64MiB")
     ] = "",
     option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the back end; again for more")
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="option of the format; repeatable")
     ] = None,
     collective: WhichPlan = "",
     json: Json = False,
 ) -> None:
-    """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
+    """Write a plan as files for another program: all files or none, and only if the plan is correct."""
     plan_file, collective = split_plan(file, collective)
     entry = find_format(to)
     options = options_of(option)

@@ -21,17 +21,19 @@ from antiphon.show.columns import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
 ProfileOut = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is determined as a profile")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the determined parameters as a profile")
 ]
 Known = Annotated[
     list[str] | None,
     typer.Option(
         "--known", metavar="KEY=VALUE",
         help="beta, gamma, delta (seconds per byte sent, combined, accessed; beta also 10Gbit/s), or bandwidth, which "
-        "the topology states of such a link; again for more",
+        "the topology states of such a link; repeatable",
     ),
 ]  # fmt: skip
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the profile (default: of the measurements)")]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="name of the profile (default: that of the measurements)")
+]
 
 
 def genmodel_command(
@@ -40,10 +42,10 @@ def genmodel_command(
     ],
     known_values: Known = None,
     memory: Annotated[
-        Path | None, typer.Option("--memory", metavar="PROFILE", help="gamma and delta from what fit memory wrote")
+        Path | None, typer.Option("--memory", metavar="PROFILE", help="profile of `fit memory`, for gamma and delta")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="the kind of link, as the topology names it")
+        str, typer.Option("--kind", metavar="KIND", help="kind of link, as the topology names it")
     ] = "link",
     links: Annotated[
         int, typer.Option("--links", min=1, metavar="N", help="links between two ranks (2: through one switch)")
@@ -53,9 +55,9 @@ def genmodel_command(
     pictures: Pictures = None,
     json: Json = False,
 ) -> None:
-    """GenModel's alpha, beta, gamma, delta, epsilon and w_t from times of plans on one switch.
+    """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to times of plans on one switch.
 
-    Tells what the measurements determine, and how well; what they do not is neither shown nor written.
+    Prints the parameters that the measurements determine, and how well; others are neither shown nor written.
     """
     from antiphon.cost.fit import genmodel_profile, left_out
     from antiphon.show.fit import genmodel_svg, genmodel_text
@@ -77,17 +79,22 @@ def genmodel_command(
 
 def memory_command(
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="CSV", help="fit these (vectors,nbytes,seconds); measure nothing")
+        Path | None,
+        typer.Option(
+            "--from", metavar="CSV", help="fit these measurements (vectors,nbytes,seconds) instead of measuring"
+        ),
     ] = None,
     csv: Csv = None,
     vectors: Annotated[int, typer.Option("--vectors", metavar="N", help="add 2, 3, ... N vectors")] = 15,
     nbytes: Annotated[
-        str, typer.Option("--nbytes", metavar="SIZE", help="of a vector: more than the caches hold")
+        str, typer.Option("--nbytes", metavar="SIZE", help="size of a vector: larger than the caches")
     ] = "32MiB",
     repeat: Repeat = 5,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", help="as many as add in a rank of yours")] = 1,
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", help="threads that combine in one rank of your program")
+    ] = 1,
     on: Annotated[
-        str, typer.Option("--on", metavar="WHERE", help="cuda, hip or threads: what the engine for GPUs takes for it")
+        str, typer.Option("--on", metavar="WHERE", help="measure the GPU engine instead: cuda, hip or threads")
     ] = "",
     out: ProfileOut = None,
     name: Name = "",
@@ -123,10 +130,11 @@ def loggp_command(
         Path, typer.Argument(metavar="MEASUREMENTS.csv", help="kind,n,delay,nbytes,seconds (docs/formats.md)")
     ],
     place: Annotated[
-        str, typer.Option("--within", metavar="NAME", help="the place both ranks shared: host, rack, ... (none: any)")
+        str,
+        typer.Option("--within", metavar="NAME", help="place that both ranks share: host, rack, ... (default: any)"),
     ] = "",
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="PROFILE", help="one more level of this profile, inmost first")
+        Path | None, typer.Option("--into", metavar="PROFILE", help="add a level to this profile, innermost first")
     ] = None,
     known_values: Known = None,
     out: ProfileOut = None,
@@ -134,9 +142,9 @@ def loggp_command(
     pictures: Pictures = None,
     json: Json = False,
 ) -> None:
-    """LogGP's L, o_s, o_r, g and G, per protocol regime, from parametrized round trips between two ranks.
+    """Fit LogGP's L, o_s, o_r, g and G, per protocol regime, to parametrized round trips between two ranks.
 
-    What comes out below 0 or is told by nothing has no value. --into alone writes the profile in place.
+    Parameters that come out negative or that nothing determines get no value. --into alone writes the profile in place.
     """
     from antiphon.cost.fit import loggp_left_out, loggp_profile
     from antiphon.show.fit import loggp_svg, loggp_text

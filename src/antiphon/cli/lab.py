@@ -25,7 +25,7 @@ def up_command(
     only: arg.Only = "",
     json: arg.Json = False,
 ) -> None:
-    """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
+    """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
     link for each that the machine has. Nothing outside of these namespaces is touched.
     """
     row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
@@ -33,10 +33,10 @@ def up_command(
 
 
 def down_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="which, or all (default: the only one)")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the lab, or all (default: the only one)")] = "",
     json: arg.Json = False,
 ) -> None:
-    """End all that runs in a lab, and take it down."""
+    """Stop all processes in a lab and remove it."""
     names = labs.down("", every=True) if name == "all" else labs.down(name)
     emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up", json)
 
@@ -55,7 +55,7 @@ def run_command(
     scale: arg.Scale = "",
     name: arg.LabName = "",
     only: arg.Only = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="stop after this time")] = "600s",
     json: arg.Json = False,
 ) -> None:
     """Run a program in the lab that is up, or in one made for it; `antiphon run PLAN --on lab` runs a plan there.

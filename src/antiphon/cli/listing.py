@@ -18,11 +18,13 @@ LISTED = {
     "planners": "planner", "models": "model", "runtimes": "runtime", "formats": "backend", "topologies": "topology",
 }  # fmt: skip
 Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(LISTED)}")]
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="just this one, with its options", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="[NAME]", help="show only this entry, with its options", show_default=False)
+]
 
 
 def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
-    """The planners, cost models, runtimes, formats or topologies there are, and what each can do."""
+    """List planners, cost models, runtimes, formats or topologies, and what each supports."""
     if kind not in LISTED:
         raise unknown("kind to list", kind, LISTED)
     if name:

@@ -70,17 +70,18 @@ def show_command(
 def probe_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="what a tool printed; none: this machine is looked at"),
+        typer.Argument(metavar="[FILE]...", help="output of a tool (default: inspect this machine)"),
     ] = None,
     source: Annotated[
         str, typer.Option("--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (told by the file)")
     ] = "",
     out: arg.Output = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: its figures for model loggp here (.json)")
+        Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: write its figures for model loggp (.json)")
     ] = None,
     only: Annotated[
-        str, typer.Option("--only", metavar="RANKS", help="just these ranks, or hosts (node[01-04]), numbered from 0")
+        str,
+        typer.Option("--only", metavar="RANKS", help="keep only these ranks or hosts (node[01-04]), renumbered from 0"),
     ] = "",
     option: Annotated[
         list[str] | None,
@@ -90,7 +91,7 @@ def probe_command(
     ] = None,
     json: arg.Json = False,
 ) -> None:
-    """Read a machine instead of describing it: this one, or the one of which a tool printed something into a file.
+    """Read a machine: this one, or another from the saved output of a tool.
 
     Without FILE it looks at this machine: GPUs, NVLink and xGMI, PCIe, memories, caches and network cards, as far as
     this process may use them, and tells what it could not see. --from NAME without FILE asks that tool alone.
@@ -151,27 +152,28 @@ def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) 
 
 
 def join_command(
-    box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
+    box: Annotated[str, typer.Argument(metavar="BOX", help="the box: a name, a file, or the output of a tool")],
     fabric: Annotated[
-        str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same; or --boxes")
+        str, typer.Argument(metavar="FABRIC", help="the network, whose ranks are hosts, in the same forms; or --boxes")
     ] = "",
     boxes: Annotated[
-        int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the cards that BOX lists")
+        int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the network cards of BOX")
     ] = None,
     rail: Annotated[
-        bool, typer.Option("--rail", help="with --boxes: card i of every box on a switch of its own, below a spine")
+        bool, typer.Option("--rail", help="with --boxes: connect card i of every box to its own switch, below a spine")
     ] = False,
     nic: Annotated[
-        str, typer.Option("--nic", metavar="SPEED", help="with --boxes: of each network card, e.g. 400Gbit/s")
+        str, typer.Option("--nic", metavar="SPEED", help="with --boxes: speed of each network card, e.g. 400Gbit/s")
     ] = "",
     out: arg.Output = None,
     only: Annotated[
-        str, typer.Option("--only", metavar="HOSTS", help="just these hosts of the fabric, by number or node[01-04]")
+        str,
+        typer.Option("--only", metavar="HOSTS", help="keep only these hosts of the fabric, by number or node[01-04]"),
     ] = "",
-    name: Annotated[str, typer.Option("--name", help="what the machine is called")] = "",
+    name: Annotated[str, typer.Option("--name", help="name of the machine")] = "",
     json: arg.Json = False,
 ) -> None:
-    """Put a box and a fabric together: a box in the place of every host, its network cards in the place of its cables.
+    """Join a box and a fabric: every host of the fabric becomes a box, its cables the box's network cards.
 
     Without FABRIC, --boxes 2 joins equal boxes by their own cards. In the environment of a Slurm job only its hosts
     are taken.
@@ -201,24 +203,30 @@ def join_command(
 def degrade_command(
     topo: arg.Topo,
     drop_links: Annotated[
-        str, typer.Option("--drop-links", metavar="LINKS", help="gone, by nodes as `show` prints them: 0-1,3-nvswitch")
+        str,
+        typer.Option(
+            "--drop-links", metavar="LINKS", help="links to remove, by nodes as `show` prints them: 0-1,3-nvswitch"
+        ),
     ] = "",
     slow: Annotated[
-        str, typer.Option("--slow", metavar="LINK=LEFT", help="what is left of links: 0-1=0.5,2-3=10GB/s")
+        str, typer.Option("--slow", metavar="LINK=LEFT", help="remaining bandwidth of links: 0-1=0.5,2-3=10GB/s")
     ] = "",
     drop_ranks: Annotated[
-        str, typer.Option("--drop-ranks", metavar="RANKS", help="gone, e.g. 0,4-5; the others are renumbered from 0")
+        str,
+        typer.Option(
+            "--drop-ranks", metavar="RANKS", help="ranks to remove, e.g. 0,4-5; the others are renumbered from 0"
+        ),
     ] = "",
     fraction: Annotated[
-        float | None, typer.Option("--fraction", metavar="F", help="so much of all links is gone, 0.02 for 2 %")
+        float | None, typer.Option("--fraction", metavar="F", help="fraction of all links to remove: 0.02 for 2 %")
     ] = None,
     seed: arg.Seed = 0,
     out: arg.Output = None,
     json: arg.Json = False,
 ) -> None:
-    """Make a machine with failures: links gone or slow in both directions, ranks gone, a random fraction of links gone.
+    """Remove or slow down links (in both directions), or remove ranks or a random fraction of links.
 
-    `tune COLL broken.json --against TOPO` says what it has lost.
+    `tune COLL broken.json --against TOPO` reports what it has lost.
     """
     check_outputs({"-o": out})
     machine = degrade(
@@ -238,9 +246,9 @@ def bound_command(
     only: arg.Only = "",
     ranks: arg.Ranks = "",
     nbytes: Annotated[
-        str, typer.Option(metavar="SIZES", help="also the least time at these sizes, such as 1KB:1GB")
+        str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
-    model: Annotated[str, typer.Option(metavar="MODEL", help="the cost model of the times by size")] = "alpha-beta",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="cost model of the times by size")] = "alpha-beta",
     json: arg.Json = False,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""

@@ -86,7 +86,7 @@ def check_outputs(
             check_writable(path)
         other = named.setdefault(os.path.realpath(path), option)
         if other != option and (path.is_file() or not path.exists()):
-            raise Invalid(f"{path}: is named by {other} and by {option}; name two files")
+            raise Invalid(f"{path}: is given for both {other} and {option}; name two files")
     for option, path in outputs.items():
         if path is not None and option != folder:
             _check_suffix(path, option, forms.get(option, _JSON))

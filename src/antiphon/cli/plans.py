@@ -28,25 +28,25 @@ from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
-ForSize = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="plan for this size, e.g. 64MiB")]
+ForSize = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
 Fastest = Annotated[
-    str, typer.Option("--model", metavar="NAME", help="of several schedules keeps the fastest for --nbytes by this")
+    str, typer.Option("--model", metavar="NAME", help="cost model that chooses among several schedules, for --nbytes")
 ]
-KeepAll = Annotated[
-    bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
-]
+KeepAll = Annotated[bool, typer.Option("--all", help="keep all schedules: -o plan.json writes plan-1.json, ...")]
 TreeRoot = Annotated[
-    int | None, typer.Option("--tree-root", min=0, metavar="RANK", help="of trees with many roots draw this rank's")
+    int | None,
+    typer.Option("--tree-root", min=0, metavar="RANK", help="with --picture: draw the trees of this root only"),
 ]
 Composed = Annotated[
     list[Path] | None,
     typer.Option("--from", metavar="PLAN...", help="compose these plans for groups of ranks, one after the other"),
 ]
 AtOnce = Annotated[
-    bool, typer.Option("--at-once", help="with --from: side by side, groups without a rank in common, or with --shares")
+    bool,
+    typer.Option("--at-once", help="with --from: run the plans at the same time, on disjoint groups or with --shares"),
 ]
 Shares = Annotated[
-    str, typer.Option("--shares", metavar="1,1,...", help="with --from --at-once: of the data, one for each plan")
+    str, typer.Option("--shares", metavar="1,1,...", help="with --from --at-once: share of the data for each plan")
 ]
 OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[
@@ -67,7 +67,7 @@ def plan_command(
     tree_root: TreeRoot = None, composed: Composed = None, at_once: AtOnce = False, shares: Shares = "",
     json: arg.Json = False,
 ) -> None:  # fmt: skip
-    """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
+    """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
 
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta),
     else the one nearest to the bandwidth bound. With no planner named ring plans, which may be far from the bound:
@@ -194,11 +194,11 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) ->
 def _check_composing(context: typer.Context, composed: list[Path] | None) -> None:
     """Refuse options that --from does not read; nothing is silently ignored."""
     if not composed:
-        raise Invalid("--at-once and --shares: are for composing; name the plans by --from A.json B.json")
+        raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in WITH_FROM:
-            raise Invalid(f"{parameter.opts[-1]}: does not go together with --from; leave one of them out")
+            raise Invalid(f"{parameter.opts[-1]}: cannot be combined with --from; leave one of them out")
 
 
 def compose_command(
@@ -215,7 +215,7 @@ def compose_command(
     with working(f"putting {len(files)} plans together"):
         plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
     if coll and (kind_named(coll) or coll) != plan.collective.kind:
-        raise Invalid(f"{coll}: the plans of --from come to {plan.collective.kind}; name that, or leave it out")
+        raise Invalid(f"{coll}: the plans of --from make {plan.collective.kind}; write that, or leave it out")
     if topo and machine_named(topo) != plan.topology:
         raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
     figures = figures_of(plan)
@@ -225,7 +225,7 @@ def compose_command(
 def run_command(
     file: arg.PlanFile,
     nbytes: Annotated[
-        str, typer.Option("--nbytes", metavar="SIZE", help="of the buffer: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
+        str, typer.Option("--nbytes", metavar="SIZE", help="buffer size: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
     ],
     collective: arg.WhichPlan = "",
     on: arg.On = "local",
@@ -236,7 +236,7 @@ def run_command(
     trace: arg.Trace = None,
     json: arg.Json = False,
 ) -> None:
-    """Really move data by this plan and check every element; exit code 1 if one is wrong.
+    """Run a plan with real data and check every element; exit code 1 if one is wrong.
 
     On mpi and torch there is a process for every rank, the native engine moves the data, and the time stands beside
     that of the library's own collective. The processes of mpi are started by mpiexec; under mpiexec or srun this is one

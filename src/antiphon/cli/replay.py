@@ -20,27 +20,31 @@ MAX_ROWS = 12
 def replay_command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's profilers; or their folder"),
+        typer.Argument(
+            metavar="TRACE...", help="traces of PyTorch's profiler, Chakra or NCCL's profilers, or their folder"
+        ),
     ],
     topo: OnMachine = "",
     only: Only = "",
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="our plans; without it, planned")
+        Path | None, typer.Option("--table", metavar="FILE", help="table of plans (default: plan now)")
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option("--measured", metavar="FILE", help="what ours take: of bench --json, or of nccl-tests"),
+        typer.Option(
+            "--measured", metavar="FILE", help="measured times of our plans: from bench --json, or nccl-tests"
+        ),
     ] = None,
     model: Usual = "",
     profile: ProfileFile = None,
     planner: PlannerNames = None,
     library: Library = "",
     cores: Annotated[
-        int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")
+        int, typer.Option("--cores", metavar="N", min=0, help="cores that the ranks share (0: they do not)")
     ] = 0,
     json: Json = False,
 ) -> None:
-    """A recorded job once more: a step as it was and with our plans, what is exposed, what is worth tuning."""
+    """Estimate what a recorded job gains from a table of plans, and which collectives are worth tuning."""
     with working("replaying"):
         result = replay(
             list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,

@@ -15,10 +15,10 @@ from antiphon.units import format_bandwidth
 
 
 def reproduce_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="which table; without it, what there is")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the table (default: list all)")] = "",
     json: Json = False,
 ) -> None:
-    """A paper's table made again: published, ours, and how they deviate.
+    """Recompute a table of a paper, beside the published figures.
 
     Exit code 1 if a row is not reproduced, or in shape only.
     """
@@ -35,7 +35,7 @@ def reproduce_command(
         stopped = True
     emit({"rows": rows}, reproduced_text(rows), json)
     if stopped:
-        raise StoppedEarly("interrupted; the rows made until then are told")
+        raise StoppedEarly("interrupted; the rows computed so far are printed")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
 

@@ -22,11 +22,13 @@ MAX_ROWS = 40
 
 
 def merge_command(
-    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `predict --trace` write them")],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write all of them here (.json)")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="traces written by `run` or `predict --trace`")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the merged trace (.json)")],
     json: Json = False,
 ) -> None:
-    """Put traces side by side into one file, each from its own beginning on.
+    """Merge traces into one file, side by side, each starting at 0.
 
     What is alike in two of them, such as the ranks of a run and of its simulation, stands one below the other. Traces
     of other programs in Chrome's format may be among them.
@@ -39,7 +41,7 @@ def merge_command(
 
 
 def read_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NAME.RANK.et of some ranks, or their folder")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files NAME.RANK.et, or their folder")],
     out: Output = None,
     json: Json = False,
 ) -> None:
@@ -53,7 +55,7 @@ def read_command(
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
     if out is not None and plan is None:
-        raise Invalid("-o: these traces hold no plan of ours, so there is none to write")
+        raise Invalid("-o: these traces hold no plan of Antiphon; leave -o out")
     if out is not None and plan is not None:
         save_plan(out, plan)
     rows = list(recording.collectives)

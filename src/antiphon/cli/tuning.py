@@ -24,60 +24,67 @@ from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
 from antiphon.units import parse_seconds
 
-INTERRUPTED = "interrupted; what was found until then is told and written"
+INTERRUPTED = "interrupted; the result so far is printed and written"
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help=f"{arg.COLL_HELP}, or all eight")]
 Sizes = Annotated[
     str,
-    typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
+    typer.Option(
+        "--nbytes", metavar="SIZES", help="one size, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; with --on 1KB:16MB)"
+    ),
 ]
 OwnPlans = Annotated[
-    list[str] | None, typer.Option("--plan", metavar="FILE", help="a plan of yours as a candidate, too; again for more")
+    list[str] | None,
+    typer.Option("--plan", metavar="FILE", help="add a plan of your own to the candidates; repeatable"),
 ]
 Sweeps = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep", metavar="KEY=VALUES",
-        help="values of an option to try: k=2:64, k=2,4,8 or k=factors (of the number of ranks); again for more",
+        help="values of a planner option to try: k=2:64, k=2,4,8 or k=factors (of the number of ranks); repeatable",
     ),
 ]  # fmt: skip
 Vary = Annotated[
-    str, typer.Option("--vary", metavar="KEY=VALUES", help="tune for several machines: an option of TOPO, nodes=1,2,4")
+    str,
+    typer.Option(
+        "--vary", metavar="KEY=VALUES", help="tune several machines: values of an option of TOPO, nodes=1,2,4"
+    ),
 ]
 On = Annotated[
     str,
     typer.Option(
         "--on",
         metavar="WHERE",
-        help="also measure the best, and choose by that: mpi[:mpiexec=srun,timeout=600s], torch or lab",
+        help="measure the best candidates and choose by that: mpi[:mpiexec=srun,timeout=600s], torch or lab",
     ),
 ]
 Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each (20)")
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: number of runs (default 20)")
 ]
 LibraryOnly = Annotated[
     bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
 ]
-Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
+Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL's choice")]
 Effort = Annotated[
     float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
-Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
+Against = Annotated[
+    str, typer.Option("--against", metavar="TOPO", help="report what TOPO has lost compared with this machine")
+]
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
 ]
-Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")]
+Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="number of processes (0: one per core)")]
 TuneOutput = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="FILE", help="write the plans here (.json or .json.gz); with --vary, a directory"
+        "-o", "--output", metavar="FILE", help="write the plans (.json or .json.gz); with --vary, a directory"
     ),
 ]
-Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="write a page with pictures here (.html)")
-]
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="write a report with pictures (.html)")]
 Heatmap = Annotated[
-    Path | None, typer.Option("--heatmap", metavar="FILE", help="draw sizes by the values of --sweep here (.svg)")
+    Path | None,
+    typer.Option("--heatmap", metavar="FILE", help="draw a heat map of the values of --sweep by size (.svg)"),
 ]
 
 
@@ -116,10 +123,10 @@ def tune_command(
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
-    """Try every planner that can, verify and price all they make, and keep the best for every size.
+    """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
-    One collective is written as a plan with its ranges of sizes, which verify and run take; several as a table.
-    --picture draws the times by size, --heatmap what the values of --sweep are worth at each. With --on mpi
+    -o writes one collective as a plan with a schedule for each range of sizes, several collectives as a table.
+    --picture draws the times by size, --heatmap the effect of --sweep at each size. With --on mpi
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
     """
@@ -140,7 +147,7 @@ def tune_command(
     if on:
         _refuse(
             {"--vary": vary, "--only": only, "--against": against, **pages},
-            "does not go together with --on; leave one of them out",
+            "cannot be combined with --on; leave one of them out",
         )
         runtime, runtime_options = arg.split_runtime(on)
         limit = runtime_options.pop("timeout", None)
@@ -150,7 +157,7 @@ def tune_command(
         return
     _refuse(
         {"--iterations": iterations, "--library-only": library_only},
-        "is for measuring; give --on, too, or leave it out",
+        "is only for measuring; give --on, too, or leave it out",
     )
     options["nccl"] = nccl
     if vary:

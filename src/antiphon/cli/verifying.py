@@ -29,36 +29,43 @@ def _data(op: str, dtype: str) -> dict[str, str]:
 
 
 Placed = Annotated[
-    bool | None, typer.Option("--in-place/--out-of-place", help="with --for: how it is called (left out: both ways)")
+    bool | None, typer.Option("--in-place/--out-of-place", help="with --for: how it is called (default: both)")
 ]
-Every = Annotated[bool, typer.Option("--all", help="with --for: also why the other files do not serve the call")]
+Every = Annotated[bool, typer.Option("--all", help="with --for: also report why other files do not serve the call")]
 
 
 def verify_command(
     file: arg.PlanFile,
     topo: Annotated[
-        str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
+        str, typer.Option("--topology", metavar="TOPO", help="verify it on this machine instead of its own")
     ] = "",
     only: arg.Only = "",
     proof: Annotated[
-        bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
+        bool, typer.Option("--proof", help="also recheck bounds and certificates from their evidence alone")
     ] = False,
     op: Annotated[
-        str, typer.Option("--op", metavar="OP", help="whether switches that combine can do this: sum, prod, ...")
+        str,
+        typer.Option("--op", metavar="OP", help="check that combining switches support this operator: sum, prod, ..."),
     ] = "",
     dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="and this type of data: float32, bfloat16, ...")
+        str,
+        typer.Option("--dtype", metavar="TYPE", help="check that they support this data type: float32, bfloat16, ..."),
     ] = "",
     runtime: Annotated[
-        str, typer.Option("--for", metavar="RUNTIME", help="also: will it run this? msccl, rccl-6, mscclpp-0.9")
+        str,
+        typer.Option(
+            "--for", metavar="RUNTIME", help="check whether this runtime will run it: msccl, rccl-6, mscclpp-0.9"
+        ),
     ] = "",
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="with --for: of the call, e.g. 64MiB")] = "",
+    nbytes: Annotated[
+        str, typer.Option("--nbytes", metavar="SIZE", help="with --for: size of the call, e.g. 64MiB")
+    ] = "",
     in_place: Placed = None,
     collective: arg.WhichPlan = "",
     every: Every = False,
     json: arg.Json = False,
 ) -> None:
-    """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
+    """Verify a plan and print the first error; exit code 1 if there is one.
 
     Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
     --topology it is told how far they are from the best possible there. With --for RUNTIME: will that runtime run the
@@ -69,7 +76,7 @@ def verify_command(
     from antiphon.formats.written import Wrong
 
     if bool(runtime) != bool(nbytes):
-        raise Invalid("--for and --nbytes: a runtime is asked about a call of a size; give both, or neither")
+        raise Invalid("--for and --nbytes: a runtime is checked for a call of one size; give both, or neither")
     plan_file, collective = arg.split_plan(file, collective)
     if not runtime and (in_place is not None or collective or every):
         raise Invalid("--in-place, --all and PLAN:COLL: are for --for RUNTIME; give it, too, or leave them out")

@@ -63,7 +63,9 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
         return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
     machine = _keep_linked(machine)
     if machine.ranks != head.ranks:
-        raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
+        raise Invalid(
+            f"it is for {head.ranks} ranks, but {machine.name} has {machine.ranks}; give --only or another machine"
+        )
     try:
         return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:  # it names the two ranks, and then what planners would do

@@ -275,9 +275,9 @@ def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> It
                 else:
                     yield message
     except Stopped:
-        raise TimedOut("the budget is spent") from None
+        raise TimedOut("the budget is used up") from None
     except Starved:
-        raise TimedOut("memory ran out" if memory is None else f"its {memory:g} GiB of memory are spent") from None
+        raise TimedOut("memory ran out" if memory is None else f"its {memory:g} GiB of memory are used up") from None
     except Lost as error:
         raise Lost(f"the planner failed: {error}") from None
 

@@ -56,7 +56,7 @@ class Tunings:
         try:
             into.mkdir(exist_ok=True)
         except OSError as error:
-            raise Invalid(f"{into}: is no directory, and none can be made there ({error.strerror})") from None
+            raise Invalid(f"{into}: is not a directory and cannot be created ({error.strerror})") from None
         written = []
         for value, tuning in self.tunings.items():
             if tuning.plans:
@@ -113,7 +113,7 @@ def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
     ((key, values),) = options.items()
     items = values.split(",") if isinstance(values, str) else values
     if FACTORS in (items if isinstance(items, list | tuple) else ()):
-        raise Invalid(f"vary: {FACTORS} are of the number of ranks, which varies here; write for example {EXAMPLE}")
+        raise Invalid(f"vary: {FACTORS} depend on the number of ranks, which varies here; write for example {EXAMPLE}")
     return key, values_of(values, f"vary {key}", 0)
 
 
@@ -125,7 +125,7 @@ def replace_option(spec: str, key: str, value: Value) -> str:
         )
     name, _, tail = spec.partition(":")
     if is_file(name) or (not tail and is_file(spec)):
-        raise Invalid(f"vary: {spec} is a file, of which nothing can be varied; name a family, such as ring:ranks=8")
+        raise Invalid(f"vary: {spec} is a file, which has no options to vary; name a family, such as ring:ranks=8")
     options = tail.split(",") if tail else []
     position = next((i for i, text in enumerate(options) if re.match(rf"{re.escape(key)}\s*=", text)), len(options))
     options[position : position + 1] = [f"{key}={value}"]

@@ -37,7 +37,7 @@ def collective(
                 f"{spec}: the collective is for {loaded.ranks} ranks, but topology {topology.name} has {topology.ranks}"
             )
         if root is not None or ranks is not None:
-            raise Invalid(f"{spec}: a collective from a file says itself who takes part; leave out root and ranks")
+            raise Invalid(f"{spec}: a collective from a file names its own ranks and root; leave out root and ranks")
         return loaded
     kind = kind_named(spec)
     if kind is None:

@@ -53,7 +53,7 @@ def dump_tables(plans: Mapping[str, Plan], model: str = "") -> bytes:
 def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: str = "", *, table: bool) -> None:
     """Write a table, or the one plan as a plan."""
     if not plans:
-        raise Invalid("there is no plan to write: no planner could plan what was asked for")
+        raise Invalid("there is no plan to write: no planner could plan the request")
     write_bytes(path, dump_tables(plans, model) if table else dumps(next(iter(plans.values()))))
 
 
@@ -90,7 +90,7 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
 
 def _read_table(data: bytes, version: object) -> dict[str, Plan]:
     if type(version) is not int or version != VERSION:
-        raise Invalid(f"version {quote(version)} of {TABLE} is not known here; version {VERSION} is")
+        raise Invalid(f"version {quote(version)} of {TABLE} is unsupported; this program reads version {VERSION}")
     row = decode(data, _TableRow)
     if not row.plans:
         raise Invalid("plans: is empty; a table holds at least one plan")

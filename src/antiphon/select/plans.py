@@ -195,10 +195,10 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, 
                     yield message
     except Stopped as stop:
         if any_plan:
-            raise TimedOut(f"{who} was {stop}, while {stage}; give it more with --budget: it may find better") from None
+            raise TimedOut(f"{who} was {stop}, while {stage}; a larger --budget may find better") from None
         raise TimedOut(
             f"{who} was {stop}, while {stage}: no plan of {request.collective.kind} on {request.topology.name} until "
-            "then; give it more with --budget, or name another planner"
+            "then; raise --budget, or name another planner"
         ) from None
     except Lost as error:
         raise NotFound(f"{who} failed: {error}") from None
@@ -236,7 +236,7 @@ def _plans_by(
     if not any_schedule:
         raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
     if not any_plan:
-        raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
+        raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner to use the best one that can")
 
 
 def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent) -> Iterator[Plan]:
@@ -275,7 +275,7 @@ def put_together(plans: Sequence[Plan], *, at_once: bool = False, shares: Sequen
     if not plans:
         raise Invalid("compose: give one plan or more")
     if shares is not None and not at_once:
-        raise Invalid("compose: shares are of plans at once; say so, or leave them out")
+        raise Invalid("compose: shares need at_once; set it, or leave shares out")
     topology = plans[0].topology
     for number, each_plan in enumerate(plans, start=1):
         if each_plan.topology != topology:

@@ -158,7 +158,7 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
     for number, row in enumerate(rows):
         kind, nbytes, seconds = row.get("collective"), row.get("nbytes"), row.get("seconds")
         if kind not in KINDS or not isinstance(nbytes, int) or not isinstance(seconds, int | float):
-            raise Invalid(f"rows[{number}]: expected collective, nbytes and seconds, as bench --json tells them")
+            raise Invalid(f"rows[{number}]: expected collective, nbytes and seconds, as bench --json prints them")
         if not 0 < nbytes < 2**60 or not 0 <= seconds < 1e6:
             raise Invalid(f"rows[{number}]: {nbytes} bytes in {seconds} s")
         if row.get("correct", True) is not False:
@@ -186,7 +186,7 @@ def read_nccl_tests(text: str, kind: str = "") -> dict[str, list[tuple[int, floa
     if not rows:
         raise Invalid("has no rows as nccl-tests prints them, and is no JSON of bench")
     if not kind:
-        raise Invalid("does not tell its collective: keep the line in which the program (all_reduce_perf) was started")
+        raise Invalid("does not name its collective: keep the line that starts the program (all_reduce_perf)")
     try:
         points = {int(row[1]): float(row[2]) / 1e6 for row in rows if int(row[1]) > 0}
     except ValueError:

@@ -186,7 +186,7 @@ def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: B
     assumes: tuple[str, ...] = ()
     if value is not None:
         if not isinstance(value, Mapping):
-            raise Invalid("bound: its witness is no object; plan anew")
+            raise Invalid("bound: its witness is not an object; plan anew")
         witness = witness_of(value)
         limit = proved_rate(topology if helped else forwarding(topology), collective, witness)
         assumes = () if helped else assumed(topology, collective, witness)

@@ -69,7 +69,7 @@ def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] 
             return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{over}"
     if nccl is None:
         raise Unsupported(
-            f"{name}: can write neither {best_name} nor a runner-up of it; tune with other planners (--planner)"
+            f"{name}: can write neither {best_name} nor any runner-up; tune with other planners (--planner)"
         )
     served = replace(entry, claims={**claims, "use": "library", "served_by": claims["reference"]})
     note = f"{best_name} cannot be written, and no runner-up that can be is clearly faster than {library}"

@@ -83,7 +83,9 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
         if head.version is None:
             raise Invalid(f'has no "version"; write "version": {VERSION} behind "format"')
         if head.version != VERSION or type(head.version) is not int:
-            raise Invalid(f"version {quote(head.version)} of {head.format} is not known here; version {VERSION} is")
+            raise Invalid(
+                f"version {quote(head.version)} of {head.format} is unsupported; this program reads version {VERSION}"
+            )
         value: Topology | Collective | Plan
         machine: TopologyRow | None = None
         try:

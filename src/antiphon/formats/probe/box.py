@@ -87,7 +87,7 @@ def draw_box(box: Box, pcie: object = None) -> Probed:
     GPUs."""
     count = len(box.gpus)
     if not count:
-        raise Invalid("shows no GPU, so there is nobody to communicate")
+        raise Invalid("lists no GPU; nothing can communicate")
     if count > MAX_GPUS:
         raise Invalid(f"shows {count} GPUs; at most {MAX_GPUS} of one box are read")
     drawing = _Drawing(box)

@@ -28,7 +28,7 @@ Core = tuple[str, str, str]  # the package, the memory and the last cache that i
 def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
     """A switch for every last cache, memory and package that several of what is below meet at. O(cores)."""
     if not cores:
-        raise Invalid("shows no GPU and no core")
+        raise Invalid("lists no GPU and no core")
     if len(cores) > MAX_CORES:
         raise Invalid(f"shows {len(cores)} cores; at most {MAX_CORES} are read")
     below: dict[Core, dict[Core | int, None]] = {}

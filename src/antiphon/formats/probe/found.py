@@ -71,5 +71,5 @@ def ranks_named(probed: Probed, names: list[str], label: str) -> list[int]:
     missing = [name for name in names if name not in place]
     if missing:
         available = ", ".join(probed.names[:8]) + (", ..." if len(probed.names) > 8 else "")
-        raise Invalid(f"{label}: {missing[0][:60]!r} is not there (there are {available})")
+        raise Invalid(f"{label}: {missing[0][:60]!r} does not exist (available: {available})")
     return [place[name] for name in names]

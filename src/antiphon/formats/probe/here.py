@@ -95,7 +95,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(
-            f"{sysfs}: is no directory; Linux shows its devices there (--option sysfs=DIR names another place)"
+            f"{sysfs}: is not a directory; Linux lists its devices there (--option sysfs=DIR names another place)"
         )
     linux = _LinuxDevices(sysfs)
     linux.read()

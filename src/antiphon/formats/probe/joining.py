@@ -194,7 +194,7 @@ def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
     if larger % smaller:
         raise Invalid(
             f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "
-            "give the box as a file that tells its network cards (nvidia-smi topo -m, NCCL's XML)"
+            "give the box as a file that lists its network cards (nvidia-smi topo -m, NCCL's XML)"
         )
     return [(port, ports_of_card(nodes, number, len(ports))) for number, port in enumerate(ports)]
 

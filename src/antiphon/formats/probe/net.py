@@ -34,7 +34,7 @@ class Net:
 
     def check(self) -> None:
         if not self.hosts:
-            raise Invalid("shows no host, so there is nobody to communicate")
+            raise Invalid("lists no host; nothing can communicate")
         if len(self.hosts) > MAX_HOSTS or len(self.switches) > MAX_SWITCHES or len(self.ports) > MAX_PORTS:
             raise Invalid(f"shows more than {MAX_HOSTS} hosts, {MAX_SWITCHES} switches or {MAX_PORTS} ports of hosts")
 

@@ -127,7 +127,7 @@ def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
 def _read_sizes(values: dict[str, list[str]]) -> list[int]:
     sizes = next((values[key] for key in ("npus_count", "units_count", "nodes_per_dim") if values.get(key)), None)
     if sizes is None:
-        raise Invalid("tells no npus_count (units-count in the first version)")
+        raise Invalid("has no npus_count (units-count in the first version)")
     if len(sizes) > 16 or not all(re.fullmatch(r"[0-9]{1,6}", size) and int(size) for size in sizes):
         raise Invalid(f"npus_count is {quote(sizes)}; expected a size from 1 for each of at most 16 dimensions")
     return [int(size) for size in sizes]
@@ -146,14 +146,14 @@ def _read_forms(values: dict[str, list[str]]) -> list[str]:
             raise Invalid(f"topology {quote(word)} is not read; expected Ring, FullyConnected, Switch or Mesh")
         forms.append(form)
     if not forms:
-        raise Invalid("tells no topology")
+        raise Invalid("has no topology")
     return forms
 
 
 def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
     key = next((key for key in keys if values.get(key)), None)
     if key is None:
-        raise Invalid(f"tells no {keys[0]}")
+        raise Invalid(f"has no {keys[0]}")
     with within(key):
         numbers: list[Fraction | None] = [exact(text, "number") for text in values[key]]
     if len(numbers) == 1:
@@ -291,9 +291,9 @@ def _read_cables(
         links.add(at[a], at[b], kinds[key])
         links.add(at[b], at[a], kinds[key])
         if links.count > 2 * cables:
-            raise Invalid(f"line {number}: more than {cables} links, which the head tells")
+            raise Invalid(f"line {number}: more than {cables} links, the number in its head")
     if links.count < 2 * cables:
-        raise Invalid(f"line {number}: has {links.count // 2} links; the head tells {cables}")
+        raise Invalid(f"line {number}: has {links.count // 2} links, but its head says {cables}")
     return Probed(links.machine(name), (), tuple(f"node {rank}" for rank in ranks))
 
 
@@ -337,5 +337,5 @@ def _read_tacos(path: str, name: str) -> Probed:
             if links.count > MAX_LINKS:
                 raise Invalid(f"line {number}: more than {MAX_LINKS} links")
     if links is None or not links.count:
-        raise Invalid("tells no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
+        raise Invalid("has no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
     return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))

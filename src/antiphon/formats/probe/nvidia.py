@@ -76,7 +76,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         _Reader(printed).lines(path)
     gpus = sorted({*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_number)
     if not gpus:
-        raise Invalid("shows no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
+        raise Invalid("lists no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
     if len(gpus) > MAX_GPUS:
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
     models = [printed.models.get(gpu, "") for gpu in gpus]

@@ -70,7 +70,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
         else:
             _read_text(printed, path)
     if not printed.gpus:
-        raise Invalid("shows no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
+        raise Invalid("lists no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
     return draw_box(_make_box(printed, name, pcie_gen), pcie)
 
 

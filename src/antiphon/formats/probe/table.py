@@ -75,7 +75,7 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
     """Read the machine in these files; without `source`, the first file is recognised by its contents. Every fault is
     one line that names the file."""
     if not paths:
-        raise Invalid("name a file to read")
+        raise Invalid("no file; name one to read")
     label = name_of(paths[0])
     name = source or recognise_source(paths[0])
     if name not in SOURCES:

@@ -61,7 +61,7 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
     """What all entries say of the library itself. Unsupported where none does, or one speaks of another than `name`."""
     library_claims = [claim for plan in plans.values() for entry in plan.entries if (claim := about(entry)) is not None]
     if not library_claims:
-        raise Unsupported(f"{MPIS[name]}: this table says nothing of {name}'s own algorithms; {HOW}")
+        raise Unsupported(f"{MPIS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
     for claim in library_claims:
         if claim["name"] != name:
             other = MPIS.get(claim["name"])

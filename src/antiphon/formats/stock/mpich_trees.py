@@ -35,7 +35,9 @@ class Own:
         """MPICH takes a word that it does not know for any algorithm."""
         for word in (leaf, *(f"{key}=" for key in parameters)):
             if f"{word}\0".encode() not in self.data:  # it may be the end of a longer one
-                raise Unsupported(f"{path}: this MPICH knows no {quote(word)} in a selection file; tune it anew")
+                raise Unsupported(
+                    f"{path}: this MPICH does not support {quote(word)} in a selection file; tune again with it"
+                )
 
 
 def own_trees(path: str) -> Own:
@@ -50,7 +52,7 @@ def own_trees(path: str) -> Own:
             if name not in trees and mark.encode() in text:
                 trees[name] = _parse_tree(text, path)
     if MPIR not in trees:
-        raise NotFound(f"{path}: has no selection tree in it; is it the libmpi of an MPICH 4 or 5?")
+        raise NotFound(f"{path}: contains no selection tree; is it the libmpi of an MPICH 4 or 5?")
     return Own(trees, data)
 
 
@@ -58,9 +60,9 @@ def _parse_tree(text: bytes, path: str) -> Tree:
     try:
         tree = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError):
-        raise Invalid(f"{path}: its selection tree is no JSON as we know it") from None
+        raise Invalid(f"{path}: its selection tree is not in a known JSON form") from None
     if not isinstance(tree, dict):
-        raise Invalid(f"{path}: its selection tree is no object")
+        raise Invalid(f"{path}: its selection tree is not an object")
     return tree
 
 
@@ -75,7 +77,7 @@ def of_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
     """Of a collective the tree for communicators of one group, and the rest."""
     both_types = trees.get(f"collective={collective}")
     if not isinstance(both_types, dict) or not isinstance(both_types.get("comm_type=intra"), dict):
-        raise Invalid(f"{path}: its selection tree for {quote(collective)} has another form than we know")
+        raise Invalid(f"{path}: its selection tree for {quote(collective)} has an unknown form")
     return both_types["comm_type=intra"], {key: value for key, value in both_types.items() if key != "comm_type=intra"}
 
 

@@ -70,7 +70,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             ]:
                 raise Unsupported(f"nccl-graph: {label} has other {form}s than {before[0]}; NCCL has one set for all")
     if not by_form and served:
-        raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write (ours is not faster)")
+        raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write")
     if not by_form:
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']

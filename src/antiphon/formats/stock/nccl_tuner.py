@@ -85,7 +85,7 @@ def nccl_tuner(
             rules += 1
     if not rules and all(reason == NO_ALGORITHM for reason in reasons):
         raise Unsupported(
-            f"nccl-tuner: nothing in this table is what NCCL has an algorithm for ({_in_words(plans)}); NCCL knows the "
+            f"nccl-tuner: NCCL has no algorithm for any plan of this table ({_in_words(plans)}); NCCL knows the "
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
         )
     if not rules:

@@ -86,9 +86,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
                 tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.value.algorithm}")
     if not tokens and all(reason == NO_ALGORITHM for reason in reasons):
         supported = ", ".join(sorted({name for _, name in _BY_NAME}))
-        raise Unsupported(
-            f"ucc: nothing in this table is what UCC has an algorithm for; it has what does as {supported}"
-        )
+        raise Unsupported(f"ucc: UCC has no algorithm for any plan of this table; it supports those of {supported}")
     if not tokens:
         raise NotFound(
             f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); {HOW}, or "

@@ -23,7 +23,7 @@ PROGRAM, PIVOT_COLUMN = 3_000_000, 30  # a linear program; every pivot, per colu
 MIXED, ROOT_ENTRY, NODE_ENTRY = 5_000_000, 8_000, 1_000  # a mixed-integer one; its first node and others, per entry
 LIMIT_REACHED = 1  # status of SciPy: of the nodes, here
 NO_MORE = "its effort is spent; give it more with --effort"
-TOO_LATE = "the budget is spent; give it more with --budget"
+TOO_LATE = "the budget is used up; raise it with --budget"
 
 
 def mixed_price(entries: int, nodes: int) -> int:
