@@ -11,7 +11,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.registry import find
+from antiphon.registry import call, find
 from antiphon.runtimes.measure.case import Row, Runnable
 from antiphon.runtimes.measure.rows import run_schedule
 
@@ -40,7 +40,7 @@ def schedules(
 ) -> Iterator[Schedule]:
     """All that a planner yields, verified."""
     target = Collective(collective, machine.ranks) if isinstance(collective, str) else collective
-    for schedule in find("planner", planner).load()(Request(machine, target), **options):
+    for schedule in call("planner", planner, find("planner", planner).load(), options, Request(machine, target)):
         verify(schedule, machine).or_raise()
         yield schedule
 

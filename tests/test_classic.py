@@ -489,9 +489,9 @@ def test_alltoall_is_not_relayed_around_large_rings(name: str) -> None:
 
 def test_options_are_checked() -> None:
     for name, options, says in [
-        ("ring", {"directions": 3}, "1 or 2 directions"), ("hierarchical-ring", {"directions": 0}, "1 or 2 directions"),
+        ("ring", {"directions": 3}, "known: 1, 2"), ("hierarchical-ring", {"directions": 0}, "known: 1, 2"),
         ("ring", {"order": "0,1,x"}, "expected ranks"), ("bruck", {"order": "0,1,2"}, "exactly once"),
-        ("halving-doubling", {"large": "both"}, "near or far"), ("parameter-server", {"server": 9}, "not take part"),
+        ("halving-doubling", {"large": "both"}, "far, near"), ("parameter-server", {"server": 9}, "not take part"),
         ("hierarchical-ps", {"fanins": "4x3"}, "must be 6"), ("hierarchical-ps", {"fanins": "6x1"}, "must be 6"),
         ("hierarchical-ps", {"fanins": "axb"}, "expected numbers"), ("binomial-tree", {"pieces": 0}, "pieces"),
     ]:  # fmt: skip

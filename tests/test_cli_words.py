@@ -150,7 +150,7 @@ def test_plans_are_equal_by_value() -> None:
     ("command", "says"),
     [
         ("list planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/index.md#ring"]),
-        ("list planners trees", ["`waits`: With `steps`", "`loss`: Share of"]),
+        ("list planners trees", ["with steps: give every hop a start time", "loss=0", "1 to 1048576"]),
         ("list models loggp", ["fidelity=message", "device_radix=auto"]),
         ("list formats goal", ["order=data", "schedule.goal"]),
         ("list runtimes mpi", ["mpiexec=", "timeout=600s"]),

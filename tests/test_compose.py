@@ -270,8 +270,8 @@ def test_numbers_that_show_nothing_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "steps, time, rate"),
-        ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "no"}, "yes or no"),
+        ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "rate, steps, time"),
+        ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "maybe"}, "true or false"),
         ({"pieces": 0}, "pieces"), ({"ends": -1}, "ends"), ({"ends": True}, "ends"),
         ({"ends": 10**15}, "ends: .* more than"), ({"ends": 10**4, "pieces": 9}, "ends: .* more than"),
     ],

@@ -1,5 +1,6 @@
 """Options as people write them are read in one place, alike for machines, planners, models and the command line."""
 
+import re
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.cost import model_of
 from antiphon.errors import Invalid
-from antiphon.options import parse_options, parse_yes, plain_value
-from antiphon.registry import table
+from antiphon.options import Option, parse_options, parse_yes, plain_value
+from antiphon.registry import call, declared_options, table
 from antiphon.select import read_sweep
 from antiphon.topologies import topology
 
@@ -73,4 +74,43 @@ def test_yes_and_no_are_the_same_words_everywhere(no: Any) -> None:
         ("blink", {"hybrid": no}),
         ("sccl", {"cache": no, "steps": 1}),
     ):
-        assert next(iter(table("planner")[name].load()(request, **options))).collective == request.collective
+        schedules = call("planner", name, table("planner")[name].load(), options, request)
+        assert next(iter(schedules)).collective == request.collective
+
+
+@pytest.mark.parametrize("name", table("planner"))
+def test_every_option_of_a_planner_is_declared(name: str) -> None:
+    entry = table("planner")[name]
+    declared = declared_options(entry.load())
+    assert set(declared) == set(entry.options)
+    for key, (kind, option) in declared.items():
+        default = entry.options[key].default
+        assert option.about, key
+        assert option.check(key, default, kind) == default, key
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "option", "problem"),
+    [
+        (0, int | None, Option("", minimum=1), "expected a whole number of 1 or more, got 0"),
+        ("2", int, Option("", minimum=1), "expected a whole number of 1 or more, got '2'"),
+        (True, int, Option(""), "expected a whole number, got True"),
+        (9, int, Option("", minimum=1, maximum=8), "expected a whole number from 1 to 8, got 9"),
+        ("x", float, Option("", minimum=0), "expected a number of 0 or more, got 'x'"),
+        (float("nan"), float, Option(""), "expected a number, got nan"),
+        ("nead", str, Option("", choices=("near", "far")), "did you mean 'near'"),
+        ("maybe", bool, Option(""), "expected true or false, got 'maybe'"),
+        (None, int | None, Option("", minimum=1), ""),
+        ("1/20", float | str, Option("", minimum=0, maximum=1), ""),
+    ],
+)
+def test_values_are_held_against_their_declaration(value: Any, kind: Any, option: Option, problem: str) -> None:
+    if problem:
+        with pytest.raises(Invalid, match=re.escape(problem)):
+            option.check("size", value, kind)
+    else:
+        assert option.check("size", value, kind) == value
+
+
+def test_a_number_on_the_command_line_is_one() -> None:
+    assert Option("", minimum=0).check("pace", "1/4", float | None) == 0.25

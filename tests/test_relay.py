@@ -128,7 +128,7 @@ def test_uneven_blocks_several_roots_and_what_cannot_be() -> None:
         for schedule in relay(Request(machine, wanted)):
             verify(schedule, machine).or_raise()
             assert run_local(schedule, 840, repeat=1)[0]["correct"]
-    with pytest.raises(Invalid, match="blocks or tree"):
+    with pytest.raises(Invalid, match="known: blocks, tree"):
         list(relay(Request(machine, Collective("allreduce", 4)), by="magic"))
     apart = only(topology("dgx1v"), [1, 4, 6])
     with pytest.raises(Infeasible, match="no links lead from rank"):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
         return real(*args)
 
     monkeypatch.setattr(auto, "solve_sat", sometimes)
-    monkeypatch.setattr(auto, "QUICK", 0)  # all of them in processes of their own
+    every_try_in_a_process = replace(auto.TURN_LIMITS, quick_conflicts=0)
+    monkeypatch.setattr(auto, "TURN_LIMITS", every_try_in_a_process)
     said: list[str] = []
     found = decide_candidate(a_search(), 6, 3, 7, tell=said.append)
     assert isinstance(found, Solved)

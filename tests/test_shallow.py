@@ -20,7 +20,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import SPENT, Machine, pack_bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import BOUNDED, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.shallow import quick_links
 from antiphon.planners.trees.to_schedule import Mirrored, spread_trees
 from antiphon.topologies import topology
@@ -204,7 +204,7 @@ def test_the_search_ends_when_its_effort_is_spent() -> None:
     machine = topology("torus:dims=4x4")
     ranks = list(range(machine.ranks))
     view = Machine(machine, 0, ranks)
-    view.spent = SPENT
+    view.spent = BOUNDED.max_effort
     found = pack_bounded(view, 6, float("inf"))
     assert found is not None
     assert len(found) == 1

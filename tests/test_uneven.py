@@ -135,8 +135,6 @@ def test_what_is_asked_for() -> None:
     assert made.steps == 9
     with pytest.raises(Invalid, match="not both"):
         list(stage_plans(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
-    with pytest.raises(Invalid, match="whole number"):
-        list(stage_plans(Ready([plan], machine), Asked("flows", steps=0)))
     with pytest.raises(Unsupported, match="3 steps or more"):
         list(stage_plans(Ready([plan], machine), Asked("flows", steps=2)))
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
 from antiphon.core.collective import Collective
 from antiphon.deprecations import warn_old
 from antiphon.errors import Invalid, Unsupported, quote, unknown
+from antiphon.options import Option
 
 if TYPE_CHECKING:
     from antiphon.core.transform import Cuts
@@ -203,6 +204,17 @@ def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parame
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+@cache
+def declared_options(function: Callable[..., Any]) -> Mapping[str, tuple[Any, Option]]:
+    """The type and the `Option` of every keyword-only parameter that declares one."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError:  # a package annotates with names that only type checkers import
+        return {}
+    annotated = {name: get_args(hints[name]) for name in keyword_parameters(function) if name in hints}
+    return {name: (args[0], args[1]) for name, args in annotated.items() if args and isinstance(args[-1], Option)}
+
+
 def refuse_unknown_options(
     kind: str, name: str, function: Callable[..., Any], options: Iterable[str], set_by_caller: Container[str] = ()
 ) -> None:
@@ -218,7 +230,7 @@ def refuse_unknown_options(
 
 
 def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[str, Any], *args: Any) -> Any:
-    """Call a table's function with keyword options; Invalid names unknown options and missing ones.
+    """Call a table's function with keyword options; Invalid names unknown and missing ones and values out of range.
 
     A function that takes **options accepts any.
     """
@@ -227,7 +239,12 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
     needed = [k for k, p in keywords.items() if p.default is inspect.Parameter.empty and k not in options]
     if needed:
         raise Invalid(f"{kind} {name} needs {', '.join(needed)}; for example {name}:{needed[0]}=8")
-    return function(*args, **options)
+    declared = declared_options(function)
+    checked = {
+        key: declared[key][1].check(key, value, declared[key][0]) if key in declared else value
+        for key, value in options.items()
+    }
+    return function(*args, **checked)
 
 
 def refuse_unless_able(name: str, entry: Entry[PlannerCapabilities], collective: Collective) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from antiphon.core.collective import KINDS
-from antiphon.registry import Entry, find, table
+from antiphon.registry import Entry, declared_options, find, table
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_size
 
@@ -51,9 +51,19 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     needed = [p.name for p in options if p.default is p.empty]
+    about = {
+        key: {"about": option.about, "unit": option.unit, "range": option.range_text}
+        for key, (_, option) in declared_options(function).items()
+    }
     details = _summarize_docstring(inspect.getdoc(function) or "")
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
-    row = {**_row(kind, name, entry), "needed": needed, "defaults": defaults, "details": details}
+    row = {
+        **_row(kind, name, entry),
+        "needed": needed,
+        "defaults": defaults,
+        "about_options": about,
+        "details": details,
+    }
     return {**row, "page": page} if page else row
 
 
@@ -80,7 +90,13 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
         ("page", row.get("page", "")),
     ]
     lines = wrap_table([], [[f"{name}:", text] for name, text in rows if text])
+    explained = [[f"{name}:", _option_text(option)] for name, option in row["about_options"].items()]
+    lines += ["", *wrap_table([], explained)] if explained else []
     return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
+
+
+def _option_text(option: Mapping[str, str]) -> str:
+    return "; ".join(filter(None, [option["about"], option["unit"], option["range"]]))
 
 
 def _default_text(value: Any) -> str:

@@ -18,6 +18,7 @@ from antiphon.core.transform import compose
 from antiphon.planners.classic import seats
 from antiphon.planners.shared.rows import (
     Order,
+    Pieces,
     Seats,
     collective_among,
     finish_schedule,
@@ -33,12 +34,12 @@ _HALVES = {
 }
 
 
-def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> Iterator[Schedule]:
+def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) -> Iterator[Schedule]:
     """Yields one schedule: O(P) transfers per root for broadcast, reduce and allreduce, O(P log P) for scatter and
     gather, O(P^2) otherwise.
 
     Allreduce is a reduce to the first rank of `order` and a broadcast from it; allgather a gather and a broadcast;
-    reducescatter a reduce and a scatter. `pieces`: pipelining depth.
+    reducescatter a reduce and a scatter.
     """
     topology, collective = request.topology, request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)

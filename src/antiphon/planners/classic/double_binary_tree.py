@@ -22,6 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
 from antiphon.planners.shared.rows import (
     Order,
+    Pieces,
     Seats,
     collective_among,
     finish_schedule,
@@ -34,8 +35,8 @@ from antiphon.planners.shared.rows import (
 PIECES = 16
 
 
-def double_binary_tree(request: Request, *, order: Order = None, pieces: int = PIECES) -> Iterator[Schedule]:
-    """Yields one schedule of O(P) transfers per root. `pieces`: pipelining depth."""
+def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces = PIECES) -> Iterator[Schedule]:
+    """Yields one schedule of O(P) transfers per root."""
     topology, collective = request.topology, request.collective
     roots = max(len(collective.roots), 1)
     refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
@@ -19,11 +20,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
-from antiphon.errors import Invalid, quote
+from antiphon.options import Option
 from antiphon.planners.classic.seats import binomial_scatter
 from antiphon.planners.radix.mixed import allgather_rounds, core_of, digit_reversal, doubling_radices
 from antiphon.planners.shared.rows import (
     Order,
+    Pieces,
     Seats,
     collective_among,
     finish_schedule,
@@ -33,20 +35,25 @@ from antiphon.planners.shared.rows import (
     refuse_more_than_fits,
 )
 
+Large = Annotated[
+    str,
+    Option(
+        "near: exchange the large messages with neighbours, for machines with a hierarchy; far: as in the textbook",
+        choices=("near", "far"),
+    ),
+]
+
 
 def halving_doubling(
-    request: Request, *, order: Order = None, large: str = "near", pieces: int = 1
+    request: Request, *, order: Order = None, large: Large = "near", pieces: Pieces = 1
 ) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers.
 
-    `large`: "near" exchanges the large parts with neighbours and the small ones far away, which suits machines with a
-    hierarchy; "far" the other way round, as in the textbook. Messages of allreduce are runs of memory with both, those
-    of allgather and reducescatter, where every rank's part has its place, with "far" only. Broadcast is a
-    binomial scatter and an allgather, reduce the same backwards. `pieces`: pipelining depth.
+    Messages of allreduce are runs of memory with both values of `large`, those of allgather and reducescatter, where
+    every rank's part has its place, with "far" only. Broadcast is a binomial scatter and an allgather, reduce the same
+    backwards.
     """
     topology, collective = request.topology, request.collective
-    if large not in ("near", "far"):
-        raise Invalid(f"option large: the large parts go near or far, got {quote(large)}")
     ranks = len(collective.members)
     refuse_more_than_fits("halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
     options = {"order": order, "large": large, "pieces": pieces}

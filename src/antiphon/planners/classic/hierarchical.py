@@ -10,6 +10,7 @@ the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Grou
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid, merge
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.shared.groups import (
     Exchange,
     Groups,
@@ -37,7 +39,10 @@ from antiphon.planners.shared.groups import (
 )
 from antiphon.planners.shared.routing import are_joined
 from antiphon.planners.shared.rows import (
+    ChainPieces,
+    Directions,
     Order,
+    Pieces,
     Seats,
     collective_among,
     finish_schedule,
@@ -53,12 +58,24 @@ MOST_ROWS = 2**24
 Fans = str | int | Sequence[int]
 
 
+AllFans = Annotated[
+    Fans,
+    Option("fan-ins of the levels, such as 6x4, neighbours first (all: every factorisation of P that the links allow)"),
+]
+LevelFans = Annotated[
+    Fans | None,
+    Option(
+        "8x4, rings of 8 within rings of 4, or 3+4, groups of 3 and 4 ranks (default: what the places of the ranks "
+        "show, else the squarest factorisation that the links allow)"
+    ),
+]
+
+
 def hierarchical_ps(
-    request: Request, *, fanins: Fans = "all", order: Order = None, pieces: int = 1
+    request: Request, *, fanins: AllFans = "all", order: Order = None, pieces: Pieces = 1
 ) -> Iterator[Schedule]:
-    """Yields one schedule for fan-ins such as "6x4" (the first level first, among neighbours), by default one for every
-    factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS; beyond
-    362 ranks as many as have 16 million transfers together). O(P^2) transfers each.
+    """Yields one schedule, or one for every factorisation: 64 at most, fewest levels first (the first is plain
+    co-located PS), beyond 362 ranks as many as have 16 million transfers together. O(P^2) transfers each.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
@@ -76,18 +93,15 @@ def hierarchical_ps(
 
 
 def hierarchical_ring(
-    request: Request, *, fanins: Fans | None = None, order: Order = None, directions: int = 2, pieces: int | None = None
+    request: Request,
+    *,
+    fanins: LevelFans = None,
+    order: Order = None,
+    directions: Directions = 2,
+    pieces: ChainPieces = None,
 ) -> Iterator[Schedule]:
-    """Yields one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P).
-
-    `fanins`: such as "8x4", rings of 8 within rings of 4, or "3+4", groups of 3 and 4 ranks; by default the groups that
-    the places of the ranks show (boxes, racks), else the squarest factorisation that the links allow.
-    `directions`: 2 = half the data each way round. `pieces`: pipelining depth, by default 32 for broadcast and
-    reduce, else 1.
-    """
+    """Yields one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P)."""
     topology, collective = request.topology, request.collective
-    if directions not in (1, 2):
-        raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
     fans, seating = _choose_levels(topology, collective, fanins, order)

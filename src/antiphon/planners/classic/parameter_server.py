@@ -8,14 +8,16 @@ steps, and every rank sends 2 (P-1)/P nbytes, the minimum; the price is that P -
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid, quote
+from antiphon.options import Option
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import collective_among, finish_schedule, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import Pieces, collective_among, finish_schedule, per_root, refuse_more_than_fits
 
 _ONE_SERVER = {
     "allreduce": ("reduce", "broadcast"),
@@ -29,12 +31,12 @@ _ALL_SERVE = {
 }
 
 
-def parameter_server(request: Request, *, server: int | None = None, pieces: int = 1) -> Iterator[Schedule]:
-    """Yields one schedule of O(P) transfers (allgather, reducescatter: O(P^2)).
+Server = Annotated[int | None, Option("the rank that serves (default: the first member)", minimum=0)]
 
-    `server`: the rank that serves, by default the first that takes part. `pieces`: pipelining depth, so that the
-    server spreads one piece while it collects the next.
-    """
+
+def parameter_server(request: Request, *, server: Server = None, pieces: Pieces = 1) -> Iterator[Schedule]:
+    """Yields one schedule of O(P) transfers (allgather, reducescatter: O(P^2)). With pieces the server
+    spreads one while it collects the next."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     chosen = collective.members[0] if server is None else server
@@ -50,7 +52,7 @@ def parameter_server(request: Request, *, server: int | None = None, pieces: int
     yield finish_schedule(compose(first, second), topology, collective, "parameter-server", options, pieces)
 
 
-def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
+def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
     allgather, reduce such a reducescatter and a gather."""
     topology, collective = request.topology, request.collective

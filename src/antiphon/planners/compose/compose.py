@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -38,15 +38,16 @@ from antiphon.core.transform import merge
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.profile import as_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
+from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.rotate import Mark, Plan, share_data
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import find_splits, given_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import EndSizes, Pipeline
-from antiphon.planners.shared.pipelining import RANGE, check_number
+from antiphon.planners.shared.pipelining import RANGE
 from antiphon.planners.shared.routing import with_routes
-from antiphon.planners.shared.rows import Order, given_order
+from antiphon.planners.shared.rows import Order, PiecesOrBest, given_order
 from antiphon.registry import find
 
 EFFORT = 24.0  # classes of groups to plan, without an effort option
@@ -55,21 +56,31 @@ MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estima
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
 
 
+Levels = Annotated[
+    str,
+    Option("8x4, four groups of eight, or 3+4 (default: what the places of the ranks and the widths of links show)"),
+]
+InsidePlanners = Annotated[
+    str, Option("the planners that may plan within groups, such as direct,trees (default: all that are quick)")
+]
+Best = Annotated[str | None, Option("only the plan that is best by this (default: all)", choices=tuple(AIMS))]
+Turn = Annotated[bool | None, Option("data in parts that begin at different levels (default: where that is faster)")]
+Ends = Annotated[
+    int | None,
+    Option("smaller parts before and behind the pieces (default: where that is faster)", minimum=0),
+]
+
+
 def compose(
-    request: Request, *, groups: str = "", order: Order = None, inside: str = "", best: str = "",
-    turn: bool | None = None, pieces: int | None = None, ends: int | None = None,
+    request: Request, *, groups: Levels = "", order: Order = None, inside: InsidePlanners = "", best: Best = None,
+    turn: Turn = None, pieces: PiecesOrBest = None, ends: Ends = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield, of all splits, the plans with the fewest steps, the least time and the greatest rate; for a size the
     fastest.
 
-    `groups`: such as "8x4", four groups of eight, or "3+4"; default: what places and link widths show. `inside`:
-    planners that may plan within groups ("direct,trees"); default: all quick ones. `best`: only that plan: steps, time
-    or rate. `turn`: parts of the data that begin at different levels (default: where that is faster). `ends`: number of
-    smaller parts before and behind the pieces (default: where that is faster). Effort counts the classes of groups that
+    Effort counts the classes of groups that
     are planned; when it is spent no more splits are examined.
     """
-    check_number("pieces", pieces, 1)
-    check_number("ends", ends, 0)
     search = _Search.from_options(request, groups, order, inside, best, turn)
     likely = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
     plans = [
@@ -152,12 +163,10 @@ class _Search:
         return self.forth.tried + self.back.tried >= effort and not self.looked
 
     @staticmethod
-    def from_options(request: Request, groups: str, order: Order, inside: str, best: str, turn: bool | None) -> _Search:
+    def from_options(
+        request: Request, groups: str, order: Order, inside: str, best: str | None, turn: bool | None
+    ) -> _Search:
         members = given_order(order, request.collective)
-        if best and best not in AIMS:
-            raise Invalid(f"option best: expected {', '.join(AIMS)}, got {quote(best)}")
-        if turn is not None and not isinstance(turn, bool):
-            raise Invalid(f"option turn: expected yes or no, got {quote(turn)}")
         names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
         for name in names:
             if find("planner", name).can.composes:

@@ -32,11 +32,12 @@ from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
+from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
 
 MOST_VARIABLES = 100_000  # of a linear program
 
 
-def flows(request: Request, *, pieces: int | None = None, steps: int | None = None) -> Iterator[Schedule]:
+def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None) -> Iterator[Schedule]:
     """Yield the paths of the flow with the fewest hops among the fastest.
 
     In equal `pieces`, or started unevenly in `steps` steps. With neither, the best for `nbytes`, or several without a

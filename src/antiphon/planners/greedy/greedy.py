@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -33,26 +33,30 @@ from antiphon.core.routes import NO_ROUTES
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.search import MOST_ROWS, PACES, PricedRun, Search
+from antiphon.planners.greedy.search import GREEDY, PACES, PricedRun, Search
 from antiphon.planners.greedy.spread import Run, Task
 from antiphon.planners.shared.reach import suggest_planners
 
 MOST_BOUND = 256  # ranks up to which the bound is computed and stated, too
 
 
-def greedy(request: Request, *, parts: int | None = None, pace: float | None = None) -> Iterator[Schedule]:
-    """Yield the fastest of some runs for `nbytes`; without a size one for every pace.
+Parts = Annotated[int | None, Option("chunks of every (heaviest) block (default: by size)", minimum=1)]
+Pace = Annotated[
+    float | None,
+    Option(
+        "how steps grow and shrink again, as a share of the time so far and of the time remaining; 0: one chunk at a "
+        "time on the narrowest links that matter (default: several)",
+        minimum=0, maximum=1,
+    ),
+]  # fmt: skip
 
-    `parts`: number of parts of every (heaviest) block. `pace`: how step lengths grow and shrink again, as a fraction of
-    the time elapsed and of the time remaining (0: one part at a time on the narrowest links that matter).
-    """
+
+def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Iterator[Schedule]:
+    """Yield the fastest of some runs for `nbytes`; without a size one for every pace."""
     topology, collective = request.topology, request.collective
-    if parts is not None and (isinstance(parts, bool) or not isinstance(parts, int) or parts < 1):
-        raise Invalid(f"option parts: expected a whole number of 1 or more, got {quote(parts)}")
-    if pace is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= 1):
-        raise Invalid(f"option pace: expected a share from 0 to 1, got {quote(pace)}")
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
         first, second = (list(_plan_collective(replace(request, collective=half), parts, pace)) for half in halves)
@@ -89,9 +93,9 @@ def _plan_spreading(
     topology: Topology, collective: Collective, request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
     search = Search(topology, collective, request.seed, request.effort)
-    if search.count_rows(part_count or 1) > MOST_ROWS:
+    if search.count_rows(part_count or 1) > GREEDY.max_rows:
         raise Unsupported(
-            f"planner greedy: {collective.kind} on {topology.ranks} ranks asks for more than {MOST_ROWS} transfers; "
+            f"planner greedy: {collective.kind} on {topology.ranks} ranks needs over {GREEDY.max_rows} transfers; "
             + suggest_planners(topology, collective, "ring", "direct", "relay", "compose")
         )
     for run in _choose_runs(search, request, part_count, pace):

@@ -30,17 +30,27 @@ from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, 
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
-EFFORT = 1_500_000  # units of work (see Run) per unit of effort
-MOST_ROWS = 2**24
-FEW = 2**21  # rows beyond which parts are not divided further
-MOST_WORK = 50_000_000  # of one run, in units of work
-SHARE = 0.05  # of the capacity into an island: narrower kinds of hops do not determine the slot
-SMALLEST = 64  # bytes of a part
-BETTER = 0.995
-PACED, SEEDED = 0.5, 0.1  # fraction of the latency that another pace, and another seed, may save
 PACES = (0.0, 0.06, 0.12, 0.25)
-RESTARTS = 8
-RISE = 0.2  # slots by which steps may lengthen per step: a mesh fills farther each step
+
+
+@dataclass(frozen=True)
+class GreedyLimits:
+    """Thresholds of the search among greedy runs."""
+
+    effort: int = 1_500_000  # units of work (see Run) in a unit of effort
+    max_rows: int = 2**24  # transfers of a schedule
+    few_rows: int = 2**21  # rows beyond which parts are not made smaller still
+    max_work: int = 50_000_000  # units of work of one run
+    min_share: float = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
+    min_bytes: int = 64  # bytes of a part
+    max_ratio: float = 0.995  # another run replaces the best if its time is at most this fraction
+    pace_saving: float = 0.5  # fraction of the latency that another pace may save
+    seed_saving: float = 0.1  # fraction of the latency that another seed may save
+    restarts: int = 8  # runs with other seeds
+    rise: float = 0.2  # a mesh fills from its corners inwards: farther each step
+
+
+GREEDY = GreedyLimits()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +72,7 @@ class PricedRun:
     def may_gain(self, nbytes: int, latency: float) -> bool:
         """Return whether a run of the least load, and with this fraction of the latency saved, would be worth it."""
         saved = self.latency * latency + (self.load - self.least_load) * nbytes
-        return saved > (1 - BETTER) * self.seconds(nbytes)
+        return saved > (1 - GREEDY.max_ratio) * self.seconds(nbytes)
 
 
 class Search:
@@ -72,7 +82,7 @@ class Search:
         self.topology, self.collective, self.seed = topology, collective, seed
         self.hops = hops_of(topology)
         self.levels = levels_of(self.hops, topology.ranks)
-        self.left = EFFORT * (effort or 1.0)
+        self.left = GREEDY.effort * (effort or 1.0)
         self.tasks: dict[int, tuple[Chunks, Task]] = {}
         self.known: dict[tuple[int, float, int], PricedRun] = {}
         alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
@@ -96,7 +106,7 @@ class Search:
             lacking = task.want & ~task.have
             need = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, need)
-            how = Pace(RISE if pace else 0.0, pace, pace)
+            how = Pace(GREEDY.rise if pace else 0.0, pace, pace)
             if task.routes is not None:
                 run = Moving(self.hops, task.routes, slot, seed).run(how)
             else:
@@ -116,7 +126,7 @@ class Search:
         )
         words = task.have.shape[1]
         work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:PASSES])
-        if slots * work > MOST_WORK:
+        if slots * work > GREEDY.max_work:
             raise Unsupported(
                 f"planner greedy: {self.collective.kind} on {self.topology.ranks} ranks in {task.chunks} chunks "
                 "takes too long; "
@@ -171,7 +181,9 @@ class Search:
         if pace is None:
             at = PACES.index(first)
             for other_paces in (PACES[:at][::-1], PACES[at + 1 :]):
-                fastest = self._climb(nbytes, fastest, ((fastest.part_count, other) for other in other_paces), PACED)
+                fastest = self._climb(
+                    nbytes, fastest, ((fastest.part_count, other) for other in other_paces), GREEDY.pace_saving
+                )
         fit = [run for run in self.known.values() if self._parts_large_enough(run.part_count, nbytes)]
         fastest = min([fastest, *fit], key=lambda run: run.seconds(nbytes))
         return self._try_seeds(fastest, lambda run: run.seconds(nbytes), nbytes)
@@ -182,8 +194,8 @@ class Search:
 
     def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
         """Other seeds, while they may be worth it and the effort lasts."""
-        for again in range(1, RESTARTS):
-            if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, SEEDED)):
+        for again in range(1, GREEDY.restarts):
+            if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)):
                 break
             best = min(best, self.run_once(best.part_count, best.pace, again), key=cost)
         return best
@@ -194,7 +206,7 @@ class Search:
         for part_count, pace in tries:
             work = fastest.run.work * part_count // fastest.part_count
             if (
-                self.count_rows(part_count) > FEW
+                self.count_rows(part_count) > GREEDY.few_rows
                 or work > self.left
                 or not self._parts_large_enough(part_count, nbytes)
             ):
@@ -202,7 +214,7 @@ class Search:
             if not fastest.may_gain(nbytes, latency):
                 break
             tried = self.run_once(part_count, pace)
-            if tried.seconds(nbytes) > BETTER * fastest.seconds(nbytes):
+            if tried.seconds(nbytes) > GREEDY.max_ratio * fastest.seconds(nbytes):
                 break
             fastest = tried
         return fastest
@@ -212,7 +224,7 @@ class Search:
         part_count = 1
         while (
             self.collective.blocks * part_count < 4 * self.topology.ranks
-            and self.count_rows(2 * part_count) <= FEW // 4
+            and self.count_rows(2 * part_count) <= GREEDY.few_rows // 4
         ):
             part_count *= 2
         while part_count > 1 and not self._parts_large_enough(part_count, nbytes):
@@ -221,7 +233,7 @@ class Search:
 
     def _parts_large_enough(self, part_count: int, nbytes: int) -> bool:
         top = int(self.collective.weights.max(initial=1))
-        return nbytes * top >= SMALLEST * part_count * self.collective.buffer_weight
+        return nbytes * top >= GREEDY.min_bytes * part_count * self.collective.buffer_weight
 
 
 def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
@@ -244,7 +256,9 @@ def _slot_capacity(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> 
     if not longest:
         return 1.0
     at = max(number for number, time in enumerate(need) if time == longest)
-    wide_kinds = [number for number in range(at, len(levels)) if _entry_fraction(hops, levels[at], number) >= SHARE]
+    wide_kinds = [
+        number for number in range(at, len(levels)) if _entry_fraction(hops, levels[at], number) >= GREEDY.min_share
+    ]
     return float(min(hops.width[number] for number in [at, *wide_kinds]))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.options import parse_yes
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.inswitch.beside import mixture_rows, plan_mixture
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
@@ -36,7 +37,13 @@ MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # unless asked for: of a mixture, and
 REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
 
 
-def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = None) -> Iterator[Schedule]:
+PiecesOrSeveral = Annotated[int | None, Option("pipelining depth (default: several where that pays)", minimum=1)]
+Beside = Annotated[
+    bool | None, Option("plain transfers use what joints leave idle, where switches serve few at once (default: both)")
+]
+
+
+def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = None) -> Iterator[Schedule]:
     """Yield one schedule of 2 P (P-1) transfers in one or two steps (reduce and broadcast: P-1 per root).
 
     Allreduce without `pieces`: several numbers of pieces. Where switches serve few joints at once, the shares take
@@ -44,7 +51,6 @@ def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = N
     """
     topology, collective = request.topology, request.collective
     trees, room = usable_trees(topology, trees_for("nvls", topology, collective))
-    beside = None if beside is None else parse_yes(beside, "option beside")
     if beside is not False:
         yield from _yield_mixtures(topology, collective, (trees, room), pieces, required=beside is True)
     if beside:
@@ -87,8 +93,6 @@ def piece_counts(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
     """Return the numbers of pieces to try: the user's, or several where that pays."""
     if pieces is None:
         return DEPTHS if pipelined else (1,)
-    if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
-        raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
     return (pieces if pipelined else 1,)
 
 

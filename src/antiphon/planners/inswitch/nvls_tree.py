@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
@@ -31,9 +32,10 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import split
-from antiphon.errors import Unsupported, unknown
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.classic.double_binary_tree import double_binary_tree
-from antiphon.planners.inswitch.nvls import nvls, piece_counts
+from antiphon.planners.inswitch.nvls import PiecesOrSeveral, nvls, piece_counts
 from antiphon.planners.inswitch.sharp import sharp
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
@@ -48,16 +50,19 @@ BETWEEN: Mapping[str, Plan] = {
 }
 
 
+Within = Annotated[str | None, Option("planner within boxes (default: the faster)", choices=tuple(WITHIN))]
+Between = Annotated[
+    str | None, Option("how boxes exchange (default: all that the machine allows)", choices=tuple(BETWEEN))
+]
+
+
 def nvls_tree(
-    request: Request, *, within: str | None = None, between: str | None = None, pieces: int | None = None
+    request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None
 ) -> Iterator[Schedule]:
     """Yields a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
-    is given. `within`: nvls or ring; by default the faster. `between`: sharp, tree or ring."""
+    is given."""
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
-    for option, chosen, choices in (("within", within, WITHIN), ("between", between, BETWEEN)):
-        if chosen is not None and chosen not in choices:
-            raise unknown(f"{option} of planner nvls-tree", chosen, choices)
     inner, gather = _plan_inner(request, boxes, within)
     refused: list[str] = []
     feasible = False

@@ -16,6 +16,7 @@ exchange their own blocks, then those of 2 and 3.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
@@ -23,7 +24,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid
-from antiphon.options import parse_yes
+from antiphon.options import Option
 from antiphon.planners.radix.lanes import (
     Sizes,
     format_sizes,
@@ -35,6 +36,7 @@ from antiphon.planners.radix.lanes import (
 )
 from antiphon.planners.radix.mixed import given_k
 from antiphon.planners.shared.rows import (
+    ChainPieces,
     Order,
     Seats,
     collective_among,
@@ -48,23 +50,24 @@ from antiphon.planners.shared.rows import (
 CHAIN_PIECES = 32
 
 
+GroupSize = Annotated[int | None, Option("ranks of a group; the last may have fewer (default: see groups)", minimum=1)]
+GroupSizes = Annotated[Sizes | None, Option("sizes of the groups, such as 4+4+2 (default: hosts)")]
+Overlap = Annotated[
+    bool, Option("rounds within groups share steps with rounds between them (T_AG,overlap of the paper)")
+]
+
+
 def kring(
     request: Request,
     *,
-    k: int | None = None,
-    groups: Sizes | None = None,
-    overlap: bool = False,
+    k: GroupSize = None,
+    groups: GroupSizes = None,
+    overlap: Overlap = False,
     order: Order = None,
-    pieces: int | None = None,
+    pieces: ChainPieces = None,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers, broadcast and reduce O(P).
-
-    `k`: ranks per group, the last group may have fewer. `groups`: "4+4+2", groups of these sizes; by default hosts.
-    `overlap`: rounds within groups share steps with rounds between them (the paper's T_AG,overlap). `order`: the ranks
-    in the order in which groups are runs. `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
-    """
+    """Yields one schedule: O(P^2) transfers, broadcast and reduce O(P). Groups are runs of ranks in `order`."""
     topology, collective = request.topology, request.collective
-    overlap = parse_yes(overlap, "option overlap")
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_more_than_fits("kring", topology, collective, rows)
@@ -90,7 +93,7 @@ def _choose_groups(
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
     if groups is not None:
         return seating, given_sizes(groups, len(seating))
-    each = given_k(k, len(seating), 1)
+    each = given_k(k, len(seating))
     full, rest = divmod(len(seating), each)
     return seating, [each] * full + [rest] * (rest > 0)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
@@ -25,11 +26,16 @@ from antiphon.core.columns import Ints, Longs, narrow, ranges
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
+from antiphon.options import Option
 from antiphon.planners.shared.rows import Order, Seats, fold_extra_ranks, rows_to_schedule
 
 DEFAULT_K = 4
 
 Radix = str | int | Sequence[int]
+RoundSize = Annotated[int | None, Option("maximum number of ranks that exchange in a round (default: 4)", minimum=2)]
+RoundRadices = Annotated[Radix | None, Option("ranks that exchange, round by round, such as 4x4x2 (default: by k)")]
+Fold = Annotated[bool, Option("fold to a power of k even where P has factors of at most k")]
+LargeAllreduce = Annotated[bool, Option("allreduce as a reducescatter and an allgather, not by whole vectors")]
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,8 @@ class Radices:
         return "x".join(map(str, self.rounds))
 
 
-def given_k(k: int | None, ranks: int, minimum: int, default: int = DEFAULT_K) -> int:
-    """Parse the option `k`; values above the number of ranks count as that number."""
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < minimum):
-        raise Invalid(f"option k: expected a whole number from {minimum}, such as 4, got {quote(k)}")
+def given_k(k: int | None, ranks: int, default: int = DEFAULT_K) -> int:
+    """The option `k`, or its default; values above the number of ranks count as that number."""
     return min(default if k is None else k, ranks)
 
 
@@ -66,7 +70,7 @@ def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool)
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
         return Radices(_parse_radices(radices, ranks), ranks)
-    limit = given_k(k, ranks, 2)
+    limit = given_k(k, ranks)
     factors = None if fold else factors_up_to(ranks, limit)
     return Radices(factors or (limit,) * power_below(ranks, limit), ranks)
 

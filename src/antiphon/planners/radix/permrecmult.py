@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,12 +25,15 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, narrow, ranges
 from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
-from antiphon.errors import Invalid, unknown
-from antiphon.options import parse_yes
+from antiphon.errors import Invalid
+from antiphon.options import Option
 from antiphon.planners.radix.lanes import seats_by_place
 from antiphon.planners.radix.mixed import (
+    Fold,
+    LargeAllreduce,
     Radices,
-    Radix,
+    RoundRadices,
+    RoundSize,
     allgather_rounds,
     allreduce_in_parts,
     allreduce_whole,
@@ -42,7 +45,7 @@ from antiphon.planners.radix.mixed import (
     rows_needed,
 )
 from antiphon.planners.shared.rows import (
-    Order,
+    Pieces,
     Seats,
     finish_schedule,
     given_order,
@@ -54,25 +57,32 @@ from antiphon.planners.shared.rows import (
 BY = ("permute", "exchange", "exchange-minimal", "separate")
 
 
+By = Annotated[
+    str,
+    Option(
+        "how allgather and reducescatter bring blocks into order: permute at the end, exchange at the beginning, or "
+        "separate runs",
+        choices=BY,
+    ),
+]
+HostOrder = Annotated[
+    str | int | Sequence[int] | None, Option("the ranks in this order (default: those of a host side by side)")
+]
+
+
 def permrecmult(
     request: Request,
     *,
-    k: int | None = None,
-    radices: Radix | None = None,
-    fold: bool = False,
-    by: str = "permute",
-    large: bool = False,
-    order: Order = None,
-    pieces: int = 1,
+    k: RoundSize = None,
+    radices: RoundRadices = None,
+    fold: Fold = False,
+    by: By = "permute",
+    large: LargeAllreduce = False,
+    order: HostOrder = None,
+    pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers, allreduce of whole vectors O(P k log_k P).
-
-    `k`, `radices`, `fold`, `large`, `pieces`: as those of `recmult`. `by`: how allgather and reducescatter get their
-    blocks in order: "permute" at the end, "exchange" or "exchange-minimal" at the beginning, or "separate" runs.
-    `order`: by default ranks of one host, as the places tell, are side by side.
-    """
+    """Yields one schedule: O(P^2) transfers, allreduce of whole vectors O(P k log_k P)."""
     topology, collective = request.topology, request.collective
-    large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     _check_options(collective, by)
     resolved = choose_radices(len(collective.members), k, radices, fold)
     refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
@@ -80,7 +90,7 @@ def permrecmult(
     schedule = _plan_collective(collective, seating, resolved, by, large)
     natural = seating == list(collective.members)
     options = {
-        "k": None if radices is not None else given_k(k, resolved.ranks, 2), "radices": radices and str(resolved),
+        "k": None if radices is not None else given_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
         "order": None if natural else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
@@ -95,8 +105,6 @@ def permrecmult(
 
 
 def _check_options(collective: Collective, by: str) -> None:
-    if by not in BY:
-        raise unknown("way of option by", by, BY)
     if by != "permute" and collective.kind == "allreduce":
         raise Invalid(f"option by: an allreduce needs no permutation, so {by} has nothing to do; leave it out")
     if by == "exchange" and collective.kind == "reducescatter":

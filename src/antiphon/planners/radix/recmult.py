@@ -20,10 +20,13 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.options import parse_yes
 from antiphon.planners.radix.mixed import (
+    Fold,
+    LargeAllreduce,
     Radices,
     Radix,
+    RoundRadices,
+    RoundSize,
     allgather_rounds,
     allreduce_in_parts,
     allreduce_whole,
@@ -35,6 +38,7 @@ from antiphon.planners.radix.mixed import (
 )
 from antiphon.planners.shared.rows import (
     Order,
+    Pieces,
     Seats,
     finish_schedule,
     per_root,
@@ -47,21 +51,15 @@ from antiphon.planners.shared.rows import (
 def recmult(
     request: Request,
     *,
-    k: int | None = None,
-    radices: Radix | None = None,
-    fold: bool = False,
-    large: bool = False,
+    k: RoundSize = None,
+    radices: RoundRadices = None,
+    fold: Fold = False,
+    large: LargeAllreduce = False,
     order: Order = None,
-    pieces: int = 1,
+    pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P).
-
-    `k`: the most ranks that exchange in a round, 4 by default. `radices`: "4x4x2", round by round. `fold`: to a power
-    of k even where P has factors of at most k. `large`: allreduce as a reducescatter and an allgather, not by whole
-    vectors. `pieces`: pipelining depth.
-    """
+    """Yields one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P)."""
     topology, collective = request.topology, request.collective
-    large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     resolved = choose_radices(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * resolved.ranks if tree else rows_needed(collective.kind, resolved, large)
@@ -69,7 +67,7 @@ def recmult(
     levels = _levels(resolved, k, radices) if tree else resolved
     schedule = _plan(collective, order, levels, large)
     options = {
-        "k": None if radices is not None else given_k(k, resolved.ranks, 2), "radices": radices and str(resolved),
+        "k": None if radices is not None else given_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(levels), "rounds": schedule.steps}
@@ -92,7 +90,7 @@ def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
     if radices is not None:
         rest = -(-resolved.ranks // resolved.size)
         return Radices((*resolved.rounds, rest) if rest > 1 else resolved.rounds, resolved.ranks)
-    limit = given_k(k, resolved.ranks, 2)
+    limit = given_k(k, resolved.ranks)
     return Radices(powers_above(resolved.ranks, limit), resolved.ranks)
 
 

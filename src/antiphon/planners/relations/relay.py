@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
-from antiphon.errors import Infeasible, Invalid, Unsupported, quote
+from antiphon.errors import Infeasible, Unsupported
+from antiphon.options import Option
 from antiphon.planners.relations._many_trees import ROUNDS, pack_trees, reduce_and_spread, spread_on_trees
 from antiphon.planners.relations.blocks import by_relation
 from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes, suggest_planners
+from antiphon.planners.shared.rows import PiecesOrBest
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
@@ -39,22 +41,30 @@ MOST_GROWN = 2**22  # sources times ranks, for trees grown rank by rank: a minut
 PIECES = (8, 32, 128, 512)  # of several trees, without the option
 
 
+By = Annotated[
+    str,
+    Option(
+        "allreduce on single trees: blocks: a reducescatter and an allgather; tree: a reduction to the most central "
+        "member and a broadcast from it",
+        choices=("blocks", "tree"),
+    ),
+]
+Trees = Annotated[
+    int | None,
+    Option("1: only single trees of shortest paths; more: only up to so many trees (default: both)", minimum=1),
+]
+
+
 def relay(
-    request: Request, *, by: str = "blocks", trees: int | None = None, pieces: int | None = None
+    request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None
 ) -> Iterator[Schedule]:
     """Yields a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
     several trees that share the data, by pieces. What combines is what spreads, the other way round.
 
-    `trees`: 1: just the former; more: just the latter, of at most that number of trees. `by`, for allreduce on single
-    trees: "blocks" makes it a reducescatter and an allgather, "tree" a reduction to the most central member and a
-    broadcast from it. `pieces`: pipelining. O(ranks * (ranks + links)) to find the trees, 16 times that for several; a
+    O(ranks * (ranks + links)) to find the trees, 16 times that for several; a
     row per block, or share of it, and hop.
     """
     topology, collective = request.topology, request.collective
-    if by not in ("blocks", "tree"):
-        raise Invalid(f"option by: expected blocks or tree, got {by!r}")
-    if trees is not None and (isinstance(trees, bool) or not isinstance(trees, int) or trees < 1):
-        raise Invalid(f"option trees: expected a whole number of 1 or more, got {quote(trees)}")
     slowest = None
     if trees in (None, 1):
         single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)

@@ -22,16 +22,24 @@ from antiphon.core.topology import Topology
 from antiphon.planners.rings.cycles import link_table, neighbours, search_cycle
 from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
-MOST_EXACT = 16  # ranks
-MOST_CYCLES = 6000  # listed
-MOST_COLUMNS = 2000  # of an integer program
-FEW_COLUMNS = 300
-MOST_COVERS = 3000  # partial covers examined
-MOST_EXTENSIONS = 300_000  # of partial cycles while listing
-WIDEST = 64  # units of one link that are distinguished
-TRIALS = 12
-
 Capacity = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True)
+class RingLimits:
+    """Limits of the search for edge-disjoint cycles."""
+
+    max_exact_ranks: int = 16  # ranks up to which all cycles are listed
+    max_cycles: int = 6000  # cycles listed
+    max_columns: int = 2000  # columns of an integer program
+    few_columns: int = 300  # columns up to which the integer program is solved without a trial first
+    max_covers: int = 3000  # partial covers looked at
+    max_extensions: int = 300_000  # extensions of partial cycles while listing
+    max_width: int = 64  # units of one link that are distinguished
+    trials: int = 12  # random orders tried
+
+
+RING_LIMITS = RingLimits()
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
         return {}
     kinds = topology.link_type[list(table.values())].tolist()
     unit = min(topology.types[kind].bandwidth for kind in set(kinds))
-    units = {kind: min(int(topology.types[kind].bandwidth / unit), WIDEST) for kind in set(kinds)}
+    units = {kind: min(int(topology.types[kind].bandwidth / unit), RING_LIMITS.max_width) for kind in set(kinds)}
     return {pair: units[kind] for pair, kind in zip(table, kinds, strict=True)}
 
 
@@ -75,7 +83,10 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
         if len(cycles) == limit:
             return CyclePacking(cycles, True)
     optimal = False
-    if len(members) <= MOST_EXACT and (every := _all_cycles(capacity, members, directed=True)) is not None:
+    if (
+        len(members) <= RING_LIMITS.max_exact_ranks
+        and (every := _all_cycles(capacity, members, directed=True)) is not None
+    ):
         # when one cycle is missing, ask directly for a cover of all links; otherwise let the integer program maximize
         covered = _cover_exactly(capacity, every, limit) if len(cycles) == limit - 1 else None
         if covered is None:
@@ -90,12 +101,12 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
 def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
     """Cycles in pairs, there and back."""
     cycles = _zigzag_cycles(capacity, members)
-    if cycles is None and len(members) > MOST_EXACT:
+    if cycles is None and len(members) > RING_LIMITS.max_exact_ranks:
         cycles = _turn_squares(capacity, members, seed, limit)
     if cycles is None:
-        small = len(members) <= MOST_EXACT
+        small = len(members) <= RING_LIMITS.max_exact_ranks
         every = _all_cycles(capacity, members, directed=False) if small else None
-        if every is None or len(every) > FEW_COLUMNS:  # a lucky trial may spare the integer program
+        if every is None or len(every) > RING_LIMITS.few_columns:  # a lucky trial may spare the integer program
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
         if every is not None and (cycles is None or 2 * len(cycles) < limit - 1):
             cycles = max(cycles or [], _choose_cycles(capacity, every, directed=False) or [], key=len)
@@ -173,7 +184,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
     def go(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
         nonlocal looked
         looked += 1
-        if len(chosen) == limit or looked > MOST_COVERS:
+        if len(chosen) == limit or looked > RING_LIMITS.max_covers:
             return chosen
         count = np.bincount(links[candidates].ravel(), minlength=len(number))
         # some cycle must use this link; the fewer candidates, the fewer branches
@@ -185,7 +196,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
         return None
 
     cover = go(np.arange(len(every)), 0, [])
-    if looked > MOST_COVERS:
+    if looked > RING_LIMITS.max_covers:
         return None
     return [list(every[i]) for i in cover or []]
 
@@ -197,7 +208,7 @@ def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed
 
     if not every:
         return []
-    if len(every) > MOST_COLUMNS:
+    if len(every) > RING_LIMITS.max_columns:
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
     # one row per link: the cycles that use it, each `times` times, are at most its units
@@ -225,6 +236,7 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
     cycles: list[tuple[int, ...]] = []
     path, used, work = [start], {start}, 0
     choices = [iter(near[start])]
+    max_extensions, max_cycles = RING_LIMITS.max_extensions, RING_LIMITS.max_cycles
     while choices:
         # depth-first search with an explicit stack: one iterator of next ranks per position of the path
         step = next((rank for rank in choices[-1] if rank not in used), None)
@@ -233,7 +245,7 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
             used.discard(path.pop())
             continue
         work += 1
-        if work > MOST_EXTENSIONS or len(cycles) > MOST_CYCLES:
+        if work > max_extensions or len(cycles) > max_cycles:
             return None
         path.append(step)
         used.add(step)
@@ -249,8 +261,8 @@ def _pack_greedily(
 ) -> list[list[int]]:
     """Take cycle after cycle from the remaining links, the widest first; return the best of several trials."""
     best: list[list[int]] = []
-    for trial in range(TRIALS):
-        chance = random.Random(seed * TRIALS + trial)
+    for trial in range(RING_LIMITS.trials):
+        chance = random.Random(seed * RING_LIMITS.trials + trial)
         units_left, cycles = dict(capacity), []
         while cycle := _find_cycle(units_left, members, chance):
             cycles.append(cycle)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import (
     CHAIN_PIECES,
@@ -41,7 +42,7 @@ from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.routing import find_paths
-from antiphon.planners.shared.rows import finish_schedule
+from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 
 MOST_RINGS = 64
 MOST_LOGICAL = 32
@@ -60,15 +61,15 @@ class Rings:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None = None) -> Iterator[Schedule]:
-    """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P).
+RingCount = Annotated[
+    int | None,
+    Option("number of rings (default: as many as are fastest together, 64 at most, fewer on many ranks)", minimum=1),
+]
 
-    `rings`: use the first `rings`, by default the number that is fastest together (64 at most, fewer where they would
-    be millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
-    """
+
+def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces = None) -> Iterator[Schedule]:
+    """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
     topology, collective = request.topology, request.collective
-    if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
-        raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
     max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // count_transfers(collective)))

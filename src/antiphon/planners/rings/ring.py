@@ -8,6 +8,7 @@ use, allgather takes (P-1)/P * nbytes / 2b at zero latency: optimal where the ri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -16,28 +17,31 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import split
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, plan_around, plan_both_ways, refuse_too_long
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
-from antiphon.planners.shared.rows import Order, finish_schedule, given_order
+from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, given_order
 
 MOST_PARTS = 8
 
 
-def ring(
-    request: Request, *, order: Order = None, directions: int = 2, pieces: int | None = None
-) -> Iterator[Schedule]:
-    """Yields one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3).
+RingOrder = Annotated[
+    str | int | Sequence[int] | None,
+    Option(
+        "the ring, such as 0,3,2,1 (default: the cycle of direct links whose narrowest link is widest, else by number "
+        "over routes through switches)"
+    ),
+]
 
-    `order`: the ring to use, e.g. "0,3,2,1"; found by itself otherwise: the cycle of direct links whose
-    narrowest link is widest, else member order over routes through switches. `directions`: 2 = half the data
-    each way round. `pieces`: pipelining depth, by default 32 for broadcast and reduce and 1 otherwise.
-    """
+
+def ring(
+    request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None
+) -> Iterator[Schedule]:
+    """Yields one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
     topology, collective = request.topology, request.collective
-    if directions not in (1, 2):
-        raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
     cycle = given_order(order, collective) if order is not None else _find_cycle(topology, collective)

@@ -22,7 +22,7 @@ from antiphon.core.portable import convolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
-from antiphon.planners.shared.pipelining import MOST_PIECES, least_of, most_pieces
+from antiphon.planners.shared.pipelining import PIPELINING, least_of, most_pieces
 from antiphon.planners.shared.start_program import drop_dominated
 from antiphon.planners.shared.uneven import load_by_step
 
@@ -121,7 +121,7 @@ class Pipeline:
         sizes = self.best_sizes(pieces, ends)
         return sizes if len(sizes.before) == ends else None
 
-    def choose_pieces(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
+    def choose_pieces(self, nbytes: int, ends: int, max_pieces: int = PIPELINING.max_pieces) -> EndSizes:
         """Return sizes with the fastest number of pieces for the message, up to `max_pieces`.
 
         The time falls as pieces grow in number, then rises with latency.
@@ -141,7 +141,7 @@ class Pipeline:
     def _max_pieces(self, ends: int) -> int:
         """Return the most pieces that keep the linear program small enough; 1 if none does."""
         pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
-        return MOST_PIECES if pieces >= self.steps or not ends else max(pieces, 1)
+        return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 
     def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
         """Return the schedule with a copy for every part; those in the middle are one copy with pieces."""

@@ -11,7 +11,8 @@ time has one minimum, so a golden-section search suffices). Two refinements avoi
     hop timing     (hop_timing.py)  every hop gets its own start times
 
 `stage_plans` tries all three and yields the fastest. Both refinements multiply the number of chunks, so they must be
-faster by a margin (`MIN_GAIN_UNEVEN`, `MIN_GAIN_TIMED`), and are skipped where equal pieces are at a lower bound.
+faster by a margin (`min_gain_uneven`, `min_gain_timed` of `PIPELINING`), and are skipped where equal pieces are at a
+lower bound.
 
 Example: a chain of 3 hops with 1 us per step, 1 MB at 1 GB/s. One piece: 3 * 1001 us. 45 pieces: 47 * (1 + 22.2) =
 1091 us, near the 1000 us that the link needs.
@@ -37,23 +38,37 @@ from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, longest_ch
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest: tried where no size is given
-USUAL_BYTES = 2**20  # the size for which steps are chosen without a size
-MIN_GAIN_UNEVEN = 1.005  # uneven parts multiply the chunks, so they must be this much faster than equal pieces
-MIN_GAIN_TIMED = 1.001  # and hop timing than uneven parts
-MOST_FEWER_STEPS = 5  # uneven parts need fewer steps than equal pieces, but at least 1 / MOST_FEWER_STEPS of them
 QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # quiet steps (first, last) that are tried,
-MOST_QUIET = 12  # with at most this many steps
-PATIENCE = 2  # numbers of steps tried beyond the best
-FEW_STEPS = 24  # up to this many, all numbers are tried; above, only those that the trend of the time suggests
-MIN_GAIN_STEPS = 5e-4  # of the time: what another number of steps must be likely to save
-TIMED_FROM, TIMED_TO = 1.005, 2.0  # hop timing is tried between these multiples of the time at the full rate
-MOST_PLACES = 7000  # classes of hops times steps of its program: four CPU seconds
-MOST_TIMED_ROWS = 300_000  # transfers with hop timing
-DEEP = 5  # classes are chosen for at least DEEP times the fewest steps; the search begins with half of that
 RANGE = (1, 4, 16, 64, 256, 1024)  # numbers of pieces where no size is given
-MOST_PIECES = 2**20
-LEAST_BYTES = 64  # of a piece
-GRID = 4  # pieces grow by this factor until the time grows, too; the best lies within two such factors
+
+
+@dataclass(frozen=True)
+class PipeliningLimits:
+    """Thresholds of the choice between equal pieces, uneven parts and hop timing."""
+
+    usual_bytes: int = 2**20  # the message size for which steps are chosen without a size
+    min_gain_uneven: float = (
+        1.005  # uneven parts multiply the chunks, so they must be this much faster than equal pieces
+    )
+    min_gain_timed: float = 1.001  # and hop timing than uneven parts
+    max_fewer_steps: int = (
+        5  # uneven parts need fewer steps than equal pieces, but at least this fraction (1 / 5) of them
+    )
+    max_quiet_steps: int = 12  # with at most this many steps, quiet steps (QUIET) are tried
+    patience: int = 2  # numbers of steps tried beyond the best
+    few_steps: int = 24  # up to this many, all numbers are tried; above, only those that the trend of the time suggests
+    min_gain_steps: float = 5e-4  # fraction of the time that another number of steps must be likely to save
+    timed_from: float = 1.005  # hop timing is tried from this multiple of the time at the full rate
+    timed_to: float = 2.0  # up to this one
+    max_places: int = 7000  # classes of hops times steps of the program of hop timing: four CPU seconds
+    max_timed_rows: int = 300_000  # transfers with hop timing
+    deep: int = 5  # classes are chosen for this many times the fewest steps; the search begins with half of that
+    max_pieces: int = 2**20  # pieces of a message
+    min_bytes: int = 64  # bytes of a piece
+    grid: int = 4  # pieces grow by this factor until the time grows, too; the best lies within two such factors
+
+
+PIPELINING = PipeliningLimits()
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,7 @@ def _piece_option(options: Asked, number: int, nbytes: int | None) -> int | None
 def _step_variants(uneven: Uneven) -> Iterator[Staged]:
     for extra_steps in EXTRA_STEPS:
         steps = uneven.least_steps + extra_steps
-        best = _best_sizes(uneven, steps, USUAL_BYTES)
+        best = _best_sizes(uneven, steps, PIPELINING.usual_bytes)
         if best is not None:
             yield Staged(uneven.to_schedule(best[1]), {"steps": steps})
 
@@ -173,28 +188,32 @@ def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbyt
     if (
         ready.waits is not None
         and options.profile is None
-        and seconds(best) <= MIN_GAIN_UNEVEN * _time_floor(ready.plans[0], topology, nbytes)
+        and seconds(best) <= PIPELINING.min_gain_uneven * _time_floor(ready.plans[0], topology, nbytes)
     ):
         return best
     # hop timing only pays between near-optimal and latency-dominated times
     rate = throughput(ready.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
     timed, sure = None, False
-    if ready.waits is not None and options.waits is None and TIMED_FROM * full < seconds(best) < TIMED_TO * full:
+    if (
+        ready.waits is not None
+        and options.waits is None
+        and PIPELINING.timed_from * full < seconds(best) < PIPELINING.timed_to * full
+    ):
         timed, sure = best_hop_timing(ready.waits, nbytes, full)
     uneven_plan = None
     if not sure:
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
-        min_steps = max(equal_steps // MOST_FEWER_STEPS, ready.uneven.least_steps)
+        min_steps = max(equal_steps // PIPELINING.max_fewer_steps, ready.uneven.least_steps)
         uneven_plan = _fastest_uneven(
             ready.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full
         )
-        if uneven_plan is not None and seconds(uneven_plan) * MIN_GAIN_UNEVEN < seconds(best):
+        if uneven_plan is not None and seconds(uneven_plan) * PIPELINING.min_gain_uneven < seconds(best):
             best = uneven_plan
-    if timed is not None and seconds(timed) * (MIN_GAIN_TIMED if best is uneven_plan else MIN_GAIN_UNEVEN) < seconds(
-        best
-    ):
+    if timed is not None and seconds(timed) * (
+        PIPELINING.min_gain_timed if best is uneven_plan else PIPELINING.min_gain_uneven
+    ) < seconds(best):
         best = timed
     return best
 
@@ -209,13 +228,12 @@ def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
 def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
     """Return the schedule for the requested number of steps; raises Unsupported if there is none."""
     steps = options.steps
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
-        raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
+    assert steps is not None
     if steps < ready.uneven.least_steps:
         raise Unsupported(f"planner {options.planner}: takes {ready.uneven.least_steps} steps or more; give as many")
     if options.waits:
         return _in_time(ready.waits, steps, options)
-    best = _best_sizes(ready.uneven, steps, USUAL_BYTES if nbytes is None else nbytes)
+    best = _best_sizes(ready.uneven, steps, PIPELINING.usual_bytes if nbytes is None else nbytes)
     if best is None:
         raise Unsupported(f"planner {options.planner}: too large for uneven parts in {steps} steps; use pieces instead")
     return ready.uneven.to_schedule(best[1])
@@ -224,9 +242,9 @@ def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
 def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
     if waits is None or waits.plan.joint is not None:
         raise Unsupported(f"planner {options.planner}: hops of such a plan have no time of their own; leave waits out")
-    if waits.plan.transfers > MOST_TIMED_ROWS:
+    if waits.plan.transfers > PIPELINING.max_timed_rows:
         raise Unsupported(
-            f"planner {options.planner}: {waits.plan.transfers} transfers; up to {MOST_TIMED_ROWS} may wait; "
+            f"planner {options.planner}: {waits.plan.transfers} transfers; up to {PIPELINING.max_timed_rows} may wait; "
             "leave waits out"
         )
     class_levels = list(_class_levels(waits, steps))
@@ -250,16 +268,16 @@ def _class_levels(waits: Waits, steps: int) -> Iterator[Hops]:
     For few steps, no finer ones than the search for the best number of steps uses, so the steps alone determine the
     classes.
     """
-    yield from waits.class_levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
+    yield from waits.class_levels(PIPELINING.max_places // max(steps, PIPELINING.deep * waits.plan.steps))
 
 
 def _hop_flow(waits: Waits, steps: int) -> Flow | None:
     """Return the flow of the finest classes that do not cut chunks into too many; None where none fits."""
-    if waits.plan.transfers > MOST_TIMED_ROWS or waits.plan.joint is not None:
+    if waits.plan.transfers > PIPELINING.max_timed_rows or waits.plan.joint is not None:
         return None
     for hops in _class_levels(waits, steps):
         flow = waits.flow_for(hops, steps)
-        if flow is not None and waits.count_rows(flow) <= MOST_TIMED_ROWS:
+        if flow is not None and waits.count_rows(flow) <= PIPELINING.max_timed_rows:
             return flow
     return None
 
@@ -273,7 +291,7 @@ def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | No
     best: tuple[float, int, Flow] | None = None
     first, between = 0, False
     for steps, next_steps in pairwise(STEPS):
-        if 2 * steps < DEEP * waits.plan.steps:
+        if 2 * steps < PIPELINING.deep * waits.plan.steps:
             continue
         flow = _hop_flow(waits, steps)
         if flow is None:
@@ -308,7 +326,7 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
     """
     results: dict[int, tuple[float, Sizes]] = {}
     worse, untried = 0, list(step_numbers)
-    few_steps = bool(step_numbers) and step_numbers[-1] <= FEW_STEPS
+    few_steps = bool(step_numbers) and step_numbers[-1] <= PIPELINING.few_steps
     while untried:
         steps = untried[0] if few_steps else _next_steps(results, untried, nbytes, full)
         if steps is None:
@@ -319,7 +337,7 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
             continue
         worse = 0 if all(result[0] < time for time, _ in results.values()) else worse + 1
         results[steps] = result
-        if few_steps and worse == PATIENCE:
+        if few_steps and worse == PIPELINING.patience:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)
     return None if best is None else Staged(uneven.to_schedule(results[best][1]), {"steps": best})
@@ -347,7 +365,7 @@ def _next_steps(
 
     at = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
-    enough, sizes = (1 - MIN_GAIN_STEPS) * results[at][0], results[at][1]
+    enough, sizes = (1 - PIPELINING.min_gain_steps) * results[at][0], results[at][1]
     steps = min(untried, key=seconds)
     if seconds(steps) < enough:
         return steps
@@ -361,7 +379,9 @@ def _next_steps(
 
 def _best_sizes(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
     """Return the fastest sizes. With few steps it may pay to use no slow paths at the start and at the end."""
-    sizes_found = [_sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
+    sizes_found = [
+        _sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= PIPELINING.max_quiet_steps else QUIET[:1])
+    ]
     results = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in sizes_found if sizes is not None]
     return min(results, key=itemgetter(0), default=None)
 
@@ -399,12 +419,12 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
 
 
 def most_pieces(schedule: Schedule, nbytes: int) -> int:
-    """Return the number of pieces that leaves LEAST_BYTES of the smallest chunk; 1 for a single step."""
+    """Return the number of pieces that leaves PIPELINING.min_bytes of the smallest chunk; 1 for a single step."""
     if schedule.steps < 2:
         return 1
     weights, total_weight = schedule.chunks.weights(schedule.collective)
     smallest = min((weight for weight in weights.tolist() if weight), default=1)
-    return max(1, min(MOST_PIECES, nbytes * smallest // (total_weight * LEAST_BYTES)))
+    return max(1, min(PIPELINING.max_pieces, nbytes * smallest // (total_weight * PIPELINING.min_bytes)))
 
 
 def least_of(seconds: Callable[[int], float], top: int) -> int:
@@ -414,10 +434,10 @@ def least_of(seconds: Callable[[int], float], top: int) -> int:
     """
     seconds = cache(seconds)
     low = at = 1
-    # bracket the minimum by factors of GRID, then narrow it
-    while at < top and seconds(min(at * GRID, top)) <= seconds(at):
-        low, at = at, min(at * GRID, top)
-    high = min(at * GRID, top)
+    # bracket the minimum by factors of PIPELINING.grid, then narrow it
+    while at < top and seconds(min(at * PIPELINING.grid, top)) <= seconds(at):
+        low, at = at, min(at * PIPELINING.grid, top)
+    high = min(at * PIPELINING.grid, top)
     while high - low > 3 and high > 1.02 * low:  # golden section on a logarithmic scale
         span = math.log(high / low)
         lower = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,11 +31,27 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedu
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.routing import with_routes
 
 MOST_TRANSFERS = 2**28
-Order = str | int | Sequence[int] | None
+Order = Annotated[
+    str | int | Sequence[int] | None, Option("the ranks in this order, such as 0,3,2,1 (default: by number)")
+]
+Pieces = Annotated[int, Option("pipelining depth", minimum=1)]
+Directions = Annotated[int, Option("2: half of the data each way round a ring", choices=(1, 2))]
+# Where the default depends on the collective:
+PiecesOrBest = Annotated[
+    int | None, Option("pipelining depth (default: the best for the message size, several without one)", minimum=1)
+]
+UnevenSteps = Annotated[
+    int | None,
+    Option("pipeline in uneven parts, in so many steps, instead of in equal pieces", minimum=1, maximum=1024),
+]
+ChainPieces = Annotated[
+    int | None, Option("pipelining depth (default: 32 for broadcast and reduce, else 1)", minimum=1)
+]
 Make = Callable[[Collective], Schedule]
 Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
@@ -34,9 +35,9 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Profile, as_profile
-from antiphon.errors import Invalid, quote
+from antiphon.options import Option
 from antiphon.planners.shared.routing import with_routes
-from antiphon.planners.shared.rows import refuse_more_than_fits
+from antiphon.planners.shared.rows import Pieces, refuse_more_than_fits
 from antiphon.planners.switchtrees._lay import block_owners, plan_rows, tree_routes
 from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
 from antiphon.planners.switchtrees.cost import SLACK, Cost
@@ -47,24 +48,32 @@ from antiphon.units import parse_size
 SIZES = (10**6, 10**8, 10**9)  # sizes to plan for if none is requested
 
 
+Parameters = Annotated[
+    Profile | str | os.PathLike[str] | None,
+    Option("GenModel's parameters (default: those of --profile, else alpha and beta of the links)"),
+]
+Size = Annotated[int | str | None, Option("plan for this message size (default: that of the request)", unit="bytes")]
+Rearrange = Annotated[
+    str,
+    Option(
+        "gather results on fewer servers and choose owners freely where that is fast", choices=(AUTO, NEVER, ALWAYS)
+    ),
+]
+
+
 def gentree(
     request: Request,
     *,
-    profile: Profile | str | os.PathLike[str] | None = None,
-    size: int | str | None = None,
-    rearrange: str = AUTO,
-    pieces: int = 1,
+    profile: Parameters = None,
+    size: Size = None,
+    rearrange: Rearrange = AUTO,
+    pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
     """Yield the plan for `nbytes`; without a size those for 1 MB, 100 MB and 1 GB that differ.
 
-    P (P - 1) transfers, twice that for allreduce. `size`: plan for this number of bytes instead of the request's.
-    `rearrange`: auto, never or always gather results on fewer servers and choose owners freely where that is fast.
-    `profile`: GenModel's parameters instead of the request's; without any, alpha and beta of the links. O(P^2 +
-    switches * P log P).
+    P (P - 1) transfers, twice that for allreduce. O(P^2 + switches * P log P).
     """
     topology, collective = request.topology, request.collective
-    if rearrange not in (AUTO, NEVER, ALWAYS):
-        raise Invalid(f"option rearrange: expected {AUTO}, {NEVER} or {ALWAYS}, got {quote(rearrange)}")
     profile = request.profile if profile is None else profile
     parameters = as_profile(profile)
     machine = parameters.on(topology)

@@ -32,16 +32,26 @@ from antiphon.planners.synth.sat import solve_sat
 from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
-FIRST = 3000  # conflicts in the first turn
-QUICK = 10000  # conflicts up to which a try runs in this process
-TURNS = 8
-FLOW_GROUPS = 3  # subgroups under which whole flows are tried
-SHUFFLES = 5
-MIDDLE, FEW = 2, 3000  # splits from the middle in the first turn, where the program has no more variables
-SMALL = 20000  # size up to which a try is quick
-REFUTING = 4  # times the conflicts of other tries, for the one that may refute
-PROVING, PROVABLE = 50000, 100000  # conflicts, and size up to which a proof is sought for what is refuted already
-REFUTABLE = 5000  # times 4 for every turn: the size up to which that one is tried
+
+@dataclass(frozen=True)
+class TurnLimits:
+    """Effort of the turns in which a candidate is decided, in conflicts, and sizes in variables."""
+
+    first_conflicts: int = 3000  # conflicts in the first turn; four times as many in every next one
+    quick_conflicts: int = 10000  # conflicts up to which a try runs in this process
+    turns: int = 8  # maximum number of turns
+    flow_groups: int = 3  # subgroups under which whole flows are tried
+    shuffles: int = 5  # orders of the variables that are tried
+    middle_splits: int = 2  # splits from the middle in the first turn,
+    few_variables: int = 3000  # where the program has no more variables than this
+    small_variables: int = 20000  # size up to which a try is quick
+    refuting_factor: int = 4  # times the conflicts of other tries, for the one that may refute
+    proving_conflicts: int = 50000  # conflicts in the search for a proof of what is refuted already,
+    provable_variables: int = 100000  # which is tried up to this size
+    refutable_variables: int = 5000  # times 4 for every turn: the size up to which refuting is tried
+
+
+TURN_LIMITS = TurnLimits()
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ Tell = Callable[[str], None]
 
 def decide_candidate(
     search: Findings, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
-    memory: int | None = None, turns: int = TURNS,
+    memory: int | None = None, turns: int = TURN_LIMITS.turns,
 ) -> Decided:  # fmt: skip
     """Return Solved, Impossible with its proof, or None if that many turns gave no answer.
 
@@ -110,7 +120,7 @@ def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Dec
     """Try integer flows, the most symmetric first; None if all remain undecided."""
     tries: list[tuple[Renamings, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
-    tries += [(group, None) for group in search.subgroups_for(task.parts)[:FLOW_GROUPS] if len(group) > 1]
+    tries += [(group, None) for group in search.subgroups_for(task.parts)[: TURN_LIMITS.flow_groups] if len(group) > 1]
     tries += [(search.trivial_group, None)]
     for group, chosen in tries:
         search.purse.check()
@@ -121,8 +131,8 @@ def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Dec
             return Solved(answer.moves, "flow")
         # exhaustive: no symmetry, free rounds. Try to turn that into a checkable proof
         if answer.refuted and group is search.trivial_group and chosen is None:
-            provable = _estimate_variables(task) <= PROVABLE and search.instance.arcs.exhaustive
-            proof = _find_resolution_proof(search, task, PROVING) if provable else None
+            provable = _estimate_variables(task) <= TURN_LIMITS.provable_variables and search.instance.arcs.exhaustive
+            proof = _find_resolution_proof(search, task, TURN_LIMITS.proving_conflicts) if provable else None
             return proof or Impossible("search")
     return None
 
@@ -157,14 +167,15 @@ def _by_turns(
                 continue
             # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem
             if chosen is None and search.instance.arcs.exhaustive:
-                tell(f"looking for a proof that there is none: {REFUTING * FIRST * 4**turn} conflicts")
-                proof = _find_resolution_proof(search, task, REFUTING * FIRST * 4**turn)
+                conflicts = TURN_LIMITS.refuting_factor * TURN_LIMITS.first_conflicts * 4**turn
+                tell(f"looking for a proof that there is none: {conflicts} conflicts")
+                proof = _find_resolution_proof(search, task, conflicts)
                 if proof is not None:
                     return proof, ends
                 continue
             group = search.subgroups_for(task.parts)[number]
-            conflicts = FIRST * 4**turn * (REFUTING if chosen is None else 1)
-            effort = Effort(conflicts, seed=shuffle + (search.seed * SHUFFLES if shuffle else 0))
+            conflicts = TURN_LIMITS.first_conflicts * 4**turn * (TURN_LIMITS.refuting_factor if chosen is None else 1)
+            effort = Effort(conflicts, seed=shuffle + (search.seed * TURN_LIMITS.shuffles if shuffle else 0))
             tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(chosen)}")
             answer = _run_sat(search, replace(task, split=chosen), group, effort, solver, tell, memory)
             search.purse.pay(answer.price)
@@ -192,14 +203,16 @@ def _list_tries(
     admitted region are added; finding them takes a while, but they leave more slack.
     """
     last = len(search.subgroups_for(task.parts)) - 1
-    if not splits or (turn and _estimate_variables(task) <= REFUTABLE * 4**turn):
+    if not splits or (turn and _estimate_variables(task) <= TURN_LIMITS.refutable_variables * 4**turn):
         yield last, None, "cadical", 0
     for number in sorted({*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}):
         for chosen in splits:
-            for shuffle in range(SHUFFLES if number == 0 and not turn else 2 if number == 0 else 1):
-                yield number, chosen, "minisat", shuffle + turn * SHUFFLES
+            for shuffle in range(TURN_LIMITS.shuffles if number == 0 and not turn else 2 if number == 0 else 1):
+                yield number, chosen, "minisat", shuffle + turn * TURN_LIMITS.shuffles
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _quick_program(search, task):
-                    splits += _next_splits(split_source, splits, MIDDLE)  # the loop around goes on with these
+                    splits += _next_splits(
+                        split_source, splits, TURN_LIMITS.middle_splits
+                    )  # the loop around goes on with these
             if number < 1 + turn:
                 yield number, chosen, "cadical", 0
 
@@ -212,7 +225,7 @@ def _next_splits(
 
 
 def _quick_program(search: Findings, task: Task) -> bool:
-    return search.program_for(task.steps).variables <= FEW
+    return search.program_for(task.steps).variables <= TURN_LIMITS.few_variables
 
 
 def _estimate_variables(task: Task) -> int:
@@ -227,7 +240,9 @@ def _run_sat(
     """Run a SAT try in this process if it is quick, else in a child process; a crash there is reported, not fatal."""
     search.purse.check()
     effort_left = search.purse.left()
-    if (effort.conflicts or 0) <= QUICK and _estimate_variables(task) <= SMALL * len(group):
+    if (effort.conflicts or 0) <= TURN_LIMITS.quick_conflicts and _estimate_variables(
+        task
+    ) <= TURN_LIMITS.small_variables * len(group):
         return solve_sat(task, group, effort, solver, effort_left)
     try:
         answer: Answer = apart(

@@ -29,7 +29,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain_impossible
-from antiphon.planners.synth.auto import TURNS, decide_candidate
+from antiphon.planners.synth.auto import TURN_LIMITS, decide_candidate
 from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import Posed
 from antiphon.planners.synth.frontier import Point
@@ -93,7 +93,7 @@ def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: As
             explain_impossible(problem.original, parts, steps, rounds, problem.translate_impossible(decided))
         )
     if decided is None:
-        why = f"{TURNS} turns of all engines gave no answer"
+        why = f"{TURN_LIMITS.turns} turns of all engines gave no answer"
         if not instance.arcs.exhaustive:
             why += "; of the many paths through switches only the shortest were looked at"
         raise NotFound(

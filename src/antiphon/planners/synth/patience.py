@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.isolate import Lost, Say, Stopped, Terms, can_fork, usual_workers
 from antiphon.isolate import in_order as each_apart
-from antiphon.planners.synth.auto import SMALL, Decided, decide_candidate
+from antiphon.planners.synth.auto import TURN_LIMITS, Decided, decide_candidate
 from antiphon.planners.synth.purse import TOO_LATE, UNIT, Purse
 from antiphon.planners.synth.search import Findings
 
@@ -84,7 +84,7 @@ def _is_quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> 
     """Return whether all tries would run in this process anyway: engine `auto` uses the same measure."""
     chunks = sum(kind.weight for kind in search.instance.kinds)
     size = max(parts * steps for parts, steps, _ in candidates) * chunks * len(search.instance.arcs)
-    return turns <= QUICK_TURNS and size <= SMALL * len(search.group)
+    return turns <= QUICK_TURNS and size <= TURN_LIMITS.small_variables * len(search.group)
 
 
 def _candidate_share(effort_left: int | None, share: float) -> int | None:

@@ -21,11 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated
 
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import cpu_clock
+from antiphon.options import Option
 from antiphon.planners.synth.cache import cache_for_option
 from antiphon.planners.synth.frontier import Limits
 from antiphon.planners.synth.one_point import one_point
@@ -36,24 +38,31 @@ GIB = 2**30
 USUAL_EFFORT = 60.0  # a limit is needed: some frontiers are infinite
 
 
+Chunks = Annotated[int | None, Option("C: only the point of chunks, steps and rounds, given together", minimum=1)]
+Steps = Annotated[int | None, Option("S of that point; alone: the maximum number of steps", minimum=1)]
+Rounds = Annotated[int | None, Option("R of that point", minimum=1)]
+ExtraRounds = Annotated[int | None, Option("only R <= S + k (default: any)", minimum=0)]
+Memory = Annotated[float | None, Option("maximum memory of a solver", unit="GiB", minimum=0)]
+Workers = Annotated[int | None, Option("candidates decided in parallel (default: processors, up to 4)", minimum=1)]
+Cache = Annotated[bool | str, Option("whether answers are read from and written to disk")]
+
+
 def sccl(
     request: Request,
     *,
-    chunks: int | None = None,
-    steps: int | None = None,
-    rounds: int | None = None,
-    k: int | None = None,
-    memory: float | None = None,
-    workers: int | None = None,
-    cache: bool | str = True,
+    chunks: Chunks = None,
+    steps: Steps = None,
+    rounds: Rounds = None,
+    k: ExtraRounds = None,
+    memory: Memory = None,
+    workers: Workers = None,
+    cache: Cache = True,
 ) -> Iterator[Schedule]:
     """Yield the frontier, fewest steps first; with `chunks`, `steps` and `rounds` only that point.
 
     For a single point: Infeasible with the bound that forbids it in any form, or NotFound with what was searched.
 
-    `steps` alone: the maximum number of steps. `k`: only R <= S + k (default: any). `memory`: GiB per solver.
-    `workers`: number of candidates decided in parallel (default: number of processors, up to 4). `cache`: whether to
-    read and write answers on disk (cache.py). Neither of the last two changes the result. Every schedule carries the
+    `workers` and `cache` do not change the result. Every schedule carries the
     certificate of its optimality. When the request's effort (default 60, see purse.py) runs out before all candidates
     were tried, EffortSpent follows the points found so far; TimedOut when the CPU budget does.
     """
@@ -62,8 +71,6 @@ def sccl(
     purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     memory_bytes = None if memory is None else int(memory * GIB)
     work = Problem(topology, collective, request.seed, purse, memory_bytes, request.tell, cache_for_option(cache))
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
     provenance = {
         "planner": "sccl",

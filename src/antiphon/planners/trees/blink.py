@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -36,10 +36,11 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.options import parse_yes
+from antiphon.options import Option
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.pipelining import pipe_schedule
 from antiphon.planners.shared.reach import hung_from
+from antiphon.planners.shared.rows import PiecesOrBest
 from antiphon.planners.trees.blink_packing import (
     Blink,
     Slice,
@@ -92,21 +93,30 @@ class TreeSet:
         return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
 
 
+Epsilon = Annotated[
+    float,
+    Option("how near the multiplicative weights come to the optimum (3.2); above 0, below 1", minimum=0, maximum=1),
+]
+Threshold = Annotated[
+    float | str | Fraction,
+    Option("how far from the optimum the integer program may stay to have few trees (3.2.1)", minimum=0, maximum=1),
+]
+Hybrid = Annotated[bool, Option("slower links carry a set of trees of their own, divided by Equation 8 (3.4)")]
+PeerAccess = Annotated[
+    float, Option("with hybrid: how much later the slower links begin (T_dpa)", unit="seconds", minimum=0)
+]
+
+
 def blink(
     request: Request,
     *,
-    pieces: int | None = None,
-    epsilon: float = 0.05,
-    threshold: float | str | Fraction = Fraction(1, 20),
-    hybrid: bool = False,
-    t_dpa: float = 0.0,
+    pieces: PiecesOrBest = None,
+    epsilon: Epsilon = 0.05,
+    threshold: Threshold = Fraction(1, 20),
+    hybrid: Hybrid = False,
+    t_dpa: PeerAccess = 0.0,
 ) -> Iterator[Schedule]:
-    """Yield the packing of trees, pipelined in `pieces`: the best for `nbytes`, or several numbers without a size.
-
-    `epsilon`: how near the multiplicative weights come to the optimum (3.2); `threshold`: how far from it the integer
-    program may stay to have few trees (3.2.1). `hybrid`: slower links carry a set of trees of their own, divided by
-    Equation 8, `t_dpa` seconds later (3.4). Several servers: an allreduce in three phases (3.5).
-    """
+    """Yield the packing of trees, pipelined in `pieces`. Several servers: an allreduce in three phases (3.5)."""
     if hybrid and len(request.sizes) > 1:  # the division depends on the size
         for nbytes in request.sizes:
             one_size = replace(request, nbytes=nbytes, also=())
@@ -117,7 +127,7 @@ def blink(
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
     options = BlinkOptions(
         epsilon=float(_parse_share("epsilon", epsilon, LEAST_EPSILON)), threshold=_parse_share("threshold", threshold),
-        hybrid=parse_yes(hybrid, "option hybrid"), t_dpa=_parse_seconds(t_dpa), nbytes=request.nbytes,
+        hybrid=hybrid, t_dpa=_parse_seconds(t_dpa), nbytes=request.nbytes,
     )  # fmt: skip
     bounds = bound(topology, collective)
     limit = bounds.without_help

@@ -33,24 +33,36 @@ from antiphon.planners.shared.orbits import Table, free_group, rows_of
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import Mirrored, Tree
 
-EFFORT, LEAST_ROUNDS, MOST_ROUNDS = 4000, 24, 120  # EFFORT / ranks trees are grown at prices of loads, then of programs
-SPENT = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
-HUB_EFFORT = 3 * 10**4  # fixed effort of a hub
-LEAST_TREES = 10  # the effort must suffice for
-SOON = 8  # trees between programs on machines of more than LARGE ranks
-IDLE = 10  # programs without a new tree or gain, after which the search ends
-SHARP = 8.0  # the fullest row costs e^SHARP times an empty one
-LUCK = (0.5, 2.0)  # random factors of prices, so that trees differ
-GAIN = 1e-4  # relative: smaller differences of rates do not count
-SPARSE_ROUNDS, RARE = 4, 0.1  # programs solved for few trees; the fraction of a usual rate that counts as little
-LARGE = 128  # ranks beyond which symmetries within boxes would make too many trees
-TIE = 1e-6  # of the mean price: surcharge per link, more on slow ones
-SOLVER_GAP = 1e-7
 Hops = tuple[tuple[int, Hop], ...]
-MAX_DENOMINATOR = 10**6  # of rates,
-LITTLE = Fraction(1, 1000)  # above this part of a unit link; smaller rates would be distorted by it
-FAR = 1e30  # price of a missing path
-MIN_SAVING = 1e-9  # relative: a change must save more
+
+
+@dataclass(frozen=True)
+class BoundedLimits:
+    """Effort and tolerances of the search for trees of bounded depth."""
+
+    round_effort: int = 4000  # this many / ranks trees are grown at prices of loads, then at prices of programs,
+    min_rounds: int = 24  # but at least so many
+    max_rounds: int = 120  # and at most so many
+    max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
+    hub_effort: int = 3 * 10**4  # fixed effort of a hub
+    min_trees: int = 10  # trees for which the effort must suffice
+    trees_per_program: int = 8  # trees between programs on machines of more than large_ranks
+    max_idle: int = 10  # programs without a new tree or gain, after which the search ends
+    sharpness: float = 8.0  # the fullest row costs e^sharpness times an empty one
+    random_factors: tuple[float, float] = (0.5, 2.0)  # of prices, so that trees differ
+    min_gain: float = 1e-4  # relative: smaller differences of rates do not count
+    sparse_rounds: int = 4  # programs solved for few trees
+    rare: float = 0.1  # fraction of a usual rate that counts as little
+    large_ranks: int = 128  # ranks beyond which symmetries within boxes would make too many trees
+    tie_price: float = 1e-6  # of the mean price: surcharge per link, more on slow ones
+    solver_gap: float = 1e-7  # relative optimality gap of the linear programs
+    max_denominator: int = 10**6  # of rates,
+    min_rate: Fraction = Fraction(1, 1000)  # above this fraction of a unit link; smaller rates would be distorted by it
+    missing_price: float = 1e30  # price of a missing path
+    min_saving: float = 1e-9  # relative: a change must save more
+
+
+BOUNDED = BoundedLimits()
 
 
 class Machine:
@@ -79,7 +91,9 @@ class Machine:
             topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
         )
         link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
-        self.slow = TIE * (1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links))
+        self.slow = BOUNDED.tie_price * (
+            1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links)
+        )
         self.place = {rank: number for number, rank in enumerate(members)}
 
     @property
@@ -93,9 +107,9 @@ class Machine:
         """
         link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
         quote = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
-        cells = len(self.place) ** 2 + HUB_EFFORT
+        cells = len(self.place) ** 2 + BOUNDED.hub_effort
         parents_found = grow_tree(
-            quote[0], self.place[self.root], max_depth, max(SPENT // LEAST_TREES // cells, 1), near
+            quote[0], self.place[self.root], max_depth, max(BOUNDED.max_effort // BOUNDED.min_trees // cells, 1), near
         )
         if parents_found is None:
             return None
@@ -125,15 +139,18 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
     # columns of the linear program: trees with their load on every row
     columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
-    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, EFFORT // len(machine.place)))
+    rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(machine.place)))
     luck = np.random.default_rng(max_depth)
     # stage 1: prices from loads only, perturbed in every other turn so that trees differ
     for turn in range(0 if start_trees else rounds):
         if columns and (
-            machine.spent >= SPENT or (turn % SOON == 0 and _reaches_goal(machine, list(columns.values()), goal))
+            machine.spent >= BOUNDED.max_effort
+            or (turn % BOUNDED.trees_per_program == 0 and _reaches_goal(machine, list(columns.values()), goal))
         ):
             break
-        price = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
+        price = _load_prices(used, machine.capacity) * (
+            luck.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
+        )
         tree = machine.grow_priced(price, max_depth, turn % 4 > 1)
         if tree is None:
             return None
@@ -143,11 +160,13 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
     rates, price = _solve_rates(machine, list(columns.values()))
     best, idle = rates.sum(), 0
     for turn in range(rounds):
-        if best >= goal * (1 - GAIN) or idle > IDLE or machine.spent >= SPENT:
+        if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or machine.spent >= BOUNDED.max_effort:
             break
         before = len(columns)
         for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
-            dear = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
+            dear = _load_prices(used, machine.capacity) * (
+                luck.uniform(*BOUNDED.random_factors, len(used)) if mixed else 1
+            )
             dear = _blend_prices(price, dear, machine.capacity, mixed)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
                 tree = machine.grow_priced(dear, max_depth, near)
@@ -156,20 +175,22 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
                 used += tree[1]
         if len(columns) > before:
             rates, price = _solve_rates(machine, list(columns.values()))
-        idle = 0 if rates.sum() > best * (1 + GAIN) else idle + 1
+        idle = 0 if rates.sum() > best * (1 + BOUNDED.min_gain) else idle + 1
         best = rates.sum()
     return _rated_packing(machine, list(columns), _prefer_near_ranks(machine, columns, rates))
 
 
 def _reaches_goal(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
     """Return whether a large machine needs no more trees."""
-    return len(machine.place) > LARGE and _solve_rates(machine, loads)[0].sum() >= goal * (1 - GAIN)
+    return len(machine.place) > BOUNDED.large_ranks and _solve_rates(machine, loads)[0].sum() >= goal * (
+        1 - BOUNDED.min_gain
+    )
 
 
 def _load_prices(used: Floats, capacity: Floats) -> Floats:
     full = used / capacity
     top = full.max()
-    return exp(SHARP * (full / top - 1)) / capacity if top else 1 / capacity
+    return exp(BOUNDED.sharpness * (full / top - 1)) / capacity if top else 1 / capacity
 
 
 def _blend_prices(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
@@ -215,15 +236,21 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
     table, alone, _ = _scaled_table(machine, list(columns.values()))
     deep = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
     total_rate, balanced_rates = rates.sum(), rates
-    for turn in range(SPARSE_ROUNDS):
+    for turn in range(BOUNDED.sparse_rounds):
         rare = total_rate / len(machine.place)
-        cost = deep / deep.mean() * (1 + RARE / (balanced_rates / rare + RARE) if turn else 1) * alone / total_rate
+        cost = (
+            deep
+            / deep.mean()
+            * (1 + BOUNDED.rare / (balanced_rates / rare + BOUNDED.rare) if turn else 1)
+            * alone
+            / total_rate
+        )
         answer = linprog(
             cost,
             A_ub=sp.csr_array(table),
             b_ub=np.ones(len(table)),
             A_eq=(alone / total_rate)[None],
-            b_eq=[1 - SOLVER_GAP],
+            b_eq=[1 - BOUNDED.solver_gap],
             method="highs-ds",
         )
         if answer.status != 0:
@@ -234,12 +261,14 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
 
 def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
     """Return the trees with nonzero rates, each with its images at equal fractions of its rate."""
-    min_rate = GAIN / max(len(trees), 1) * float(rates.sum())
+    min_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = machine.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
         if rate > min_rate:
             units = Fraction(rate / float(unit))
-            rounded_rate = (units.limit_denominator(MAX_DENOMINATOR) if units > LITTLE else units) * unit
+            rounded_rate = (
+                units.limit_denominator(BOUNDED.max_denominator) if units > BOUNDED.min_rate else units
+            ) * unit
             packed_trees.append(Tree(machine.root, rounded_rate, hops))
     return Mirrored.of_trees(machine.topology, packed_trees, machine.group)
 
@@ -261,7 +290,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
 def _box_rotations(topology: Topology, group: Table) -> Table:
     """On large machines, return only the symmetries that rotate boxes: more would only multiply the trees."""
     boxes = len(set(hosts(topology))) - 1
-    if boxes < 2 or len(group) <= boxes or topology.ranks <= LARGE:
+    if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
     # power = element ** boxes by repeated squaring; elements of that order rotate the boxes
     power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
@@ -312,8 +341,8 @@ class PricedPaths:
         )
         distance, predecessor = dijkstra(graph, indices=self.ranks + self.nodes, return_predecessors=True)
         cost = distance[:, self.ranks]
-        cost[~np.isfinite(cost)] = FAR
-        np.fill_diagonal(cost, FAR)
+        cost[~np.isfinite(cost)] = BOUNDED.missing_price
+        np.fill_diagonal(cost, BOUNDED.missing_price)
         key = self.tail[cheapest_links] * self.size + self.head[cheapest_links]
         ascending = np.argsort(key)
         return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
@@ -366,7 +395,7 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs,
         _forbid_cycles(saved, parent, depth)
         gain = saved.sum(axis=1)
         hub = int(gain.argmax())
-        if gain[hub] <= MIN_SAVING * (paid.sum() + MIN_SAVING):
+        if gain[hub] <= BOUNDED.min_saving * (paid.sum() + BOUNDED.min_saving):
             break
         moved = np.flatnonzero(saved[hub] > 0)
         parent[moved] = hub
@@ -377,7 +406,8 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs,
 def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
     """Grow rank by rank like Prim, from ranks that are not too deep; None if that leaves ranks unreachable.
 
-    >>> cost = np.array([[FAR, 2, 3], [FAR, FAR, 1], [FAR, FAR, FAR]])
+    >>> far = BOUNDED.missing_price
+    >>> cost = np.array([[far, 2, 3], [far, far, 1], [far, far, far]])
     >>> [column.tolist() for column in _grow_nearest(cost, 0, 2)]
     [[-1, 0, 1], [0, 1, 2]]
     >>> [column.tolist() for column in _grow_nearest(cost, 0, 1)]
@@ -390,7 +420,7 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs
     price[root] = np.inf
     for _ in range(count - 1):
         rank = int(price.argmin())
-        if price[rank] >= FAR:
+        if price[rank] >= BOUNDED.missing_price:
             return None
         parent[rank], depth[rank] = by[rank], depth[by[rank]] + 1
         price[rank] = np.inf
@@ -411,7 +441,7 @@ def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Long
             break
         level_cost = cost[np.ix_(tails, heads)]
         best = level_cost.argmin(axis=0)
-        reached = level_cost[best, np.arange(len(heads))] < FAR
+        reached = level_cost[best, np.arange(len(heads))] < BOUNDED.missing_price
         parent[heads[reached]] = tails[best[reached]]
         depth[heads[reached]] = level + 1
     return None if (depth < 0).any() else (parent, depth)

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
 from antiphon.planners.shared.orbits import Table, rows_of
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
@@ -62,13 +61,6 @@ class Rounding:
     def describe(self) -> str:
         lost = f"{float(self.loss):.2g} of the rate lost" if self.loss else "nothing lost"
         return f"shares rounded to 1/{self.denominator}, {lost}"
-
-
-def denominator_of(option: object) -> int | None:
-    """Check the option `denominator`."""
-    if option is not None and (isinstance(option, bool) or not isinstance(option, int) or not 1 <= option <= HIGHEST):
-        raise Invalid(f"option denominator: expected a whole number from 1 to {HIGHEST}, got {quote(option)}")
-    return option
 
 
 @dataclass(frozen=True, eq=False)

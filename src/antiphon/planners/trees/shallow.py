@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -36,30 +36,34 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Unsupported
+from antiphon.options import Option
 from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
 from antiphon.planners.shared.reach import Reach, find_center
-from antiphon.planners.shared.rows import machine_for_dual
+from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
-from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, pack_bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import BOUNDED, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.to_schedule import Mirrored, Tree
 from antiphon.planners.trees.trees import pack_trees
 
 DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible,
-DEEPER_LARGE = (1, 3, 6)  # and on machines of more than LARGE ranks
+DEEPER_LARGE = (1, 3, 6)  # and on machines of more than BOUNDED.large_ranks ranks
 ENOUGH = Fraction(999, 1000)  # of the bound: deeper trees are not tried
 FASTER = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
 MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator,
 FINELY = 128  # with up to this number of trees
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which forests are also packed without symmetries, where these seem to cost rate;
-LOSSES, PATIENT = 2, SPENT // 10  # stop after this many depths in a row without gain, once this much effort is spent
+LOSSES, PATIENT = (
+    2,
+    BOUNDED.max_effort // 10,
+)  # stop after this many depths in a row without gain, once this much effort is spent
 # (ranks, fraction of the bound that counts as slow): only then is the forest of planner `trees` packed as well,
 # which may take a minute on 64 ranks.
-SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))
+SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
 START_STEPS = 3  # times the deepest tree: steps of the program that compares trees
 MOST_CELLS = 100_000  # of that program: some two CPU seconds
 MIN_SHARE = 0.004  # of the data: a tree that carries less is not worth its chunks
@@ -90,16 +94,20 @@ class _Plans:
     min_kinds: int
 
 
+Depth = Annotated[int | None, Option("maximum depth of the trees (default: several)", unit="hops", minimum=1)]
+
+
 def shallow(
-    request: Request, *, depth: int | None = None, pieces: int | None = None, steps: int | None = None
+    request: Request, *, depth: Depth = None, pieces: PiecesOrBest = None, steps: UnevenSteps = None
 ) -> Iterator[Schedule]:
     """Yield forests of several depths, each near the greatest rate of its depth.
 
     In equal `pieces`, or all together started unevenly in `steps`. With neither, the best for `nbytes`, or several
-    without a size. `depth`: maximum depth.
+    without a size.
     """
     topology, collective = request.topology, request.collective
-    _check_request(depth, collective)
+    if len(collective.roots) > 1:
+        raise Unsupported("planner shallow: takes one root; use planner trees")
     bounds = bound(topology, collective)
     limit = bounds.without_help.bytes_per_second
     reversed_plan = collective.kind == "reduce"
@@ -133,13 +141,6 @@ def shallow(
         stated = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
         provenance = {"planner": "shallow", "options": stated, "seed": request.seed, "found": statement}
         yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.stated()})
-
-
-def _check_request(depth: object, collective: Collective) -> None:
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 1):
-        raise Invalid(f"option depth: expected a whole number of 1 or more, got {quote(depth)}")
-    if len(collective.roots) > 1:
-        raise Unsupported("planner shallow: takes one root; use planner trees")
 
 
 def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Plans:
@@ -211,7 +212,7 @@ def _forests_by_depth(
 
 def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
     """Return a forest as fast and as deep over quick paths only, or None. A step lasts as long as its slowest path."""
-    links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= LARGE else None
+    links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= BOUNDED.large_ranks else None
     if links is None:
         return None
     restricted = Machine(view.topology, view.root, ranks, view.group, links)
@@ -274,7 +275,7 @@ def _by_depth(
         if plain.grow_priced(1 / plain.capacity, depth_limit) is not None
     )
     losses = 0
-    fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= LARGE else DEEPER_LARGE
+    fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= BOUNDED.large_ranks else DEEPER_LARGE
     depths = [least_depth + deeper for deeper in extra_depths]
     if depth is not None:  # the same depths up to there, so that results agree with those without the option
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
@@ -299,7 +300,7 @@ def _by_depth(
                 best, how = Mirrored.of_trees(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
         yield best, how, symmetric
-        if view.spent + plain.spent >= SPENT:
+        if view.spent + plain.spent >= BOUNDED.max_effort:
             break
     slow = next((limit * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
     if depth is None and (fastest < slow or not limit):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
@@ -36,21 +36,21 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.options import parse_yes
+from antiphon.options import Option
 from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.pipelining import Asked, Ready, Staged, pipe_schedule, stage_plans
 from antiphon.planners.shared.reach import Reach, suggest_planners
-from antiphon.planners.shared.rows import machine_for_dual
+from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.forest import pack_forests
 from antiphon.planners.trees.portions import at_full_rate, pack_by_cuts
 from antiphon.planners.trees.rounding import (
+    HIGHEST,
     Part,
     Room,
     Rounding,
-    denominator_of,
     parts_of,
     round_shares,
     rounded_trees,
@@ -83,33 +83,34 @@ _TOO_MANY = (
 )
 
 
+Waits = Annotated[bool | None, Option("with steps: give every hop a start time of its own")]
+Halves = Annotated[bool | None, Option("allreduce: one forest after the other (default: where that is faster)")]
+Loss = Annotated[
+    float | str | Fraction,
+    Option("share of the rate that may be given up for fewer trees, where one set of trees serves; below 1", minimum=0),
+]
+Denominator = Annotated[
+    int | None,
+    Option(
+        "maximum denominator of the trees' shares (default: 1024, more where that loses over 0.5 % of the rate)",
+        minimum=1, maximum=HIGHEST,
+    ),
+]  # fmt: skip
+
+
 def trees(
-    request: Request, *, pieces: int | None = None, steps: int | None = None, waits: bool | None = None,
-    halves: bool | None = None, loss: float | str | Fraction = 0, denominator: int | None = None,
+    request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None, waits: Waits = None,
+    halves: Halves = None, loss: Loss = 0, denominator: Denominator = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield the fastest packing of trees, pipelined for each message size of the request.
 
     Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards. Allreduce
     is the best of: undirected trees used both ways, two forests, trees in and out of common roots.
-
-    Parameters
-    ----------
-    pieces, steps
-        Pipeline in this number of equal pieces, or with uneven parts in this number of steps. Default: whichever is
-        fastest for `nbytes`, or several numbers of pieces without a size.
-    waits
-        With `steps`: give every hop a start time of its own.
-    halves
-        Allreduce: one forest after the other. Default: where that is faster.
-    loss
-        Share of the rate that may be given up for fewer trees (0.05), where one set of trees serves.
-    denominator
-        Greatest denominator of the trees' shares. Default: 1024, more where that loses over 0.5 % of the rate.
     """
     topology, collective = request.topology, request.collective
-    task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator_of(denominator))
-    pipelining = Asked("trees", pieces, steps, request.sizes, request.profile, _parse_switch(waits, "waits"))
-    use_halves = _parse_switch(halves, "halves")
+    task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator)
+    pipelining = Asked("trees", pieces, steps, request.sizes, request.profile, waits)
+    use_halves = halves
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
@@ -273,11 +274,6 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
             "exact_rate": None if exact is None else str(exact / topology.unit),
         }
     return findings
-
-
-def _parse_switch(value: object, name: str) -> bool | None:
-    """Parse a yes/no option; None if it is not set."""
-    return None if value is None else parse_yes(value, f"option {name}")
 
 
 def _parse_loss(loss: float | str | Fraction) -> Fraction:
