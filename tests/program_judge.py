@@ -11,7 +11,6 @@ from typing import Any
 from antiphon.core.program import Program
 
 Value = tuple[tuple[tuple[int, int, int], int], ...]  # (block, contribution, element) and how often
-Access = tuple[int, int, bool]  # buffer, element, written
 
 
 class Wrong(Exception):

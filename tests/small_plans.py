@@ -1,14 +1,16 @@
 """Small machines, and what planners make on them, for tests of all kinds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 import antiphon
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.request import Request
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.registry import call, find
@@ -60,3 +62,28 @@ def planned(kind: str, machine: str, planner: str, **options: Any) -> Schedule:
 def run_local(schedule: Schedule, nbytes: Any, dtype: str = "float32", op: str = "sum", **how: Any) -> list[Row]:
     """Run a schedule on random data in this process and check every element: a row for each size."""
     return run_schedule("local", Runnable(schedule), nbytes, dtype, op, **how) or []
+
+
+def of_rows(collective: Collective, rows: Iterable[tuple[int, ...]], chunks: int | Chunks = 1, **more: Any) -> Schedule:
+    """Rows of (step, chunk, src, dst, op) and, where given, (src slot, dst slot); `chunks` for each block."""
+    columns: Any = np.array([(*row, 0, 0)[:7] for row in rows], np.int64).reshape(-1, 7).T
+    step, chunk, src, dst, op, src_slot, dst_slot = columns
+    cuts = cut(collective, chunks) if isinstance(chunks, int) else chunks
+    return Schedule(collective, cuts, step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot, **more)
+
+
+def direct(kind: str, ranks: int, parts: int = 1, **options: Any) -> Schedule:
+    """Every chunk straight from each that has it to each that wants it, in one step."""
+    collective = Collective(kind, ranks, **options)
+    relation, chunks = collective.relation, cut(collective, parts)
+    have = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+    want = list(zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True))
+    op = REDUCE if collective.combining else COPY
+    rows = [
+        (0, chunk, src, dst, op)
+        for chunk, block in enumerate(chunks.block.tolist())
+        for b, src in have
+        for c, dst in want
+        if block == b == c and src != dst
+    ]
+    return of_rows(collective, rows, chunks)

@@ -1,7 +1,7 @@
 """The interpreter: against what collectives give by definition, and in random asynchronous orders."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
@@ -14,6 +14,7 @@ import pytest
 from asynchronous import interpret_async
 from numpy.typing import NDArray
 from quick import examples, in_turn
+from small_plans import direct, of_rows
 
 from antiphon.core import interpret as package
 from antiphon.core.collective import KINDS, Collective, custom_relation
@@ -34,31 +35,6 @@ Row = tuple[int, ...]  # step, chunk, src, dst, op and, in schedules with slots,
 # --- Builders of small schedules -------------------------------------------------------------------------
 
 
-def build(collective: Collective, rows: Iterable[Row], chunks: Chunks | None = None) -> Schedule:
-    table = [(*row, 0, 0)[:7] for row in rows]
-    columns = np.array(table, np.int64).reshape(-1, 7).T
-    step, chunk, src, dst, op, src_slot, dst_slot = columns
-    chunks = cut(collective, 1) if chunks is None else chunks
-    return Schedule(collective, chunks, step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot)
-
-
-def direct(kind: str, ranks: int, parts: int = 1, **options: Any) -> Schedule:
-    """Every chunk straight from each that has it to each that wants it, in one step."""
-    collective = Collective(kind, ranks, **options)
-    relation, chunks = collective.relation, cut(collective, parts)
-    have = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
-    want = list(zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True))
-    op = REDUCE if collective.combining else COPY
-    rows = [
-        (0, chunk, src, dst, op)
-        for chunk, block in enumerate(chunks.block.tolist())
-        for b, src in have
-        for c, dst in want
-        if block == b == c and src != dst
-    ]
-    return build(collective, rows, chunks)
-
-
 def ring_allgather(ranks: int, parts: int = 1) -> Schedule:
     collective = Collective("allgather", ranks)
     rows = [
@@ -67,12 +43,12 @@ def ring_allgather(ranks: int, parts: int = 1) -> Schedule:
         for s in range(ranks - 1)
         for r in range(ranks)
     ]
-    return build(collective, rows, cut(collective, parts))
+    return of_rows(collective, rows, cut(collective, parts))
 
 
 def ring_reducescatter(ranks: int) -> Schedule:
     rows = [(s, (r - s - 1) % ranks, r, (r + 1) % ranks, REDUCE) for s in range(ranks - 1) for r in range(ranks)]
-    return build(Collective("reducescatter", ranks), rows)
+    return of_rows(Collective("reducescatter", ranks), rows)
 
 
 def ring_allreduce(ranks: int, parts: int | None = None) -> Schedule:
@@ -83,13 +59,13 @@ def ring_allreduce(ranks: int, parts: int | None = None) -> Schedule:
         for s in range(2 * ranks - 2):
             src = (c + s) % ranks
             rows.append((s, c, src, (src + 1) % ranks, REDUCE if s < ranks - 1 else COPY))
-    return build(collective, rows, cut(collective, parts))
+    return of_rows(collective, rows, cut(collective, parts))
 
 
 def recursive_doubling(ranks: int) -> Schedule:
     steps = ranks.bit_length() - 1
     rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in range(steps) for r in range(ranks)]
-    return build(Collective("allreduce", ranks), rows)
+    return of_rows(Collective("allreduce", ranks), rows)
 
 
 def two_steps_on_five() -> Schedule:
@@ -100,18 +76,18 @@ def two_steps_on_five() -> Schedule:
         rows += [(0, 0, r, right, COPY, 0, 1), (0, 0, r, left, COPY, 0, 2)]
         rows += [(1, 0, left, r, REDUCE, 1, 0), (1, 0, right, r, REDUCE, 2, 0)]
         rows += [(1, 0, r, r, REDUCE, 1, 0), (1, 0, r, r, REDUCE, 2, 0)]
-    return build(Collective("allreduce", 5), rows)
+    return of_rows(Collective("allreduce", 5), rows)
 
 
 def relayed_broadcast() -> Schedule:
     """Among ranks 0, 3, 4; 1 and 2 only relay."""
     collective = Collective("broadcast", 5, members=(0, 3, 4), roots=(3,))
-    return build(collective, [(0, 0, 3, 2, COPY), (1, 0, 2, 1, COPY), (2, 0, 1, 0, COPY), (2, 0, 2, 4, COPY)])
+    return of_rows(collective, [(0, 0, 3, 2, COPY), (1, 0, 2, 1, COPY), (2, 0, 1, 0, COPY), (2, 0, 2, 4, COPY)])
 
 
 def relayed_reduce() -> Schedule:
     collective = Collective("reduce", 4, members=(0, 1, 3), roots=(1,))
-    return build(collective, [(0, 0, 0, 2, COPY), (1, 0, 3, 2, REDUCE), (2, 0, 2, 1, REDUCE)])
+    return of_rows(collective, [(0, 0, 0, 2, COPY), (1, 0, 3, 2, REDUCE), (2, 0, 2, 1, REDUCE)])
 
 
 def scan(ranks: int) -> Schedule:
@@ -123,14 +99,14 @@ def scan(ranks: int) -> Schedule:
     while 1 << s < ranks:
         rows += [(s, 0, r, r + (1 << s), REDUCE) for r in range(ranks - (1 << s))]
         s += 1
-    return build(collective, rows)
+    return of_rows(collective, rows)
 
 
 def chain_broadcast_in_parts() -> Schedule:
     """Chunks of shares 1/7, 0, 4/7, 2/7, pipelined along a chain."""
     collective = Collective("broadcast", 4)
     chunks = Chunks(np.zeros(4, np.int32), np.array([0, 1, 1, 5]), np.array([1, 0, 4, 2]), 7)
-    return build(collective, [(c + r, c, r, r + 1, COPY) for c in range(4) for r in range(3)], chunks)
+    return of_rows(collective, [(c + r, c, r, r + 1, COPY) for c in range(4) for r in range(3)], chunks)
 
 
 SCHEDULES: dict[str, Callable[[], Schedule]] = {
@@ -199,7 +175,7 @@ def test_inputs_may_be_lists_and_ranks_without_input_may_be_left_out() -> None:
 
 def test_nothing_at_all() -> None:
     relation = custom_relation([], [], 2)
-    got = interpret(build(Collective("custom", 2, custom=relation), []), [None, None])
+    got = interpret(of_rows(Collective("custom", 2, custom=relation), []), [None, None])
     assert [len(x) for x in got] == [0, 0]
 
 
@@ -254,7 +230,7 @@ def test_half_precision_is_combined_in_float32(type_name: str) -> None:
     given = [np.array([x]).astype(dtype) for x in (1.0, step, step)]
     gathered = interpret(direct("reduce", 3), given)[0]
     assert gathered.astype(float).tolist() == [1.0 + 2 * step]  # 1 + step alone would round to 1, twice
-    chain = build(Collective("reduce", 3, roots=(2,)), [(0, 0, 0, 1, REDUCE), (1, 0, 1, 2, REDUCE)])
+    chain = of_rows(Collective("reduce", 3, roots=(2,)), [(0, 0, 0, 1, REDUCE), (1, 0, 1, 2, REDUCE)])
     assert interpret(chain, given)[2].astype(float).tolist() == [1.0]  # stored in between
 
 
@@ -287,7 +263,7 @@ def test_operands_are_folded_from_the_left_by_least_contribution() -> None:
 
 def test_the_least_contribution_of_a_partial_result_counts() -> None:
     rows = [(0, 0, 3, 0, REDUCE), (1, 0, 0, 1, REDUCE), (1, 0, 2, 1, REDUCE)]
-    schedule = build(Collective("reduce", 4, roots=(1,)), rows)
+    schedule = of_rows(Collective("reduce", 4, roots=(1,)), rows)
     a, b, c, d = given = rough(schedule, 300)
     assert interpret(schedule, given)[1].tobytes() == (((a + d) + b) + c).tobytes()
 
@@ -295,7 +271,7 @@ def test_the_least_contribution_of_a_partial_result_counts() -> None:
 def test_the_least_of_the_contributions_that_an_input_stands_for_counts() -> None:
     relation = custom_relation([(0, 0, 5), (0, 1, 7), (0, 2, 9), (0, 2, 1)], [(0, 0, None)], 3)
     rows = [(0, 0, 1, 0, REDUCE), (0, 0, 2, 0, REDUCE)]
-    schedule = build(Collective("custom", 3, custom=relation), rows)
+    schedule = of_rows(Collective("custom", 3, custom=relation), rows)
     a, b, c = given = rough(schedule, 300)
     assert interpret(schedule, given)[0].tobytes() == ((c + a) + b).tobytes()
 
@@ -331,7 +307,7 @@ def test_batches_and_windows_do_not_change_the_outcome(name: str, monkeypatch: p
 
 def test_an_input_stands_for_all_contributions_of_its_rank() -> None:
     relation = custom_relation([(0, 0, 4), (0, 0, 5), (0, 1, 3)], [(0, 0, None), (0, 1, (3,))], 2)
-    schedule = build(Collective("custom", 2, custom=relation), [(0, 0, 1, 0, REDUCE)])
+    schedule = of_rows(Collective("custom", 2, custom=relation), [(0, 0, 1, 0, REDUCE)])
     got = interpret(schedule, [np.array([8.0]), np.array([1.0])], op="avg")
     assert [x.tolist() for x in got] == [[3.0], [1.0]]
 
@@ -345,8 +321,8 @@ def test_every_result_is_divided_by_its_own_count() -> None:
     for unit in (1, 100):
         given = [np.repeat([120, 240, 480], unit), np.repeat([120, 0], unit), np.repeat([0], unit)]
         wanted = [np.repeat([80], unit), np.zeros(0, int), np.repeat([120, 120, 480], unit)]
-        assert same(interpret(build(collective, rows), given, op="avg"), wanted)
-        assert same(interpret_async(build(collective, rows), given, op="avg"), wanted)
+        assert same(interpret(of_rows(collective, rows), given, op="avg"), wanted)
+        assert same(interpret_async(of_rows(collective, rows), given, op="avg"), wanted)
 
 
 def test_replicas_and_blocks_out_of_order() -> None:
@@ -356,7 +332,7 @@ def test_replicas_and_blocks_out_of_order() -> None:
     collective = Collective("custom", 3, weights=weights, custom=custom_relation(pre, post, 3))
     rows = [(0, 0, 0, 2, COPY), (0, 2, 1, 2, COPY), (0, 1, 2, 0, COPY)]
     given = [np.array([1, 7, 8, 9]), np.array([7, 8, 9]), np.array([4, 5])]
-    got = interpret(build(collective, rows), given)
+    got = interpret(of_rows(collective, rows), given)
     assert [x.tolist() for x in got] == [[4, 5, 7, 8, 9], [], [1, 7, 8, 9]]
 
 
@@ -457,7 +433,7 @@ def test_alltoall_in_place_replaces_each_block_by_what_came(monkeypatch: pytest.
 
 def test_in_place_a_custom_relation_holds_all_its_blocks_in_order() -> None:
     relation = custom_relation([(0, 0, 0), (2, 0, 0), (1, 1, 1)], [(1, 0, None), (2, 1, None)], 2)
-    schedule = build(Collective("custom", 2, custom=relation), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY)])
+    schedule = of_rows(Collective("custom", 2, custom=relation), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY)])
     assert in_place(schedule, [[1, 0, 3], [2, 0]]) == [[1, 2, 3], [2, 3]]
 
 
@@ -490,7 +466,7 @@ def outcomes(schedule: Schedule, runs: int = 20) -> set[bytes]:
     ("schedule", "counted"),
     [
         (recursive_doubling(4), "writes_left"),
-        (build(Collective("reduce", 3), [(0, 0, 1, 0, COPY), (1, 0, 2, 0, REDUCE)]), "reads_left"),
+        (of_rows(Collective("reduce", 3), [(0, 0, 1, 0, COPY), (1, 0, 2, 0, REDUCE)]), "reads_left"),
     ],
 )
 def test_waiting_for_only_reads_or_only_writes_gives_wrong_sums(
@@ -529,9 +505,9 @@ def test_a_race_is_refused_where_it_is() -> None:
     for ops in ((COPY, COPY), (COPY, REDUCE), (REDUCE, COPY)):
         rows = [(0, 0, 0, 1, REDUCE), (4, 0, 0, 2, ops[0]), (4, 0, 1, 2, ops[1])]
         with pytest.raises(Invalid, match=r"step 4, chunk 0: ranks 0, 1 write to rank 2.*race"):
-            interpret(build(collective, rows), [np.ones(1)] * 3)
+            interpret(of_rows(collective, rows), [np.ones(1)] * 3)
     slots = [(0, 0, 0, 2, COPY, 0, 1), (0, 0, 1, 2, COPY, 0, 2)]  # apart in slots: no race
-    assert len(interpret(build(collective, slots), [np.ones(1)] * 3)) == 3
+    assert len(interpret(of_rows(collective, slots), [np.ones(1)] * 3)) == 3
 
 
 def test_reading_what_is_not_there_is_refused_and_the_earliest_step_named() -> None:
@@ -540,26 +516,26 @@ def test_reading_what_is_not_there_is_refused_and_the_earliest_step_named() -> N
     rows = [(0, 0, 0, 1, COPY), (1, 0, 2, 1, REDUCE)]
     rows += [(0, 1, 0, 2, COPY), (0, 1, 1, 0, REDUCE), (1, 1, 1, 2, COPY)]
     with pytest.raises(Invalid, match="step 0, chunk 1: rank 1 sends to rank 0 what it does not hold"):
-        interpret(build(collective, rows, chunks), [np.ones(4), None, None])
+        interpret(of_rows(collective, rows, chunks), [np.ones(4), None, None])
     same_step = [(0, 0, 0, 1, COPY), (0, 0, 1, 2, COPY)]  # it arrives in this very step: too late
     with pytest.raises(Invalid, match="step 0, chunk 0: rank 1 sends to rank 2 what"):
-        interpret(build(collective, same_step), [np.ones(4), None, None])
+        interpret(of_rows(collective, same_step), [np.ones(4), None, None])
     slot = [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY, 3, 0)]
     with pytest.raises(Invalid, match=r"rank 1 \(slot 3\) sends"):
-        interpret(build(collective, slot), [np.ones(4), None, None])
+        interpret(of_rows(collective, slot), [np.ones(4), None, None])
 
 
 def test_sending_to_oneself_is_refused_unless_between_slots() -> None:
     collective = Collective("broadcast", 2)
     with pytest.raises(Invalid, match="step 2, chunk 0: rank 0 sends to itself"):
-        interpret(build(collective, [(0, 0, 0, 1, COPY), (2, 0, 0, 0, REDUCE)]), [np.ones(4), None])
+        interpret(of_rows(collective, [(0, 0, 0, 1, COPY), (2, 0, 0, 0, REDUCE)]), [np.ones(4), None])
     moved = [(0, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 1, COPY, 1, 0)]
-    assert interpret(build(collective, moved), [np.ones(4), None])[1].tolist() == [1.0] * 4
+    assert interpret(of_rows(collective, moved), [np.ones(4), None])[1].tolist() == [1.0] * 4
 
 
 def test_a_result_that_nothing_brings_is_refused() -> None:
     with pytest.raises(Invalid, match="rank 2 must end with chunk 0"):
-        interpret(build(Collective("broadcast", 3), [(0, 0, 0, 1, COPY)]), [np.ones(4), None, None])
+        interpret(of_rows(Collective("broadcast", 3), [(0, 0, 0, 1, COPY)]), [np.ones(4), None, None])
 
 
 @pytest.mark.parametrize(
@@ -576,13 +552,13 @@ def test_a_result_that_nothing_brings_is_refused() -> None:
 def test_chunks_must_tile_their_block(offset: list[int], share: list[int], message: str) -> None:
     chunks = Chunks(np.zeros(2, np.int32), np.array(offset), np.array(share), 4)
     with pytest.raises(Invalid, match=message):
-        interpret(build(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (0, 1, 0, 1, COPY)], chunks), [[1], None])
+        interpret(of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (0, 1, 0, 1, COPY)], chunks), [[1], None])
 
 
 def test_a_block_without_chunks_is_refused() -> None:
     chunks = Chunks(np.zeros(1, np.int32), np.zeros(1, np.int64), np.ones(1, np.int64), 1)
     with pytest.raises(Invalid, match="block 1 has no chunk"):
-        interpret(build(Collective("allgather", 2), [(0, 0, 0, 1, COPY)], chunks), [[1], [2]])
+        interpret(of_rows(Collective("allgather", 2), [(0, 0, 0, 1, COPY)], chunks), [[1], [2]])
 
 
 @pytest.mark.parametrize(

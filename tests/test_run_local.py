@@ -1,18 +1,17 @@
 """Running here: right results are called right, wrong ones wrong, and the numbers are those of nccl-tests."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from quick import in_turn
-from small_plans import run_local
+from small_plans import direct, of_rows, run_local
 
 import antiphon
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, data_type
-from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure import local
 from antiphon.runtimes.measure.case import Case, How, Runnable
@@ -21,32 +20,11 @@ from antiphon.runtimes.measure.random_data import RandomData, combine_rows
 Array = NDArray[Any]
 
 
-def schedule_of(collective: Collective, rows: Sequence[tuple[int, ...]], parts: int = 1) -> Schedule:
-    step, chunk, src, dst, op = np.array(rows, np.int64).reshape(-1, 5).T
-    return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op)
-
-
 def exchange(ranks: int = 4) -> Schedule:
     """Recursive doubling."""
     steps = range(ranks.bit_length() - 1)
     rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in steps for r in range(ranks)]
-    return schedule_of(Collective("allreduce", ranks), rows)
-
-
-def direct(kind: str, ranks: int, parts: int = 1) -> Schedule:
-    collective = Collective(kind, ranks)
-    relation, chunks = collective.relation, cut(collective, parts)
-    pre = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
-    post = list(zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True))
-    op = REDUCE if collective.combining else COPY
-    rows = [
-        (0, c, src, dst, op)
-        for c, block in enumerate(chunks.block.tolist())
-        for b, src in pre
-        for d, dst in post
-        if b == d == block and src != dst
-    ]
-    return schedule_of(collective, rows, parts)
+    return of_rows(Collective("allreduce", ranks), rows)
 
 
 def scan(ranks: int = 5) -> Schedule:
@@ -54,7 +32,7 @@ def scan(ranks: int = 5) -> Schedule:
     pre = [(0, 0, 0), (0, 0, 9), *((0, r, r) for r in range(1, ranks))]
     post = [(0, r, (*range(r + 1), 9)) for r in range(ranks)]
     rows = [(r, 0, r, r + 1, REDUCE) for r in range(ranks - 1)]
-    return schedule_of(Collective("custom", ranks, custom=custom_relation(pre, post, ranks)), rows)
+    return of_rows(Collective("custom", ranks, custom=custom_relation(pre, post, ranks)), rows)
 
 
 SCHEDULES = {
@@ -92,7 +70,7 @@ def test_a_row_means_what_nccl_tests_means() -> None:
 
 
 def test_counting_a_rank_twice_is_wrong_in_every_element() -> None:
-    twice = schedule_of(Collective("reduce", 2), [(0, 0, 1, 0, REDUCE), (1, 0, 1, 0, REDUCE)])
+    twice = of_rows(Collective("reduce", 2), [(0, 0, 1, 0, REDUCE), (1, 0, 1, 0, REDUCE)])
     for dtype in ("int8", "float16", "bfloat16", "float32", "float64"):
         (row,) = run_local(twice, 4000, dtype)
         assert not row["correct"]
@@ -102,9 +80,9 @@ def test_counting_a_rank_twice_is_wrong_in_every_element() -> None:
 
 
 def test_a_wrong_place_is_wrong() -> None:
-    swapped = schedule_of(Collective("alltoall", 2), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY), (1, 3, 1, 0, COPY)])
+    swapped = of_rows(Collective("alltoall", 2), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY), (1, 3, 1, 0, COPY)])
     assert run_local(swapped, 64)[0]["correct"]
-    astray = schedule_of(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 1, 0, REDUCE)])
+    astray = of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 1, 0, REDUCE)])
     (row,) = run_local(astray, 64)
     assert row["wrong"] == 16  # the root's own
 
@@ -210,7 +188,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 def test_an_illegal_schedule_is_refused() -> None:
     with pytest.raises(Invalid, match="step 0, chunk 0: rank 1 sends to rank 0 what it does not hold"):
-        run_local(schedule_of(Collective("broadcast", 2), [(0, 0, 1, 0, COPY)]), 64)
+        run_local(of_rows(Collective("broadcast", 2), [(0, 0, 1, 0, COPY)]), 64)
 
 
 def test_checksums_tell_results_apart() -> None:

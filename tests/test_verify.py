@@ -1,7 +1,7 @@
 """The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -13,27 +13,18 @@ from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
-from small_plans import full, star
+from small_plans import full, of_rows, star
 from test_mutations import Ways, check, damaged
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.loads import claims
 from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import Fault, layout, sets, trees, verify
 from antiphon.errors import Invalid
 
 UNIT = LinkType("nvlink", Fraction(1))
-
-
-def made(collective: Collective, rows: Sequence[tuple[int, ...]], parts: int = 1, **more: Any) -> Schedule:
-    """Rows of (step, chunk, src, dst, op) and, where given, (src slot, dst slot)."""
-    table: Any = np.array([(*row, 0, 0)[:7] for row in rows], np.int64).reshape(-1, 7).T
-    step, chunk, src, dst, op, src_slot, dst_slot = table
-    return Schedule(
-        collective, cut(collective, parts), step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot, **more
-    )  # fmt: skip
 
 
 def fault_of(schedule: Schedule, topology: Topology, **claimed: Any) -> Fault:
@@ -52,16 +43,16 @@ def ring(kind: str, P: int) -> Schedule:
     if kind in ("allgather", "allreduce"):
         first = P - 1 if kind == "allreduce" else 0
         rows += [(first + s, c, (c + s) % P, (c + s + 1) % P, COPY) for s in range(P - 1) for c in range(P)]
-    return made(Collective(kind, P), rows, parts=P if kind == "allreduce" else 1)
+    return of_rows(Collective(kind, P), rows, chunks=P if kind == "allreduce" else 1)
 
 
 def doubling(P: int) -> Schedule:
     rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in range(P.bit_length() - 1) for r in range(P)]
-    return made(Collective("allreduce", P), rows)
+    return of_rows(Collective("allreduce", P), rows)
 
 
 def direct(P: int) -> Schedule:
-    return made(Collective("allreduce", P), [(0, 0, a, b, REDUCE) for a in range(P) for b in range(P) if a != b])
+    return of_rows(Collective("allreduce", P), [(0, 0, a, b, REDUCE) for a in range(P) for b in range(P) if a != b])
 
 
 CLASSIC: dict[str, Callable[[], Schedule]] = {
@@ -112,13 +103,13 @@ def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) ->
     collective = Collective("custom", P, custom=relation)
     rows: list[tuple[int, ...]] = [(0, 0, r, 0, REDUCE) for r in range(1, P)]
     rows += [(1, 0, 0, 1, COPY, 0, 0), (1, 0, 0, 0, COPY, 0, 1), (2, 0, 0, 0, REDUCE, 1, 0)]
-    good = made(collective, rows)
+    good = of_rows(collective, rows)
     monkeypatch.setattr(sets, "STATE", state)
     assert verify(good, full(P)).ok
-    fault = fault_of(made(collective, [*rows, (3, 0, 150, 0, REDUCE)]), full(P))
+    fault = fault_of(of_rows(collective, [*rows, (3, 0, 150, 0, REDUCE)]), full(P))
     assert (fault.kind, fault.chunk, fault.dst) == ("post", 0, 0)
     assert "150 more often" in fault.message
-    fault = fault_of(made(collective, rows[:149] + rows[150:]), full(P))
+    fault = fault_of(of_rows(collective, rows[:149] + rows[150:]), full(P))
     assert "without the contribution of rank 150" in fault.message
 
 
@@ -130,16 +121,16 @@ def test_odd_but_right() -> None:
     to_and_fro = [(0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY)]
     reduce_ = Collective("reduce", 3)
     odd = {
-        "copy onto a partial sum": made(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 0, 1, COPY)]),
-        "double count, later overwritten": made(
+        "copy onto a partial sum": of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 0, 1, COPY)]),
+        "double count, later overwritten": of_rows(
             allreduce, [(0, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 1, REDUCE), (2, 0, 0, 1, REDUCE, 1, 0),
                         (2, 0, 1, 0, COPY), (3, 0, 0, 1, COPY)],
         ),
-        "dead transfer at the end": made(allreduce, [*to_and_fro, (2, 0, 0, 1, REDUCE, 0, 5)]),
-        "reduce into a cell that holds nothing": made(Collective("broadcast", 2), [(0, 0, 0, 1, REDUCE)]),
-        "a root's own part overwritten by itself": made(
+        "dead transfer at the end": of_rows(allreduce, [*to_and_fro, (2, 0, 0, 1, REDUCE, 0, 5)]),
+        "reduce into a cell that holds nothing": of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, REDUCE)]),
+        "a root's own part overwritten by itself": of_rows(
             reduce_, [(0, 0, 0, 1, COPY, 0, 1), (0, 0, 2, 1, REDUCE), (1, 0, 1, 0, REDUCE)]),
-        "no transfers where none are needed": made(
+        "no transfers where none are needed": of_rows(
             Collective("custom", 2, custom=custom_relation([(0, 1, 4)], [(0, 1, None)], 2)), []),
     }  # fmt: skip
     for name, schedule in odd.items():
@@ -149,7 +140,7 @@ def test_odd_but_right() -> None:
 def test_a_rank_counted_twice_is_rejected() -> None:
     """As many contributions as there should be, and yet wrong."""
     rows = [(0, 0, 0, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
-    fault = fault_of(made(Collective("allreduce", 3), rows), full(3))
+    fault = fault_of(of_rows(Collective("allreduce", 3), rows), full(3))
     assert (fault.kind, fault.step, fault.chunk, fault.dst) == ("post", None, 0, 0)
     assert "without the contribution of rank 2" in fault.message
     assert "with the contribution of rank 0 more often" in fault.message
@@ -159,8 +150,8 @@ def test_overlapping_beginnings_are_not_counted_as_different() -> None:
     """Rank 0 begins with {0, 1}, rank 1 with {0}: three contributions together, but not all three there are."""
     relation = custom_relation([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 2, 2)], [(0, 0, None)], 3)
     collective = Collective("custom", 3, custom=relation)
-    assert verify(made(collective, [(0, 0, 2, 0, REDUCE)]), full(3)).ok
-    fault = fault_of(made(collective, [(0, 0, 1, 0, REDUCE)]), full(3))
+    assert verify(of_rows(collective, [(0, 0, 2, 0, REDUCE)]), full(3)).ok
+    fault = fault_of(of_rows(collective, [(0, 0, 1, 0, REDUCE)]), full(3))
     assert (fault.kind, fault.dst) == ("post", 0)
     assert "without the contribution of rank 2 and with the contribution of rank 0 more often" in fault.message
 
@@ -172,7 +163,7 @@ def test_counters_never_wrap(doublings: int) -> None:
     for k in range(doublings):
         rows += [(2 * k + 1, 0, 0, 0, REDUCE, 1, 0), (2 * k + 2, 0, 0, 0, COPY, 0, 1)]
     rows += [(2 * doublings + 1, 0, 0, 1, REDUCE), (2 * doublings + 2, 0, 1, 0, COPY)]
-    schedule = made(Collective("allreduce", 2), rows)
+    schedule = of_rows(Collective("allreduce", 2), rows)
     assert fault_of(schedule, full(2)).kind == "post"
     twice = custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 1, (0, 0, 1))], 2)
     fault = fault_of(replace(schedule, collective=Collective("custom", 2, custom=twice)), full(2))
@@ -197,7 +188,7 @@ ILLEGAL: dict[str, tuple[list[tuple[int, ...]], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", ILLEGAL)
 def test_illegal_transfers_are_named(name: str) -> None:
     rows, (step, chunk, src, dst) = ILLEGAL[name]
-    fault = fault_of(made(PAIR, rows), full(3))
+    fault = fault_of(of_rows(PAIR, rows), full(3))
     assert fault.kind == name.split(maxsplit=1)[0]
     assert (fault.step, fault.chunk, fault.dst) == (step, chunk, dst)
     assert src in (None, fault.src)
@@ -207,17 +198,17 @@ def test_illegal_transfers_are_named(name: str) -> None:
 
 def test_the_first_fault_is_told() -> None:
     rows = [(5, 0, 0, 1, COPY, 7, 0), (4, 1, 0, 1, COPY, 7, 0), (4, 2, 1, 1, COPY), (9, 0, 0, 0, COPY)]
-    fault = fault_of(made(PAIR, rows, parts=3), full(3))
+    fault = fault_of(of_rows(PAIR, rows, chunks=3), full(3))
     assert (fault.kind, fault.step, fault.chunk) == ("empty", 4, 1)
 
 
 def test_missing_data_is_told() -> None:
-    fault = fault_of(made(Collective("allgather", 3), [(0, 2, 2, 0, COPY)]), full(3))
+    fault = fault_of(of_rows(Collective("allgather", 3), [(0, 2, 2, 0, COPY)]), full(3))
     assert (fault.kind, fault.chunk, fault.dst) == ("post", 0, 1)
     assert fault.message == "chunk 0: rank 1 ends without the data of rank 0"
     assert set(fault.as_dict()) == {"kind", "step", "chunk", "src", "dst", "message"}
     with pytest.raises(Invalid, match="rank 1 ends without"):
-        verify(made(Collective("allgather", 3), []), full(3)).or_raise()
+        verify(of_rows(Collective("allgather", 3), []), full(3)).or_raise()
 
 
 def bridged() -> Topology:
@@ -251,7 +242,7 @@ ROUTES: dict[
 def test_routes(name: str) -> None:
     ends, table, why = ROUTES[name]
     rows = [(step, 0, src, dst, COPY) + ((0, 1) if src == dst else ()) for step, (src, dst, _) in enumerate(ends)]
-    schedule = made(
+    schedule = of_rows(
         Collective("broadcast", 3), rows, route=np.array([route for *_, route in ends]), routes=Routes.of(table)
     )
     report = verify(schedule, bridged())
@@ -279,7 +270,7 @@ SHARES = {
 def test_shares(name: str) -> None:
     block, offset, share, whole, why = SHARES[name]
     chunks = Chunks(np.array(block), np.array(offset), np.array(share), whole)
-    schedule = replace(made(Collective("broadcast", 2), [(0, 0, 0, 1, 0), (0, 1, 0, 1, 0)], 2), chunks=chunks)
+    schedule = replace(of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, 0), (0, 1, 0, 1, 0)], 2), chunks=chunks)
     assert not oracle.judge(schedule, full(2)).share_ok
     fault = fault_of(schedule, full(2))
     assert fault.kind == "share"
@@ -288,7 +279,7 @@ def test_shares(name: str) -> None:
 
 def test_a_block_without_chunks() -> None:
     chunks = Chunks(np.array([0, 2]), np.array([0, 0]), np.array([1, 1]), 1)
-    schedule = replace(made(Collective("allgather", 3), []), chunks=chunks)
+    schedule = replace(of_rows(Collective("allgather", 3), []), chunks=chunks)
     fault = fault_of(schedule, full(3))
     assert (fault.kind, fault.message) == ("share", "block 1 has no chunk")
 
@@ -359,7 +350,7 @@ def test_each_way_is_taken_where_it_should_be() -> None:
 def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The right number of contributions, but the wrong ones: seen only because the walk marks the chunk."""
     rows = [(0, 0, 0, 1, COPY), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY)]
-    wrong = made(Collective("allreduce", 2), rows)
+    wrong = of_rows(Collective("allreduce", 2), rows)
     assert fault_of(wrong, full(2)).kind == "post"
     marks: list[bool] = []
     walk = trees.walk
