@@ -118,7 +118,7 @@ UNTESTED = {
     "docs/bench.md": {"needs GPUs"},
     "docs/device.md": {"needs GPUs and their compilers"},
     "docs/fitting.md": {"needs the hosts that are to be measured"},
-    "docs/zoo.md": {"takes long"},
+    "docs/reproduction.md": {"takes long"},
 }
 
 COMPILES = {  # pages whose commands need a C compiler
