@@ -16,6 +16,7 @@ from antiphon.core.bounds.by_size import bound_by_size, find_evidence, least_mes
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.steps import Chain, Exchange, Fan, StepCut, StepCuts, proved_times
 from antiphon.core.collective import Collective
+from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.cost import prepare
 from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
@@ -207,3 +208,11 @@ def test_the_least_latency_of_a_message_passes_through_switches() -> None:
     assert least_message_latency(topology("star:ranks=4")) == pytest.approx(
         2 * topology("star:ranks=4").types[0].latency
     )
+
+
+def test_idle_ranks_of_an_allocation_are_no_obstacle() -> None:
+    machine = only(topology("mi300x"), range(5))
+    target = Collective("allreduce", machine.ranks, tuple(range(5)))
+    lower_bound = model_bound("calls", {}, ProvedLimits(machine, target, bound(machine, target)))
+    assert lower_bound is not None
+    assert lower_bound(1 << 20) > 0

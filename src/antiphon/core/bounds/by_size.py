@@ -39,6 +39,7 @@ class SizeLimits:
     """Effort of the search for evidence, by counts so that every machine finds the same."""
 
     max_steps: int = 2**14  # numbers of steps that are told apart; beyond, the bandwidth bound alone counts
+    max_centers: int = 32  # ranks tried as the beginning of chains, for the one that is farthest from another
     max_pairs: int = 6  # far ends of chains from one rank
     max_nodes: int = 4096  # no chains on larger machines: each is some maximum flows
     cut_ranks: int = 12  # step cuts are searched for on machines of at most so many ranks
@@ -105,6 +106,17 @@ class _View:
     @cached_property
     def switches_help(self) -> bool:
         return bool(abilities_of(self.topology, self.collective))
+
+    @cached_property
+    def holders(self) -> list[int]:
+        """Ranks that alone hold something that others need."""
+        sets = [self.needs.sets[i] for i in np.unique(self.needs.holders).tolist()]
+        return sorted({holders[0] for holders in sets if len(holders) == 1})
+
+    @cached_property
+    def receivers(self) -> list[int]:
+        """Ranks that need something."""
+        return [int(rank) for rank in np.unique(self.needs.dst)]
 
     @cached_property
     def any_through(self) -> bool:
@@ -222,7 +234,7 @@ def _search(view: _View) -> Iterator[Evidence]:
         if not view.switches_help:
             candidates += _fans(view)
         elif kind == "allreduce" and not view.any_through:
-            candidates.append(Exchange(tuple(sorted({*view.needs.dst.tolist()}))))
+            candidates.append(Exchange(tuple(view.receivers)))
     proofs = {evidence: view.prove(evidence) for evidence in dict.fromkeys(candidates)}
     useful = _not_dominated(proofs)
     yield from useful
@@ -242,18 +254,16 @@ def _not_dominated(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
 
 def _far_pairs(view: _View) -> list[tuple[int, int]]:
     """Return pairs (src, dst) for chains: from one end of the collective to far ranks that little capacity leads to."""
-    topology, needs = view.topology, view.needs
-    holders = {of[0] for of in needs.sets if len(of) == 1}
-    pairs = []
-    if view.collective.kind in ("broadcast", "allreduce"):
-        src = min(
-            holders, key=lambda rank: (-int(steps_from(topology, rank)[list(set(needs.dst.tolist()))].max()), rank)
-        )
-        pairs += [(src, dst) for dst in _spread_out(topology, src, set(needs.dst.tolist()) - {src})]
+    topology, receivers = view.topology, view.receivers
+    if not view.holders:
+        return []
     if view.collective.kind == "reduce":
-        dst = int(needs.dst[0])
-        pairs += [(src, dst) for src in _spread_out(topology, dst, holders - {dst}, backwards=True)]
-    return pairs
+        dst = receivers[0]
+        return [(src, dst) for src in _spread_out(topology, dst, {*view.holders} - {dst}, backwards=True)]
+    src = min(
+        view.holders[: LIMITS.max_centers], key=lambda rank: (-int(steps_from(topology, rank)[receivers].max()), rank)
+    )
+    return [(src, dst) for dst in _spread_out(topology, src, {*receivers} - {src})]
 
 
 def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: bool = False) -> list[int]:
@@ -298,8 +308,9 @@ def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
 
 def _fans(view: _View) -> Iterator[Fan]:
     """Yield fans from (or into) a rank: to the few ranks with the least capacity, or to more."""
-    topology, needs = view.topology, view.needs
-    holders = sorted({of[0] for of in needs.sets if len(of) == 1})
+    topology = view.topology
+    if not view.holders:
+        return
     capacity = np.array([float(kind.bandwidth) for kind in topology.types])[topology.link_type]
     for inward in (False, True):
         if view.collective.kind == ("broadcast" if inward else "reduce"):
@@ -307,9 +318,7 @@ def _fans(view: _View) -> Iterator[Fan]:
         center_end, other_end = (
             (topology.link_dst, topology.link_src) if inward else (topology.link_src, topology.link_dst)
         )
-        centers, far_ends = (sorted(set(needs.dst.tolist())), holders)
-        if not inward:
-            centers, far_ends = far_ends, centers
+        centers, far_ends = (view.receivers, view.holders) if inward else (view.holders, view.receivers)
         own, far = np.zeros(topology.nodes), np.zeros(topology.nodes)
         np.add.at(own, center_end, capacity)
         np.add.at(far, other_end, capacity)
@@ -354,7 +363,7 @@ def _step_counts(first: int) -> list[int]:
 def _spreads(view: _View) -> Iterator[Spread]:
     """Yield the spreads that the collective contains: ranks with data of their own that all members need."""
     kind, needs, topology = view.collective.kind, view.needs, view.topology
-    members = sorted({*needs.dst.tolist(), *(of[0] for of in needs.sets if len(of) == 1)})
+    members = sorted({*view.receivers, *view.holders})
     same_both_ways = kind == "allreduce" and not topology.limits and network_of(topology).symmetric
     for collects in (False, True):
         if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
