@@ -28,7 +28,7 @@ from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
-from antiphon.select.ranges import Key, runs, winners, worth_keeping
+from antiphon.select.ranges import Key, choose_winners, merge_runs, worth_keeping
 from antiphon.select.schedule_cache import fingerprint
 from antiphon.select.task import Done, Priced
 from antiphon.topologies import topology
@@ -64,10 +64,10 @@ def test_sizes_are_the_ends_of_the_range_and_the_powers_of_two_in_it() -> None:
 
 def test_ranges_are_few_where_candidates_tie() -> None:
     times = {(0, 0): [1.0, 2.0, 4.0], (1, 0): [1.0, 2.0, 3.0], (2, 0): [2.0, 2.0, 3.0]}
-    assert runs(winners(times)) == [((1, 0), 0, 2)]
+    assert merge_runs(choose_winners(times)) == [((1, 0), 0, 2)]
     times[0, 0][2] = 1.0
-    assert runs(winners(times)) == [((0, 0), 0, 2)]
-    assert runs(winners({(0, 0): [1.0, 3.0], (1, 0): [2.0, 1.0]})) == [((0, 0), 0, 0), ((1, 0), 1, 1)]
+    assert merge_runs(choose_winners(times)) == [((0, 0), 0, 2)]
+    assert merge_runs(choose_winners({(0, 0): [1.0, 3.0], (1, 0): [2.0, 1.0]})) == [((0, 0), 0, 0), ((1, 0), 1, 1)]
 
 
 @given(st.lists(st.lists(st.sampled_from([1.0, 1.0 + 1e-12, 2.0, 3.0]), min_size=3, max_size=3), min_size=1))
@@ -76,8 +76,8 @@ def test_what_is_dropped_on_the_way_never_wins(rows: list[list[float]]) -> None:
     kept: set[Key] = set()
     for key in times:  # as they come
         kept = worth_keeping({k: times[k] for k in kept | {key}})
-    assert winners({k: times[k] for k in kept}) == winners(times)
-    assert winners(times) == winners(dict(reversed(times.items())))
+    assert choose_winners({k: times[k] for k in kept}) == choose_winners(times)
+    assert choose_winners(times) == choose_winners(dict(reversed(times.items())))
 
 
 # ---- what it finds ----

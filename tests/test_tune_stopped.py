@@ -71,14 +71,14 @@ def test_what_never_began_was_not_stopped_by_its_budget(added: Add, monkeypatch:
 
 def test_an_interruption_leaves_candidates_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     number = count()
-    work = pool.work
+    work = pool.run_task
 
     def stopped(*job: Any) -> Any:
         if next(number) == 2:
             raise KeyboardInterrupt
         yield from work(*job)
 
-    monkeypatch.setattr(pool, "work", stopped)
+    monkeypatch.setattr(pool, "run_task", stopped)
     names = ["ring", "direct", "bruck", "recursive-doubling"]
     found = tune("allgather", "full:ranks=4", planners=names, nbytes="1KB", workers="none", nccl=False)
     asked_for = {c.planner for c in found.candidates}

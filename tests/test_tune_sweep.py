@@ -26,7 +26,7 @@ from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities
 from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
 from antiphon.select.family import replace_option
-from antiphon.select.sweep import MOST, combinations, resolve_sweep, values_of
+from antiphon.select.sweep import MOST, list_combinations, resolve_sweep, values_of
 from antiphon.show.pages.report import heatmap_svg
 from antiphon.show.pictures import heatmap
 
@@ -78,7 +78,7 @@ def test_combinations_are_the_product_of_what_a_planner_has(values: list[list[in
     sweep = {f"o{i}": tuple(v) for i, v in enumerate(values)}
     options = [f"o{i}" for i in range(4) if mask >> i & 1]
     can = PlannerCapabilities((), sweep=({}, {"declared": 1}))
-    found = combinations(sweep, types.SimpleNamespace(options=options, can=can))  # type: ignore[arg-type]
+    found = list_combinations(sweep, types.SimpleNamespace(options=options, can=can))  # type: ignore[arg-type]
     mine = [key for key in sweep if key in options]
     if not mine:
         assert found == [{}, {"declared": 1}]
@@ -143,7 +143,7 @@ def test_values_that_give_the_same_are_priced_once_and_told(monkeypatch: pytest.
         return honest(*given)
 
     monkeypatch.setattr(task, "as_cut", counted)
-    monkeypatch.setattr(pool, "warm", lambda context: None)
+    monkeypatch.setattr(pool, "warm_up", lambda context: None)
     found = quick({"rings": "1:4"}, "allgather", planners="multi-ring")
     told = [(c.options, c.also) for c in found.candidates]
     assert told == [({"rings": 1}, ()), ({"rings": 2}, ({"rings": 3}, {"rings": 4}))]

@@ -37,10 +37,10 @@ from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.registry import Entry, PlannerCapabilities, find
 from antiphon.select import Tuning, collective, pool, tune, tuner
 from antiphon.select import task as _task
-from antiphon.select.libraries import BASELINES, baseline
-from antiphon.select.limits import damage
+from antiphon.select.libraries import BASELINES, find_baseline
+from antiphon.select.limits import compare_links
 from antiphon.select.schedule_cache import ScheduleCache, fingerprint
-from antiphon.select.task import WARMING, Context, Done, Message, Task, work
+from antiphon.select.task import WARMING, Context, Done, Message, Task, run_task
 from antiphon.topologies import topology
 
 
@@ -60,20 +60,24 @@ def ended(*statuses: str, kind: str = "allreduce") -> tuple[list[Task], dict[int
 
 def test_no_speedup_where_nccl_had_not_its_say() -> None:
     everyone = {"multi-ring", "double-binary-tree", "ring"}
-    assert baseline("allreduce", *ended("ok", "ok", "ok"), everyone) == (("multi-ring", "double-binary-tree"), "")
-    assert baseline("allreduce", *ended("refused", "ok", "ok"), everyone - {"multi-ring"})[0] == ("double-binary-tree",)
-    assert baseline("allreduce", *ended("refused", "refused", "ok"), {"ring"}) == (("ring",), "")
+    assert find_baseline("allreduce", *ended("ok", "ok", "ok"), everyone) == (("multi-ring", "double-binary-tree"), "")
+    assert find_baseline("allreduce", *ended("refused", "ok", "ok"), everyone - {"multi-ring"})[0] == (
+        "double-binary-tree",
+    )
+    assert find_baseline("allreduce", *ended("refused", "refused", "ok"), {"ring"}) == (("ring",), "")
     for bad in ("failed", "timed out"):
         able = {"double-binary-tree", "ring"}
-        assert baseline("allreduce", *ended(bad, "ok", "ok"), able) == ((), f"multi-ring {bad}: so it is")
-        assert baseline("allreduce", *ended(bad, "refused", "ok"), {"ring"})[0] == ()
-        assert baseline("allreduce", *ended("ok", "ok", bad), everyone)[1] == ""  # ring is not asked for then
-    assert baseline("allreduce", *ended("ok", "", "ok"), everyone)[1] == "double-binary-tree was not tried to the end"
+        assert find_baseline("allreduce", *ended(bad, "ok", "ok"), able) == ((), f"multi-ring {bad}: so it is")
+        assert find_baseline("allreduce", *ended(bad, "refused", "ok"), {"ring"})[0] == ()
+        assert find_baseline("allreduce", *ended("ok", "ok", bad), everyone)[1] == ""  # ring is not asked for then
+    assert (
+        find_baseline("allreduce", *ended("ok", "", "ok"), everyone)[1] == "double-binary-tree was not tried to the end"
+    )
     assert (
         "none of direct, pairwise, ring"
-        in baseline("gather", *ended("refused", "refused", "refused", kind="gather"), ())[1]
+        in find_baseline("gather", *ended("refused", "refused", "refused", kind="gather"), ())[1]
     )
-    assert baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
+    assert find_baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
 
 
 def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, can: PlannerCapabilities) -> Entry:
@@ -308,7 +312,7 @@ def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch
     monkeypatch.setattr(_task, "as_cut", picky)
     variants = [made.take(np.arange(made.transfers), pieces=p) for p in (1, 2, 1, 3)]
     entry = its_own(monkeypatch, lambda request: iter(variants), PlannerCapabilities(("allreduce",)))
-    *rows, end = work(context, ScheduleCache(), Task(0, "allreduce", "its", entry))
+    *rows, end = run_task(context, ScheduleCache(), Task(0, "allreduce", "its", entry))
     assert [getattr(row, "variant", None) for row in rows] == [1, 3]
     assert end == Done(0, "refused", f"model mine cannot price this on {machine.name}: no pieces")
 
@@ -338,24 +342,24 @@ def test_a_slower_link_is_named() -> None:
 def test_links_that_are_gone_and_only_the_first_ten() -> None:
     whole = topology("full:ranks=8")
     everyone = frozenset(range(8))
-    gone = damage(whole, degrade(whole, pairs=[(2, 5)], remove=True), everyone)
+    gone = compare_links(whole, degrade(whole, pairs=[(2, 5)], remove=True), everyone)
     assert [(x.name, x.after) for x in gone.links] == [("rank 2 and rank 5", 0)]
     assert "rank 2 and rank 5: gone, was" in gone.describe()
-    all_slow = damage(whole, degrade(whole, kind=whole.types[0].kind, slower=2), everyone)
+    all_slow = compare_links(whole, degrade(whole, kind=whole.types[0].kind, slower=2), everyone)
     assert (all_slow.total, len(all_slow.links)) == (28, 10)
     assert all_slow.describe().endswith("; and 18 more")
     there = int(np.flatnonzero((whole.link_src == 6) & (whole.link_dst == 1))[0])
-    (one,) = damage(whole, degrade(whole, links=[there], remove=True), everyone).links
+    (one,) = compare_links(whole, degrade(whole, links=[there], remove=True), everyone).links
     assert (one.name, one.src, one.dst, one.both_ways) == ("rank 6 to rank 1", 6, 1, False)
 
 
 def test_what_hangs_on_ranks_left_out_is_no_loss() -> None:
     whole = topology("cluster:box=dgx-a100,boxes=2")
     kept = only(whole, [0, 1, 2, 3])
-    assert damage(whole, kept, frozenset(range(4))).total == 0
-    assert damage(whole, whole, frozenset(range(16))).total == 0
+    assert compare_links(whole, kept, frozenset(range(4))).total == 0
+    assert compare_links(whole, whole, frozenset(range(16))).total == 0
     link = int(np.flatnonzero(kept.link_src == 2)[0])
-    worse = damage(whole, degrade(kept, links=[link], slower=2), frozenset(range(4)))
+    worse = compare_links(whole, degrade(kept, links=[link], slower=2), frozenset(range(4)))
     assert [(x.src, x.before / x.after) for x in worse.links] == [(2, 2)]
 
 
@@ -366,9 +370,9 @@ def test_shared_limits_are_compared_by_name() -> None:
         build("m", 3, links, limits=[SharedLimit("bus", (0, 2), Fraction(b)), SharedLimit("nic", (1,), Fraction(5))])
         for b in (8 * 10**9, 10**9)
     )
-    (bus,) = damage(before, after, frozenset(range(3))).links
+    (bus,) = compare_links(before, after, frozenset(range(3))).links
     assert (bus.describe(), bus.src) == ("limit bus: 1 GB/s left of 8 GB/s", None)
-    assert damage(after, before, frozenset(range(3))).total == 0
+    assert compare_links(after, before, frozenset(range(3))).total == 0
 
 
 def test_uneven_counts_are_compared_with_the_same_counts() -> None:

@@ -87,13 +87,13 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
         return Entry(where, "", PlannerCapabilities(("allgather",), **more))
 
     here: list[str] = []
-    real = pool.work
+    real = pool.run_task
 
     def noted(context: Any, cache: Any, task: Task) -> Any:
         here.append(task.planner)
         yield from real(context, cache, task)
 
-    monkeypatch.setattr(pool, "work", noted)
+    monkeypatch.setattr(pool, "run_task", noted)
     monkeypatch.setattr(pool, "HEAD_START", 600.0)  # else what comes last may be left to others for want of time
     ours = "antiphon.planners.rings.ring:ring"
     added(solver=entry(ours, process=True), plain=entry(ours), foreign=entry("stubborn_planners:anything"))

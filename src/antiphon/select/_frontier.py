@@ -28,9 +28,9 @@ from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import measure
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
-from antiphon.select.proofs import certified, least_ratio
+from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
-from antiphon.select.ranges import runs, winners
+from antiphon.select.ranges import choose_winners, merge_runs
 
 _STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)  # of proofs, the strongest first
 SIZES = "1KB:1GB"  # over which points are compared for a plan
@@ -102,7 +102,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class Impossible:
-    """No algorithm of so many steps, or fewer, has R / C below this."""
+    """No algorithm of `steps` steps, or fewer, has R / C below `ratio`."""
 
     collective: str
     steps: int
@@ -158,15 +158,15 @@ class Frontier:
         for number, point in enumerate(self.points):
             predict = prepare(model, point.schedule, self.topology)
             times[number, 0] = [float(predict(size).seconds) for size in sizes]
-        chosen = runs(winners(times))
+        chosen = merge_runs(choose_winners(times))
         starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]
         entries = [
-            Entry(start, stop, self.points[key[0]].schedule, self._claims(self.points[key[0]], model))
+            Entry(start, stop, self.points[key[0]].schedule, self._claims_of_point(self.points[key[0]], model))
             for (key, _, _), start, stop in zip(chosen, starts, [*starts[1:], None], strict=True)
         ]
         return Plan(self.topology, self.collective, tuple(entries))
 
-    def _claims(self, point: FrontierPoint, model: str) -> dict[str, Any]:
+    def _claims_of_point(self, point: FrontierPoint, model: str) -> dict[str, Any]:
         label = label_of(point.schedule)
         return {
             "planner": self.planner, **point.claims, **({"optimality": label} if label else {}), "model": model
@@ -199,11 +199,11 @@ def frontier(  # noqa: PLR0913
 ) -> Frontier:
     """Return every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
-    `k`: only R <= S + k (default: any). `steps`: at most so many. `memory`: GiB for the solvers. `tell` receives what
-    is tried and proved, `heard` each point at once. `effort`: how much is tried, in units of about a second, which are
-    counted: the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped. `apart`:
-    search in a program of its own, budget or not, which Ctrl-C stops at once, too. The points until then are returned,
-    and `stopped` says why it ended.
+    `k`: only R <= S + k (default: any). `steps`: at most this number. `memory`: GiB for the solvers. `tell` receives
+    what is tried and proved, `heard` each point at once. `effort`: how much is tried, in units of about a second, which
+    are counted: the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped.
+    `apart`: search in a program of its own, budget or not, which Ctrl-C stops at once, too. The points until then are
+    returned, and `stopped` says why it ended.
 
     Raises TimedOut if it was stopped without a point, Infeasible if there can be none, NotFound if a complete search
     has none.
@@ -237,7 +237,7 @@ def frontier(  # noqa: PLR0913
     if not results:
         raise _no_point(request, planner, stopped, steps, k)
     _, limits, notes = results[-1]
-    points = _unbeaten([point for point, _, _ in results])
+    points = _unbeaten_points([point for point, _, _ in results])
     return Frontier(
         topology, target, planner, points, limits.without_help, stopped, tuple(dict.fromkeys(notes))
     )  # fmt: skip
@@ -260,7 +260,9 @@ _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, a
 
 
 def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
-    """The points that another process finds, then TimedOut, Lost or KeyboardInterrupt if it did not end by itself."""
+    """Yield the points that another process finds, then TimedOut, Lost or KeyboardInterrupt if it did not end by
+    itself.
+    """
     planner, entry, options, request = task
     terms = Terms[_Task](
         _say_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
@@ -304,7 +306,7 @@ def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: li
     provenance = schedule.provenance
     certificate = provenance.get("certificate")
     try:
-        checked = certified(schedule, topology)
+        checked = recheck_certificate(schedule, topology)
     except Invalid as error:  # the schedule is right, only its proof is not
         notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
         schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
@@ -327,7 +329,7 @@ def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: li
 def _no_point(
     request: Request, planner: str, stopped: str | None, steps: int | None, k: int | None
 ) -> TimedOut | Infeasible | NotFound:
-    """The error of a search without any point."""
+    """Return the error of a search without any point."""
     name = f"{request.collective.kind} on {request.topology.name}"
     if stopped is not None:
         return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
@@ -341,8 +343,8 @@ def _no_point(
     return NotFound(f"planner {planner} found no algorithm for {name}{limited}")
 
 
-def _unbeaten(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """The points that no other beats, by steps; of equal points the one with the best proof, then the first."""
+def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """Return the points that no other beats, by steps; of equal points the one with the best proof, then the first."""
     best: dict[tuple[int, Fraction], FrontierPoint] = {}
     for point in points:
         rival = best.get((point.steps, point.ratio))
@@ -353,6 +355,6 @@ def _unbeaten(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
 
 
 def _beats(point: FrontierPoint, rival: FrontierPoint) -> bool:
-    """Whether the point is nowhere worse, and somewhere better."""
+    """Return whether the point is nowhere worse, and somewhere better."""
     is_other = (point.steps, point.ratio) != (rival.steps, rival.ratio)
     return is_other and point.steps <= rival.steps and point.ratio <= rival.ratio

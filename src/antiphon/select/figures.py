@@ -46,14 +46,14 @@ def figures_verified(schedule: Schedule, topology: Topology, limits: Bound) -> d
 
 
 def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
-    """How many times the bounds a verified schedule takes: bandwidth_gap, latency_gap, proof.
+    """Return bandwidth_gap and latency_gap of a verified schedule, its figures divided by their bounds, and proof.
 
     Where switches may help also bandwidth_gap_without_switches, over the bound of schedules that they do not help: less
     than 1 where they do.
     """
     bound_per_byte = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
-    bandwidth_gap = _gap(seconds_per_byte, bound_per_byte)
-    latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
+    bandwidth_gap = _gap_ratio(seconds_per_byte, bound_per_byte)
+    latency_gap = _gap_ratio(Fraction(figures["steps"]), Fraction(limits.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
     unaided = limits.without_switches if limits.unaided is not None else None
@@ -65,25 +65,27 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) 
     }
 
 
-def _gap(value: Fraction, lower_bound: Fraction) -> Fraction | None:
+def _gap_ratio(value: Fraction, lower_bound: Fraction) -> Fraction | None:
     """value ÷ bound; None where the bound is 0 and the value is not."""
     return value / lower_bound if lower_bound else (None if value else Fraction(1))
 
 
 def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> str | None:
-    """Which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
+    """Return which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
     met = (latency_gap == 1, bandwidth_gap == 1)
     return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
 
 
 def order_claim(schedule: Schedule) -> dict[str, str] | None:
-    """What a deterministic plan claims of its order of combining; None where the schedule has several orders."""
+    """Return what a deterministic plan claims of its order of combining; None where the schedule has several orders."""
     order = order_of_combining(schedule)
     return None if order is None else {"order": order}
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:
-    """What `antiphon plan --json` prints: the claims of the entry for the largest sizes, and what the plan is for."""
+    """Return what `antiphon plan --json` prints: the claims of the entry for the largest sizes, and what the plan is
+    for.
+    """
     entry = plan.entries[-1]
     own_figures = dict(planner_figures(entry.schedule))
     return {

@@ -1,6 +1,21 @@
 """Collect priced candidates and assemble the tuning result.
 
-Schedules are large, so only those are held that can still win (or be worth measuring).
+Hundreds of candidates may be priced, and one schedule may take a gigabyte, so the ledger keeps all evaluations (times
+by size, small) but only those schedules that can still win: after each message it drops the schedules that are best at
+no size, or dominated (`ranges.worth_keeping`). With a shortlist it also keeps the next best, which may be faster when
+measured.
+
+    receive    a message of a task: bounds, a priced schedule, or the end of the task
+    close      candidates (equal schedules of one planner once), winners per size, ranges, plans per collective
+
+Ranges: neighbouring sizes with the same winner are one range. A winner that is not faster than NCCL by more than the
+error of NCCL's model is kept, but marked `served_by`: the library should serve these sizes.
+
+Example: ring and trees, priced at 1 KB, 1 MB and 1 GB; trees wins the first two, ring the last. NCCL is as fast at
+1 KB. The ranges are: from 1 KB trees, left to NCCL; from 1 MB trees; from 1 GB ring. Where a size of ours is followed
+by one of the library's, our range ends right after that size: between the two nothing is known to be faster.
+
+With `deterministic`, all sizes must combine every element in one order: only schedules of the best order are eligible.
 """
 
 from __future__ import annotations
@@ -22,9 +37,9 @@ from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
 from antiphon.cost.nccl.proven import Proven
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
-from antiphon.select.libraries import CLASSICS, baseline, groups_of
+from antiphon.select.libraries import CLASSICS, find_baseline, groups_of
 from antiphon.select.limits import Damage, Limit, Loss
-from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
+from antiphon.select.ranges import TIE, Key, best_order, choose_winners, fastest_few, merge_runs, worth_keeping
 from antiphon.select.schedule_cache import Evaluation
 from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
@@ -42,7 +57,7 @@ Progress = Callable[[int, int, str], None]
 class Ledger:
     """The results so far, by (number of the candidate, number of its schedule).
 
-    `names`: the planners that may win. `compare`: whether the others are compared with. `shortlist`: how many of the
+    `names`: the planners that may win. `compare`: whether the others are compared with. `shortlist`: number of the
     best at every size are held beside the winners, and the best of every classic. `library`: the model of NCCL's own
     choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach the
     lower bound; all but those of planners in `required`, and those only compared with.
@@ -134,7 +149,7 @@ class Ledger:
         return [evaluation.seconds for evaluation in own if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
-        """A candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
+        """Describe a candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
         task = self.tasks[index]
         options = "".join(f" {key}={value}" for key, value in task.options.items())
         work = f"by {task.planner}{options}" if task.planner else "bounds"
@@ -152,6 +167,7 @@ class Ledger:
         self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), lead)
         schedules = self.schedules[task.kind]
         schedules[key] = priced.schedule
+        # drop what can no longer win: schedules are large
         for loser in schedules.keys() - self._worth_holding_if_closed(schedules):
             del schedules[loser]
 
@@ -166,15 +182,15 @@ class Ledger:
         return worth
 
     def _worth_holding(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
-        """The schedules that can still win; with a shortlist also those that may be as good when measured."""
+        """Return the schedules that can still win; with a shortlist also those that may be as good when measured."""
         worth: set[Key] = set()
         for order in {self.evaluations[key].order for key in schedules}:  # one, unless orders count
             times = {key: e.seconds for key in schedules if (e := self.evaluations[key]).order == order}
             worth |= worth_keeping(times)
             if self.shortlist:
-                worth |= nearest(times, self.shortlist)
+                worth |= fastest_few(times, self.shortlist)
                 for name in CLASSICS:
-                    worth |= nearest({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
+                    worth |= fastest_few({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
         return worth
 
     def _end_task(self, task: Task, done: Done) -> None:
@@ -187,7 +203,7 @@ class Ledger:
             self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
 
     def _lead_text(self, kind: str) -> str:
-        """The best of a collective so far, for the greatest size."""
+        """Return in words the best of a collective so far, for the greatest size."""
         if kind not in self.leads:
             return ""
         seconds, planner = self.leads[kind]
@@ -238,14 +254,16 @@ class Ledger:
         return replace(tuning, ranges=tuple(ranges), plans=plans, shortlist=shortlist)
 
     def _make_candidates(self) -> dict[Key, Candidate]:
-        """The candidates with a schedule, in order; of equal schedules of one planner only the first, with the options
-        of the others."""
+        """Return the candidates with a schedule, in order; of equal schedules of one planner only the first, with
+        the options of the others.
+        """
         first: dict[tuple[str, str, bytes], Key] = {}
         repeats: dict[Key, list[Key]] = {}
         calls: dict[int, list[Key]] = defaultdict(list)
         for key in sorted(self.evaluations):
             task = self.tasks[key[0]]
             calls[key[0]].append(key)
+            # equal schedules of one planner call are variants; of other calls, other options for the same schedule
             leader = first.setdefault((task.kind, task.planner, self.evaluations[key].fingerprint), key)
             repeats.setdefault(leader, [])
             if leader[0] != key[0]:
@@ -265,7 +283,7 @@ class Ledger:
         )  # fmt: skip
 
     def _distinguishing_options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
-        """The options of the task; of several schedules of one planner call also those in which they differ."""
+        """Return the options of the task; of several schedules of one planner call also those in which they differ."""
         task = self.tasks[key[0]]
         assert task.entry is not None
         return dict(task.options) | {
@@ -276,7 +294,7 @@ class Ledger:
 
     def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
         able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
-        return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
+        return find_baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
 
     # ---- ranges ----
 
@@ -284,14 +302,15 @@ class Ledger:
         sizes = tuning.sizes
         times = {key: self.evaluations[key].seconds for key in self.schedules[kind]}
         eligible = best_order(times, {key: self.evaluations[key].order for key in times})
-        chosen = winners({key: times[key] for key in eligible})
+        chosen = choose_winners({key: times[key] for key in eligible})
+        # neighbouring sizes are one range only if both winner and server are the same
         served = [
             self._served_by(kind, times[key][i], tuning, size)
             for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
         ]
         ranges = []
         start = sizes[0]
-        for (key, library), _, last in runs(list(zip(chosen, served, strict=True))):
+        for (key, library), _, last in merge_runs(list(zip(chosen, served, strict=True))):
             at = sizes[last]
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
             if last + 1 < len(sizes) and not library and served[last + 1]:
@@ -324,7 +343,7 @@ class Ledger:
         )  # fmt: skip
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
-        """The library that should serve a size, since by its model ours is not clearly faster; "": use ours."""
+        """Return the library that should serve a size, since by its model ours is not clearly faster; "": use ours."""
         if self.library is None or not self.compare or not seconds:
             return ""
         baseline_seconds = tuning.baseline(kind, nbytes)
@@ -332,7 +351,7 @@ class Ledger:
         return "" if is_faster else self.library.name
 
     def _find_basis(self, best: Candidate, at: int) -> tuple[str, str]:
-        """NCCL's own choice, if known, and what calibrates its figures and ours."""
+        """Return NCCL's own choice, if known, and what calibrates its figures and ours."""
         if self.library is None or not self.compare:
             is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
             return "", best.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if is_half_calibrated else "")
@@ -340,7 +359,9 @@ class Ledger:
         return self.library.at(kind, at)[0].name, together([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
-        """How many a GPU spends at most, as NCCL does for the same kind of algorithm, and how many it has."""
+        """Return the number of multiprocessors that a GPU spends at most, as NCCL does for the same kind of
+        algorithm, and its total.
+        """
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
         count = taken(self.library.costs, NVLS if best.uses else RING)
@@ -349,7 +370,7 @@ class Ledger:
     # ---- plans ----
 
     def _make_plan(self, kind: str, keyed_ranges: Sequence[tuple[Key, Range]]) -> Plan:
-        """The winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
+        """Return the winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
         starts = [0, *(r.start for _, r in keyed_ranges[1:])]
         stops = [*starts[1:], None]
         entries = []
@@ -362,7 +383,7 @@ class Ledger:
         return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
 
     def _list_shortlist(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
-        """The schedules that are still held, each once, with what a plan claims of it."""
+        """Return the schedules that are still held, each once, with what a plan claims of it."""
         listed: dict[bytes, Listed] = {}
         for key in sorted(self.schedules[kind]):
             if key in rows:
@@ -383,7 +404,7 @@ class Ledger:
 
 
 def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> Without | None:
-    """The alternatives at a size on a runtime that lets no switches help; None if the best one asks none to."""
+    """Return the alternatives at a size on a runtime that lets no switches help; None if the best one asks none to."""
     if not best.uses:
         return None
     if not unaided:

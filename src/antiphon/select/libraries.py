@@ -1,7 +1,15 @@
-"""The algorithms of libraries: the planners that stand for NCCL, and the classics.
+"""Name the algorithms of libraries: the planners that stand for NCCL, and the classics.
 
-A speedup is over NCCL's own choice, if the model has its figures; else over the best schedule of the planners that
-stand for it, unless one of these failed, as it might have been the fastest.
+A speedup needs something to be faster than. In order of preference:
+
+    1. NCCL's own choice by its model (`cost.nccl`), if the figures of these GPUs are known (`own_choice`).
+    2. The best schedule of the planners that stand for NCCL: rings and trees; in-switch planners where NCCL would use
+       the switches; and sends for alltoall, gather and scatter (`groups_of`).
+    3. Nothing: if one of these planners failed or timed out, it might have been the fastest, and a speedup over the
+       others would flatter us (`_why_incomparable`).
+
+`groups_of` returns groups of planners in order: the first group with one that could plan counts. Example: on a torus
+neither multi-ring nor double-binary-tree may be possible; then plain `ring` stands for NCCL.
 """
 
 from __future__ import annotations
@@ -40,14 +48,14 @@ NOBODY = "can plan it here"
 
 
 def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
-    """The default model of the machine for all of these collectives."""
+    """Return the default model of the machine for all of these collectives."""
     return usual_model(topology, profile, wanted=tuple(targets.values()))
 
 
 def own_choice(
     model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
 ) -> Library | None:
-    """The model of NCCL's own choice, if the model is `calls` and has its figures."""
+    """Return the model of NCCL's own choice, if the model is `calls` and has its figures."""
     if model.partition(":")[0] != CALLS:
         return None
     library_options = {key: str(value) for key, value in options.items() if key in OPTIONS}
@@ -57,12 +65,12 @@ def own_choice(
 
 
 def by_switches(topology: Topology, kind: str) -> bool:
-    """Whether NCCL would use the abilities of this machine's switches."""
+    """Return whether NCCL would use the abilities of this machine's switches."""
     return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
 
 
 def groups_of(topology: Topology, kind: str) -> Groups:
-    """The groups of planners that stand for NCCL; the first group that can plan counts."""
+    """Return the groups of planners that stand for NCCL; the first group that can plan counts."""
     first, *fallbacks = BASELINES.get(kind, ((),))
     if by_switches(topology, kind):
         first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can.collectives))
@@ -70,7 +78,9 @@ def groups_of(topology: Topology, kind: str) -> Groups:
 
 
 def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
-    """Why a speedup over this group of planners would mislead: one of them failed, or did not end. "" if none did."""
+    """Return why a speedup over this group of planners would mislead: one of them failed, or did not end. "" if none
+    did.
+    """
     for task in tasks:
         if task.kind == kind and task.entry is not None and task.planner in group:
             end = ended.get(task.index)
@@ -82,7 +92,7 @@ def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done
     return ""
 
 
-def baseline(
+def find_baseline(
     kind: str,
     tasks: Sequence[Task],
     ended: Mapping[int, Done],

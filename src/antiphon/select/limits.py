@@ -1,6 +1,18 @@
-"""The bounds of a collective as a time by size, and what a degraded machine has lost against the whole one.
+"""State the bounds of a collective as a time by size, and what a degraded machine has lost against the whole one.
 
-Losses are reported twice: as bandwidth of links, one by one, and as bounds of every collective.
+No schedule of n bytes is faster than max(latency, n / rate): the latency is that of the quickest way to bring every
+rank what it needs, the rate that of the tightest cut (core.bounds). Example: 10 us and 100 GB/s give 10 us up to 1 MB,
+and 100 us at 10 MB.
+
+Losses are reported twice. By links: the total bandwidth between every two nodes, before and after (`damage`). And by
+collectives, since a lost link may cost nothing, or half of the rate (`losses`): the bound of each
+
+    all      among all ranks of the whole machine
+    among    there among the ranks that remain, the others relaying
+    left     on the degraded machine
+
+Example: a box of eight GPUs, one of them gone. Between `all` and `among` an allreduce changes only in its number of
+ranks; between `among` and `left` it loses the links of the missing GPU, over which others could have relayed.
 """
 
 from __future__ import annotations
@@ -64,7 +76,7 @@ class Limit:
         return seconds / lower_bound if lower_bound else None
 
     def rates(self) -> dict[str, Any]:
-        """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
+        """Return steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
         rate = self.bytes_per_second
         exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
         unaided = self.without_switches
@@ -155,7 +167,7 @@ class Damage:
     links: tuple[LinkLoss, ...]
 
     def describe(self) -> str:
-        """One line; "" where no link was lost."""
+        """Return one line; "" where no link was lost."""
         if not self.total:
             return ""
         listed = "; ".join(link.describe() for link in self.links)
@@ -166,7 +178,7 @@ class Damage:
         return {"whole": self.whole, "total": self.total, "links": [link.as_json() for link in self.links]}
 
 
-def damage(intact: Topology, degraded: Topology, members: frozenset[int]) -> Damage:
+def compare_links(intact: Topology, degraded: Topology, members: frozenset[int]) -> Damage:
     """Compare the bandwidth between every two nodes, and of every shared limit by its name. O(links log links).
 
     Ranks correspond by number, switches by place. Where ranks have no links in the degraded machine and do not belong
@@ -176,6 +188,7 @@ def damage(intact: Topology, degraded: Topology, members: frozenset[int]) -> Dam
     pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
     pair_now, bandwidth_now = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
     after = np.zeros(len(pair))
+    # pairs with no links left stay at 0
     position = np.searchsorted(pair_now, pair)
     linked = np.flatnonzero(np.append(pair_now, -1)[position] == pair) if len(pair_now) else np.zeros(0, np.int64)
     after[linked] = bandwidth_now[position[linked]]
@@ -190,7 +203,7 @@ def damage(intact: Topology, degraded: Topology, members: frozenset[int]) -> Dam
 
 
 def _relevant_nodes(intact: Topology, degraded: Topology, members: frozenset[int]) -> NDArray[np.bool_]:
-    """Mask of the nodes of the intact machine whose links count."""
+    """Return a mask of the nodes of the intact machine whose links count."""
     had_links, has_links = np.zeros(intact.nodes, bool), np.zeros(intact.nodes, bool)
     had_links[intact.link_src], had_links[intact.link_dst] = True, True
     node = _intact_numbers(intact, degraded)
@@ -202,7 +215,7 @@ def _relevant_nodes(intact: Topology, degraded: Topology, members: frozenset[int
 
 
 def _intact_numbers(intact: Topology, degraded: Topology) -> Longs:
-    """For every node of the degraded machine its number in the intact one; -1 if it has none."""
+    """Return for every node of the degraded machine its number in the intact one; -1 if it has none."""
     number = {place: i for i, place in enumerate(intact.places) if i >= intact.ranks}
     switches = [number.get(place, -1) for place in degraded.places[degraded.ranks :]]
     return np.array([*range(degraded.ranks), *switches], np.int64)
@@ -235,26 +248,32 @@ def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
     ]
 
 
-def losses(
+def compare_bounds(
     collectives: Mapping[str, Collective], limits: Mapping[str, Limit], intact: Topology
 ) -> tuple[Loss, ...]:  # fmt: skip
-    """Bounds on the intact machine, among all its ranks and among those that remain, beside the `limits` here.
+    """Return bounds on the intact machine, among all its ranks and among those that remain, beside the `limits` here.
 
     Uneven counts are known only of the members: then the bound among all ranks is that among the members.
     """
     rows = []
     for kind, collective in collectives.items():
         if collective.custom is None:
-            among = _limit(intact, collective)
+            among = _limit_or_none(intact, collective)
             is_uneven = bool(np.any(collective.weights != collective.weights[:1]))
             every_rank = Collective(kind, intact.ranks, (), collective.roots)
             rows.append(
-                Loss(kind, intact.name, among if is_uneven else _limit(intact, every_rank), among, limits.get(kind))
+                Loss(
+                    kind,
+                    intact.name,
+                    among if is_uneven else _limit_or_none(intact, every_rank),
+                    among,
+                    limits.get(kind),
+                )
             )
     return tuple(rows)
 
 
-def _limit(topology: Topology, collective: Collective) -> Limit | None:
+def _limit_or_none(topology: Topology, collective: Collective) -> Limit | None:
     try:
         return Limit.of(bound(topology, collective), topology, collective)
     except (Invalid, Unsupported):

@@ -1,6 +1,6 @@
 """Make a plan: by one planner, or from other plans. Every schedule is verified and measured against the bounds.
 
-With a budget the work is done in a process of its own, which is stopped at the end of the budget, whatever it is doing.
+With a budget the work is done in a process of its own, which is stopped at the end of the budget, in any state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, measure, order_claim
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.parse_request import budget_of, collective, machine_of
-from antiphon.select.proofs import certified
+from antiphon.select.proofs import recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.units import parse_size
 
@@ -179,7 +179,7 @@ def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Gener
 
 
 def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, None]:
-    """The same from a process that is stopped at the end of the budget, whatever it is doing; then TimedOut."""
+    """The same from a process that is stopped at the end of the budget, in any state; then TimedOut."""
     request, stage, any_plan = task.request, PLANNING, False
     who = f"planner {task.planner}" if task.planner else "deterministic planners"
     terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)
@@ -228,7 +228,7 @@ def _plans_by(
         order = order_claim(schedule) if deterministic else {}
         if order is None:
             continue
-        if certified(schedule, topology) is not None:
+        if recheck_certificate(schedule, topology) is not None:
             claims["optimality"] = label_of(schedule)
         any_plan = True
         yield Plan(topology, target, (Entry(0, None, schedule, {**claims, **order}),))

@@ -1,7 +1,17 @@
 """Do many tasks: the quick ones first in this process, the others in worker processes, one per core.
 
-A candidate that overruns its budget is stopped, one that kills its process costs only that process; both are
-reported, and the others go on. Results do not depend on which process made them.
+Starting worker processes takes about two seconds, as each loads the model. Many tunings are done before that. So:
+
+    1. Order the tasks by the effort that planners declare, tasks with options later, bounds last.
+    2. Do tasks in this process until HEAD_START CPU seconds are spent. A timer of the CPU time (SIGPROF) interrupts one
+       that overruns its budget.
+    3. Give the rest to worker processes, now bounds first, since these may take long.
+
+A candidate that overruns its budget is stopped, one that kills its process costs only that process; both are reported,
+and the others go on. Planners of other packages, and those that ask for it, always get a process of their own.
+
+Budgets are CPU seconds, not seconds on the clock: results do not depend on the load of the computer, the number of
+workers, or on which process made them. An exception is a candidate that its budget ended: a faster computer may finish.
 """
 
 from __future__ import annotations
@@ -32,8 +42,8 @@ from antiphon.select.task import (
     Message,
     Task,
     one_line,
-    warm,
-    work,
+    run_task,
+    warm_up,
 )  # fmt: skip
 
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
@@ -45,11 +55,11 @@ Needed = Callable[[Task], bool]
 
 
 def limit_of(context: Context, task: Task) -> float:
-    """CPU seconds after which a task is stopped."""
+    """Return the CPU seconds after which a task is stopped."""
     return BOUND_LIMIT if task.entry is None else context.budget
 
 
-def overran(context: Context, task: Task) -> Done:
+def overrun_message(context: Context, task: Task) -> Done:
     reason = f"stopped after {limit_of(context, task):.3g} s of CPU time"
     advice = "; give it more with a greater budget" if task.entry is not None else ""
     return Done(task.index, TIMED_OUT, reason + advice, BUDGET)
@@ -67,9 +77,10 @@ def run_tasks(
     """
     cache = ScheduleCache()
     waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, expected_effort(task))))  # bounds come last
+    # only the main thread gets the signal of the timer; in other threads workers do everything, if there are any
     if workers == 0 or _can_interrupt():
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
-            warm(context)
+            warm_up(context)
         begin = time.process_time()
         for _ in range(len(waiting)):
             if workers and time.process_time() - begin > HEAD_START:
@@ -77,6 +88,7 @@ def run_tasks(
             task = waiting.popleft()
             if not is_needed(task):
                 continue
+            # to the end of the queue, for the workers
             if workers and _needs_process(task):
                 waiting.append(task)
                 continue
@@ -130,12 +142,12 @@ def _do_here(context: Context, cache: ScheduleCache, task: Task, tell: Tell) -> 
     done = False
     try:
         with _interrupted_after(limit_of(context, task)):
-            for message in work(context, cache, task):
+            for message in run_task(context, cache, task):
                 done = isinstance(message, Done)
                 tell(message)
     except _OverrunError:
         if not done:
-            tell(overran(context, task))
+            tell(overrun_message(context, task))
 
 
 # ---- in worker processes ----
@@ -156,7 +168,7 @@ def _do_in_workers(
 
     terms = Terms[Task](
         partial(_do_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
-        prepare=partial(warm, context), watch=watch,
+        prepare=partial(warm_up, context), watch=watch,
     )  # fmt: skip
     with closing(as_done(tasks, terms, is_needed)) as messages:
         try:
@@ -175,7 +187,7 @@ def _do_in_workers(
 
 
 def _do_in_worker(context: Context, cache: ScheduleCache, task: Task, say: Say) -> None:
-    for message in work(context, cache, task):
+    for message in run_task(context, cache, task):
         say(message)
 
 
@@ -186,7 +198,7 @@ def _tell_end(
     if isinstance(result, Lost) and not result.begun:  # no process got ready: slow is better than nothing
         _do_here(context, cache, task, tell)
     elif isinstance(result, Stopped) and (done is None or done.status != OK):
-        tell(overran(context, task))
+        tell(overrun_message(context, task))
     elif isinstance(result, Starved):
         tell(Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY))
     elif isinstance(result, Lost):

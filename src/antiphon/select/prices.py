@@ -1,4 +1,19 @@
-"""The price of each collective of a recorded job: by a table of plans, by measurements, or by a library's model."""
+"""Price each collective of a recorded job: by a table of plans, by measurements, or by a library's model.
+
+Three sources with one method, `price(kind, nbytes, group, about)`, which returns None where they know nothing:
+
+    ByPlans           seconds by a model of the plan that serves this kind, size and group; or, if the table was
+                      measured (`tune --on`), the measured seconds that it claims
+    ByMeasurements    rows of `bench --json` or of nccl-tests
+    ByLibrary         the model of NCCL or RCCL, where the figures of these GPUs are known
+
+Between measured sizes seconds are interpolated on a straight line (latency + size / bandwidth is one); below the
+smallest size its seconds hold, above the largest its bandwidth. Example: 20 us at 1 KB and 60 us at 9 KB give 40 us at
+5 KB, and 120 us at 18 KB.
+
+A group of the job is priced among its own ranks: groups within a box are faster than groups across boxes. Where a trace
+does not name the ranks of a group, the first ones stand for it, unless these may be nearer to each other.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +47,11 @@ class Price:
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
-    """The ranks of a group on the machine. Where the traces do not name them the first ones, or () where the first ones
-    may be nearer to each other than the group is."""
+    """Return the ranks of a group on the machine.
+
+    Where the traces do not name them the first ones, or () where the first ones may be nearer to each other than the
+    group is.
+    """
     members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(members) >= machine.ranks:
         raise Invalid(
@@ -71,11 +89,11 @@ class ByPlans:
             return None
         key = (kind, members, nbytes)
         if key not in self._priced:
-            self._priced[key] = self._price(kind, nbytes, group, members)
+            self._priced[key] = self._price_by_plan(kind, nbytes, group, members)
         return self._priced[key]
 
-    def _price(self, kind: str, nbytes: int, group: int, members: tuple[int, ...]) -> Price | None:
-        plan = self._plan(kind, group, members)
+    def _price_by_plan(self, kind: str, nbytes: int, group: int, members: tuple[int, ...]) -> Price | None:
+        plan = self._plan_for_group(kind, group, members)
         if plan is None:
             return None
         entry = plan.at(nbytes)
@@ -92,7 +110,8 @@ class ByPlans:
         rests_on = str(row["rests_on"])
         return Price(row["seconds"], f"{name}; {row['note'] or '{model}, {rests_on}'.format(**row)}", rests_on)
 
-    def _plan(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
+    def _plan_for_group(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
+        # the table's plan fits only its own ranks; for others a plan is made, once per kind and group
         if kind in self.plans and members == self.plans[kind].collective.members:
             return self.plans[kind]
         if self.planned is None:
@@ -108,7 +127,7 @@ class ByPlans:
 
 
 def measured_points(plan: Plan) -> list[tuple[int, float]]:
-    """Sizes and seconds among the claims of a table that `tune --on` wrote."""
+    """Return sizes and seconds among the claims of a table that `tune --on` wrote."""
     points: dict[int, float] = {}
     for entry in plan.entries:
         rows = entry.claims.get("measurements", [])
@@ -138,8 +157,9 @@ class ByMeasurements:
 
 
 def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Seconds at a size: on the line between its neighbours; below the smallest size those of that, above the largest
-    by its bandwidth."""
+    """Return the seconds at a size: on the line between its neighbours; below the smallest size those of that, above
+    the largest by its bandwidth.
+    """
     at = bisect_left(points, (nbytes, 0.0))
     if at == len(points):
         largest, seconds = points[-1]
@@ -152,8 +172,7 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
 
 
 def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """From rows of `bench --json`: by kind the sizes with the fastest correct row, out of place rather than in
-    place."""
+    """Return by kind the sizes with the fastest correct row of `bench --json`, out of place rather than in place."""
     best: dict[str, dict[int, tuple[bool, float]]] = {}
     for number, row in enumerate(rows):
         kind, nbytes, seconds = row.get("collective"), row.get("nbytes"), row.get("seconds")
@@ -176,7 +195,7 @@ _NAMES = {
 
 
 def read_nccl_tests(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
-    """From the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
+    """Read the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
 
     The collective is that of the program named in the lines before, if it was started by its path.
     """
@@ -210,14 +229,14 @@ class ByLibrary:
         if kind not in PRICED or about.size < 2:
             return None
         members = members_of(about, self.machine)
-        library = self._library(members) if members else None
+        library = self._library_for(members) if members else None
         if library is None:
             return None
         best = library.at(kind, nbytes)[0]
         by = f"{best.name}; {library.basis(kind, nbytes)}"
         return Price(best.seconds, by, library.brief(kind, nbytes))
 
-    def _library(self, members: tuple[int, ...]) -> Any:
+    def _library_for(self, members: tuple[int, ...]) -> Any:
         from antiphon.cost.nccl.library import library, library_here
 
         if members not in self._libraries:

@@ -1,7 +1,17 @@
 """Check plans: verify every schedule with all claims, and recheck proofs without trusting any solver.
 
-`check` and `judged` find the first fault; `prove` also reports what was rechecked, what only an engine vouches for, and
-what the file merely states.
+A plan file may come from anywhere, so nothing in it is believed. What it states falls into three classes:
+
+    proved     recomputed here: figures of a verified schedule; bounds, from witnesses (a cut, a partition), each
+               checked by adding up a few capacities; certificates of SCCL's points, from rational dual vectors
+    trusted    only an engine vouches for it: "no such schedule exists" by a SAT solver without a short certificate
+    stated     nothing can check it, such as the options with which a planner was called
+
+`check` and `check_plans` find the first fault; `prove` also lists the three classes in words.
+
+Example: an allgather with certificate "optimal", (C, S, R) = (6, 3, 7). `verify` shows that the schedule is correct and
+its point is (6, 3, 7). The certificate's dual vector shows that R / C >= 7/6 for any schedule of 3 steps: a weighted
+sum of the constraints that every schedule meets. So the point is optimal, and no solver had to be run.
 """
 
 from __future__ import annotations
@@ -50,8 +60,10 @@ class Proofs:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result for several plans: `fault` is the first one, and `plan` has it; None where all are right. `own`:
-    whether the machine is the plans' own, so that their claims were checked, too. The others as in `Proofs`."""
+    """The result for several plans: `fault` is the first one, and `plan` has it; None where all are right.
+
+    `own`: whether the machine is the plans' own, so that their claims were checked, too. The others as in `Proofs`.
+    """
 
     topology: Topology
     own: bool
@@ -67,7 +79,8 @@ def judged(
     dtype: str | None = None,
 ) -> Judged:  # fmt: skip
     """Check plans in order; on another machine than their own without their claims. The options are those of
-    `check`."""
+    `check`.
+    """
     first = plans[0].topology
     machine = topology or first
     if machine.ranks != first.ranks:
@@ -113,8 +126,9 @@ def check(
 
 
 def _claim_fault(entry: Entry, topology: Topology, limits: Bound) -> Fault | None:
-    """The first claim that a verified schedule contradicts. Claims that are no figures are notes: nothing checks
-    them."""
+    """Return the first claim that a verified schedule contradicts. Claims that are no figures are notes: nothing
+    checks them.
+    """
     schedule, claims = entry.schedule, entry.claims
     figures: dict[str, Any] = {
         "assumes": [], "uses": [], "bandwidth_gap_without_switches": None,
@@ -149,7 +163,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     for entry in plan.entries if claims else ():
         point = _schedule_point(entry.schedule, topology)
         try:
-            checked = certified(entry.schedule, topology)
+            checked = recheck_certificate(entry.schedule, topology)
             rate_proofs = check_rate(entry.schedule, topology, limits)
             check_origin(entry)
             prediction = check_prediction(entry, topology, evidence)
@@ -171,7 +185,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
 
 
 def _unproved_texts(schedule: Schedule) -> list[str]:
-    """What a planner of trees states that nothing in the plan proves."""
+    """Return what a planner of trees states that nothing in the plan proves."""
     stated = found_of(schedule)
     if rate_of(schedule) is None:
         return []
@@ -184,7 +198,7 @@ def _unproved_texts(schedule: Schedule) -> list[str]:
 # ---- certificates of k-synchronous schedules ----
 
 
-def certified(schedule: Schedule, topology: Topology) -> Checked | None:
+def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | None:
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none."""
     certificate = certificate_of(schedule)
     if certificate is None:
@@ -208,6 +222,7 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     rounds."""
     collective, about = schedule.collective, certificate["about"]
     spread = certified_instance(topology, collective, about).collective
+    # an allreduce of two halves: the certificate is about an allgather, whose chunks are a share of the vector
     halves = 2 if about == COMPOSED else 1
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, spread.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
@@ -226,7 +241,8 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
 
 
 def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
-    """No schedule of as many steps has R / C below this, by its certificate, which is not checked again here.
+    """Return the R / C below which there is no schedule of as many steps, by its certificate, which is not checked
+    again here.
 
     Where the certificate is about halves: no allgather of half as many steps. None where there is no certificate.
     """

@@ -59,14 +59,14 @@ def is_same(stated: object, value: object) -> bool:
 
 
 def found_of(schedule: Schedule) -> Mapping[str, Any]:
-    """The planner's own figures of its result, under "found"; Invalid if these are no object."""
+    """Return the planner's own figures of its result, under "found"; Invalid if these are no object."""
     if not isinstance(schedule.provenance.get("found"), Mapping | None):
         raise Invalid("found: expected an object; plan anew")
     return planner_figures(schedule)
 
 
 def planner_figures(schedule: Schedule) -> Mapping[str, Any]:
-    """The same; {} if these are no object."""
+    """Return the planner's own figures of its result, under "found"; {} if these are no object."""
     figures = schedule.provenance.get("found")
     return figures if isinstance(figures, Mapping) else {}
 
@@ -79,7 +79,7 @@ def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:
 
 
 def label_of(schedule: Schedule) -> str | None:
-    """What the schedule is stated to be proved to be; None if nothing (best-found-in-budget is no proof)."""
+    """Return what the schedule is stated to be proved to be; None if nothing (best-found-in-budget is no proof)."""
     label = planner_figures(schedule).get("proof")
     certificate = certificate_of(schedule)
     if label is None and certificate is not None:
@@ -88,7 +88,7 @@ def label_of(schedule: Schedule) -> str | None:
 
 
 def rate_of(schedule: Schedule) -> str | None:
-    """The rate that its planner states, in unit links: the limit with ever finer pieces."""
+    """Return the rate that its planner states, in unit links: the limit with ever finer pieces."""
     rate = planner_figures(schedule).get("rate")
     return rate if isinstance(rate, str) else None
 
@@ -97,7 +97,7 @@ def rate_of(schedule: Schedule) -> str | None:
 
 
 def rate_text(schedule: Schedule, topology: Topology) -> str | None:
-    """The rate of a schedule in unit links, exactly, as plans state it; None if it moves nothing."""
+    """Return the rate of a schedule in unit links, exactly, as plans state it; None if it moves nothing."""
     rate = throughput(schedule, topology)
     return None if rate is None else str(rate / topology.unit)
 
@@ -177,7 +177,9 @@ def _is_helped(carried: Mapping[str, Any]) -> bool:
 
 
 def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: Bound) -> Fraction | None:
-    """The rate that the witness of a carried bound proves. Invalid where another field of the bound disagrees."""
+    """Return the rate that the witness of a carried bound proves. Invalid where another field of the bound
+    disagrees.
+    """
     if not isinstance(carried, Mapping) or not carried.keys() <= BOUND_FIELDS:
         raise Invalid(f"bound: expected an object with fields {', '.join(sorted(BOUND_FIELDS))}; plan anew")
     helped = _is_helped(carried)
@@ -220,7 +222,7 @@ def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: B
 def check_origin(entry: Entry) -> None:
     """Refuse a claim that another planner made the schedule than the one its provenance names, or one unknown here.
 
-    Installed planners of other packages may wrap ours. `use` must say what `served_by` says.
+    Installed planners of other packages may wrap ours. `use` must agree with `served_by`.
     """
     from antiphon.planners.table import TABLE
     from antiphon.select.plan_files import OWN
@@ -299,10 +301,12 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
         ("provenance", {k: v for k, v in provenance.items() if k not in EVIDENCE}),
         ("found", {k: v for k, v in stated.items() if k not in recomputed}),
     )
-    return [f"{name}: {', '.join(f'{k} {_short(v)}' for k, v in group.items())}" for name, group in groups if group]
+    return [
+        f"{name}: {', '.join(f'{k} {_short_text(v)}' for k, v in group.items())}" for name, group in groups if group
+    ]
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, 80)
@@ -316,11 +320,12 @@ _SHIFT = np.uint64(31)
 
 
 def count_trees(schedule: Schedule) -> set[int]:
-    """How many distinct trees the chunks of one block take: over all roots, and at the root with most.
+    """Return the numbers of distinct trees that the chunks of one block take: over all roots, and at the root with
+    most.
 
     An allreduce has one block and may have trees with many roots; planners count either. O(n log n).
     """
-    hops = _hops(schedule)
+    hops = _moving_rows(schedule)
     if not len(hops):
         return {0}
     chunk = schedule.chunk[hops].astype(np.int64)
@@ -328,7 +333,11 @@ def count_trees(schedule: Schedule) -> set[int]:
     np.add.at(tree, chunk, _hash_hops(schedule, hops))
     moving = np.unique(chunk)
     keys = np.stack(
-        [schedule.chunks.block[moving].astype(np.int64), _roots(schedule, hops)[moving], tree[moving].view(np.int64)]
+        [
+            schedule.chunks.block[moving].astype(np.int64),
+            _chunk_roots(schedule, hops)[moving],
+            tree[moving].view(np.int64),
+        ]
     )
     distinct = np.unique(keys, axis=1)  # rows: block, root, tree
     block_of_tree = np.unique(distinct[[0, 2]], axis=1)[0]
@@ -337,8 +346,8 @@ def count_trees(schedule: Schedule) -> set[int]:
 
 
 def deepest_tree(schedule: Schedule) -> int:
-    """The longest path, in hops, along which a chunk is copied, or its sums are forwarded. O(n log n)."""
-    hops, ranks = _hops(schedule), schedule.collective.ranks
+    """Return the longest path, in hops, along which a chunk is copied, or its sums are forwarded. O(n log n)."""
+    hops, ranks = _moving_rows(schedule), schedule.collective.ranks
     deepest = 0
     for is_reduce in (False, True):
         rows = hops[(schedule.op[hops] == REDUCE) == is_reduce]
@@ -357,13 +366,14 @@ def deepest_tree(schedule: Schedule) -> int:
     return deepest
 
 
-def _hops(schedule: Schedule) -> Longs:
+def _moving_rows(schedule: Schedule) -> Longs:
     return np.flatnonzero(schedule.src != schedule.dst).astype(np.int64)
 
 
 def _hash_hops(schedule: Schedule, hops: Longs) -> NDArray[np.uint64]:
     columns: list[NDArray[Any]] = [schedule.src, schedule.dst, schedule.op]
     columns += [] if schedule.route is None else [schedule.route]
+    # a hash per hop; their sum over a chunk's hops identifies the chunk's tree regardless of order
     mixed = np.zeros(len(hops), np.uint64)
     for column, mixer in zip(columns, _MIXERS, strict=False):  # without routes one mixer is not needed
         mixed = (mixed ^ column[hops].astype(np.int64).view(np.uint64)) * mixer
@@ -371,8 +381,8 @@ def _hash_hops(schedule: Schedule, hops: Longs) -> NDArray[np.uint64]:
     return mixed
 
 
-def _roots(schedule: Schedule, hops: Longs) -> Longs:
-    """The rank at which the sums of each chunk end; 0 where nothing is summed, as a block then has one root."""
+def _chunk_roots(schedule: Schedule, hops: Longs) -> Longs:
+    """Return the rank at which the sums of each chunk end; 0 where nothing is summed, as a block then has one root."""
     sums = hops[schedule.op[hops] == REDUCE]
     roots = np.zeros(len(schedule.chunks), np.int64)
     last = sums[np.argsort(schedule.step[sums], kind="stable")]

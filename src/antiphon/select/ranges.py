@@ -1,4 +1,25 @@
-"""Which candidate is best for which sizes: pure functions of their times by size."""
+"""Choose the best candidate for every size, and merge equal choices into ranges: pure functions of times by size.
+
+A tuning prices each candidate at the same sizes, say 1 KB, 2 KB, 4 KB, ... Its result is a few ranges of sizes with one
+plan each, so neighbouring sizes should have the same winner wherever the times allow it.
+
+    best_at_size    all candidates that are best at one size, up to the relative tolerance TIE
+    winners         one of them per size, such that the winner changes as rarely as possible
+    runs            runs of equal winners, as (winner, first size, last size)
+    worth_keeping   the candidates that can still win, whose schedules must be kept in memory
+
+`winners` is greedy: keep the last winner while it is among the best; otherwise take the candidate that stays among the
+best for longest. For intervals this greedy rule gives the fewest ranges (as in covering a line by intervals).
+
+Example: times of three candidates at four sizes; candidate 2 ties with 0 at the second size and leads from there on.
+
+    size         1 KB   2 KB   4 KB   8 KB
+    0              10     20     50     90
+    1              15     25     45     80
+    2              12     20     30     40
+
+Winners: 0, 0, 2, 2; ranges: 0 for 1 to 2 KB, 2 for 4 to 8 KB. Candidate 1 is best nowhere: its schedule is dropped.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +35,16 @@ Label = TypeVar("Label")
 
 
 def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:
-    """The candidates that are best at the size with this index, in order of their numbers."""
+    """Return the candidates that are best at the size with this index, in order of their numbers."""
     best = min(t[size] for t in times.values())
     return sorted(i for i, t in times.items() if t[size] <= best * (1 + TIE))
 
 
-def winners(times: Mapping[Key, Times]) -> list[Key]:
-    """The best candidate for every size. Of equals the one that was best for the size before, then the one
-    that stays best for longest, then the one with the lowest number: so that ranges are few.
+def choose_winners(times: Mapping[Key, Times]) -> list[Key]:
+    """Return the best candidate for every size.
+
+    Of equals the one that was best for the size before, then the one that stays best for longest, then the one with the
+    lowest number: so that ranges are few.
     """
     sizes = len(next(iter(times.values())))
     best_at = [best_at_size(times, i) for i in range(sizes)]
@@ -31,6 +54,7 @@ def winners(times: Mapping[Key, Times]) -> list[Key]:
             chosen.append(chosen[-1])
             continue
 
+        # the first size at which the candidate is no longer among the best
         def end_of_lead(candidate: Key, i: int = i) -> int:
             return next((j for j in range(i, sizes) if candidate not in best_at[j]), sizes)
 
@@ -38,8 +62,8 @@ def winners(times: Mapping[Key, Times]) -> list[Key]:
     return chosen
 
 
-def runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
-    """(winner, first size, last size), by index, of every run of equal winners."""
+def merge_runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
+    """Return (winner, first size, last size), by index, of every run of equal winners."""
     spans: list[tuple[Label, int, int]] = []
     for i, candidate in enumerate(chosen):
         if spans and spans[-1][0] == candidate:
@@ -50,7 +74,7 @@ def runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
 
 
 def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
-    """The candidates that can still win, whatever else comes: best at some size, and dominated by none.
+    """Return the candidates that can still win if others are added: best at some size, and dominated by none.
 
     A candidate that an earlier one equals or beats at every size never wins.
     """
@@ -62,8 +86,8 @@ def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
     return set(undominated)
 
 
-def nearest(times: Mapping[Key, Times], count: int) -> set[Key]:
-    """The `count` best at every size; of equals those with the lowest numbers."""
+def fastest_few(times: Mapping[Key, Times], count: int) -> set[Key]:
+    """Return the `count` best at every size; of equals those with the lowest numbers."""
     fastest: set[Key] = set()
     for size in range(len(next(iter(times.values()), ()))):
         fastest |= set(sorted(times, key=lambda key: (times[key][size], key))[:count])
@@ -71,8 +95,9 @@ def nearest(times: Mapping[Key, Times], count: int) -> set[Key]:
 
 
 def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> set[Key]:
-    """The candidates of one order of combining: the order with the least geometric mean of its best times over the
-    sizes; of equals the one of the lowest number."""
+    """Return the candidates of one order of combining: the order with the least geometric mean of its best times
+    over the sizes; of equals the one of the lowest number.
+    """
     sizes = range(len(next(iter(times.values()))))
     groups: dict[str | None, set[Key]] = {}
     for key in sorted(times):

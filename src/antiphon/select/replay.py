@@ -1,7 +1,25 @@
 """Replay a recorded job: which communication is exposed, what our plans change, which collective is worth tuning.
 
-The job is followed several times (`cost.replay`): as recorded, with our prices, without communication, and with our
-price of one class of collectives at a time.
+A trace of a training job gives, per rank, a list of computations and collectives with their dependencies. `cost.replay`
+follows it as an event simulation with any price per collective. From several such runs:
+
+    as recorded               the step time of the job, and how much of each collective is exposed (ranks wait for it)
+    with our prices           the step time with our plans, hence the speedup
+    without communication     every collective takes 0 s: what remains is computation, a lower bound
+    one class at a time       our price for one class (kind, size, group) of collectives, all others as recorded: its
+                              gain; and 0 s for the class: the most that any plan could gain
+
+Faster collectives do not add up: one that is hidden behind computation gains nothing, and two on the critical path
+may gain less together. Hence the runs with one class each, which show what to tune first.
+
+Example: a step computes 80 ms, and two allreduces take 30 ms each, one of them hidden behind the computation. The
+step takes 110 ms. Halving the hidden one gains 0 ms, halving the exposed one 15 ms; no plan gains more than 30 ms.
+
+Where the ranks share the cores of one host (`cores_of_host`), what runs at the same time slows each other down; then
+the recorded times are first reduced to those that each item would take alone.
+
+With DDP, gradients are collected in buckets, and the size of the buckets is an option of the user's: `_compare_buckets`
+replays the last step with buckets of other sizes.
 """
 
 from __future__ import annotations
@@ -88,7 +106,7 @@ class Replay:
 
 
 def rests_on(bases: Sequence[str]) -> str:
-    """What calibrates all prices together: each basis once, and last whether some are not calibrated."""
+    """Return what calibrates all prices together: each basis once, and last whether some are not calibrated."""
     calibrations = list(dict.fromkeys(item for basis in bases if basis != NOT_CALIBRATED for item in basis.split("; ")))
     if not calibrations:
         return NOT_CALIBRATED if bases else "no prices of ours"
@@ -99,8 +117,11 @@ def replay(
     job: Job, ours: Prices, library: Prices | None = None, *, cores_of_host: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Replay:  # fmt: skip
-    """`ours` prices our plans, `library` (if known) NCCL by its model. `cores_of_host`: all ranks share so many cores,
-    and what runs at the same time slows each other down."""
+    """Replay the job with our prices, and with those of one class at a time.
+
+    `ours` prices our plans, `library` (if known) NCCL by its model. `cores_of_host`: all ranks share this number of
+    cores, and what runs at the same time slows each other down.
+    """
     tell = progress or (lambda _: None)
     alone = job if cores_of_host is None else cores.alone(job, cores_of_host)
 
@@ -112,19 +133,24 @@ def replay(
     recorded = [call.seconds for call in alone.calls]
     tell("as it was")
     now = run(alone, recorded, False)
-    classes = _classes(job)
+    classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
         tell(f"{c.kind} of {c.nbytes} bytes")
         prices[c.kind, c.nbytes, c.group] = ours.price(c.kind, c.nbytes, c.group, job.groups[c.group])
-    best = [_seconds(prices[c.kind, c.nbytes, c.group], s) for c, s in zip(alone.calls, recorded, strict=True)]
+    # calls without a price of ours keep their recorded time
+    best = [
+        _price_or_recorded(prices[c.kind, c.nbytes, c.group], s) for c, s in zip(alone.calls, recorded, strict=True)
+    ]
     with_ours = run(alone, best, any(prices.values()))
     free = run(alone, [0.0] * len(recorded), False).step
-    rows = _rows(job, classes, now, prices, library)
+    rows = _class_rows(job, classes, now, prices, library)
+    # each class takes two more runs over all items: bound their total
     count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:count]:
         tell(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
+        # one class changed, all others as recorded
         for key, seconds in (("gain", best), ("most", [0.0] * len(best))):
             mixed = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
             row[key] = now.step - run(alone, mixed, False).step
@@ -141,15 +167,15 @@ def replay(
             "take there is not told by this trace"
         )
     tell("buckets")
-    return Replay(job, cores_of_host, now, with_ours, free, rows, _buckets(alone, ours, run, notes), notes)
+    return Replay(job, cores_of_host, now, with_ours, free, rows, _compare_buckets(alone, ours, run, notes), notes)
 
 
-def _seconds(price: Price | None, recorded: float) -> float:
+def _price_or_recorded(price: Price | None, recorded: float) -> float:
     return recorded if price is None else price.seconds
 
 
-def _classes(job: Job) -> list[Class]:
-    """The classes of calls; first the one that takes longest in total."""
+def _classify_calls(job: Job) -> list[Class]:
+    """Return the classes of calls; first the one that takes longest in total."""
     calls_of: dict[tuple[str, int, int, bool], list[int]] = {}
     for number, call in enumerate(job.calls):
         calls_of.setdefault((call.kind, call.nbytes, call.group, call.bucket), []).append(number)
@@ -157,7 +183,7 @@ def _classes(job: Job) -> list[Class]:
     return sorted(classes, key=lambda c: -sum(job.calls[call].seconds for call in c.calls))
 
 
-def _rows(
+def _class_rows(
     job: Job, classes: Sequence[Class], now: Outcome, prices: dict[tuple[str, int, int], Price | None],
     library: Prices | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -180,16 +206,19 @@ def _rows(
     return rows
 
 
-def _buckets(
+def _compare_buckets(
     job: Job, ours: Prices, run: Callable[[Job, Sequence[float], bool], Outcome], notes: list[str]
 ) -> dict[str, Any] | None:
-    """The time of a step by our plans with DDP buckets of other sizes; None without DDP, or without our prices."""
+    """Return the time of a step by our plans with DDP buckets of other sizes; None without DDP, or without our
+    prices.
+    """
     if not buckets.bucketed(job):
         return None
     step = buckets.last_step(job)
     if not buckets.bucketed(step):
         return None
     gradients, is_timed = buckets.gradients_of(step, job.gradients)
+    # powers of two around the recorded size, and all gradients in one bucket
     total = sum(gradient.nbytes for gradient in gradients)
     recorded = max(call.nbytes for call in step.calls if call.bucket)
     sizes = sorted({recorded, *(2**k for k in range(16, 29) if 2**k < 2 * total), max(total, 1)})
@@ -202,7 +231,7 @@ def _buckets(
         prices = [ours.price(c.kind, c.nbytes, c.group, job.groups[c.group]) for c in variant.calls]
         if any(price is None for price, call in zip(prices, variant.calls, strict=True) if call.bucket):
             return None
-        seconds = [_seconds(price, call.seconds) for price, call in zip(prices, variant.calls, strict=True)]
+        seconds = [_price_or_recorded(price, call.seconds) for price, call in zip(prices, variant.calls, strict=True)]
         rows.append({"nbytes": size, "buckets": count, "seconds": run(variant, seconds, True).step})
     if not is_timed:
         notes.append("the trace does not tell when each gradient was made: those of a bucket are taken to come evenly")

@@ -1,4 +1,16 @@
-"""Replace the schedules of a plan that a back end cannot write: by runners-up, with a note of what these cost."""
+"""Replace the schedules of a plan that a back end cannot write: by runners-up, with a note of what these cost.
+
+A tuning picks the fastest schedule, but not every format can express it (switches that combine, uneven pieces, local
+permutations). Each range of a tuned plan therefore lists the next best candidates. For each entry that cannot be
+written:
+
+    1. plan the runners-up anew, the fastest first, until one can be written and still has its price
+    2. if that is not clearly faster than the GPU library, leave the sizes to the library
+    3. a plan that was not tuned lists no runners-up: refuse, and tell what the option `alone` would cost
+
+Example: nvls wins at 1 MB with 20 us, trees is next with 24 us, NCCL takes 30 us by its model. The format cannot
+multicast, so trees is written, with a note that it takes 1.2 times as long, and is still 1.25 times as fast as NCCL.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +36,28 @@ PRICED_AT = 2**26  # bytes at which the option alone is priced where a range has
 
 
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
-    """The plan with the best writable runner-up for each schedule that the back end cannot write, and a note for each.
+    """Return the plan with the best writable runner-up for each schedule that the back end cannot write, and a note for
+    each.
 
     Where no runner-up is faster than the GPU library, its sizes are left to that library. Unsupported, with what the
     option `alone` would cost, where a range lists no runners-up, as it was not tuned.
     """
     entries, notes = list[Entry](), list[str]()
     for entry in plan.entries:
-        fault = None if entry.served_by in GPU_LIBRARIES else _fault(plan, entry, name, options)
+        fault = None if entry.served_by in GPU_LIBRARIES else _emit_error(plan, entry, name, options)
         if fault is None:
             entries.append(entry)
             continue
         if not isinstance(entry.claims.get("runners_up"), list | tuple):
             raise Unsupported(f"{fault}{_price_of_alone(plan, entry, name)}")
-        substitute, note = _substitute(plan, entry, name, options)
+        substitute, note = _find_substitute(plan, entry, name, options)
         entries.append(substitute)
         notes.append(f"{plan.collective.kind} from {format_size(entry.start)}: {note} ({fault})")
     return replace(plan, entries=tuple(entries)), notes
 
 
-def _fault(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> Unsupported | None:
-    """Why the back end cannot write an entry."""
+def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> Unsupported | None:
+    """Return why the back end cannot write an entry."""
     try:
         emit(Plan(plan.topology, plan.collective, (replace(entry, start=0, stop=None),)), name, options=options)
     except Unsupported as error:
@@ -52,18 +65,20 @@ def _fault(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | Non
     return None
 
 
-def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> tuple[Entry, str]:
-    """The best runner-up that can be written, or the entry left to the library; and a note with what that costs."""
+def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> tuple[Entry, str]:
+    """Return the best runner-up that can be written, or the entry left to the library; and a note with what that
+    costs.
+    """
     claims = entry.claims
     seconds, best_name = float(claims["seconds"]), _name_of(claims)
     nccl = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
     library = str(claims.get("reference", "")).upper()
-    for runner in _candidates(claims):
+    for runner in _list_candidates(claims):
         speedup = None if nccl is None else nccl / runner["seconds"]
         if speedup is not None and not is_clearly_faster(plan.collective.kind, int(claims["at"]), speedup):
             break  # the next are even slower
         substitute = _plan_runner_up(plan, entry, runner)
-        if substitute is not None and _fault(plan, substitute, name, options) is None:
+        if substitute is not None and _emit_error(plan, substitute, name, options) is None:
             over = "" if speedup is None else f", {speedup:.3g}x {library}"
             cost = f"{max(runner['seconds'] / seconds - 1, 0.0):.0%} slower" if seconds else "slower"
             return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{over}"
@@ -77,7 +92,7 @@ def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] 
 
 
 def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entry | None:
-    """The runner-up, planned anew and verified; None if it is now slower than it was priced."""
+    """Return the runner-up, planned anew and verified; None if it is now slower than it was priced."""
     at, model = int(entry.claims["at"]), str(entry.claims.get("model", ""))
     try:
         planned = make_plan(
@@ -93,8 +108,8 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
     return replace(entry, schedule=planned.schedule, claims=claims)
 
 
-def _candidates(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The runners-up that a plan lists, the fastest first; malformed rows are skipped."""
+def _list_candidates(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the runners-up that a plan lists, the fastest first; malformed rows are skipped."""
     rows = [
         row for row in claims["runners_up"]
         if isinstance(row, dict) and isinstance(row.get("planner"), str) and isinstance(row.get("options"), dict)
@@ -108,7 +123,9 @@ def _name_of(row: Mapping[str, Any]) -> str:
 
 
 def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
-    """The cost of the back end's option `alone` by the default model; "" if it has none, or NCCL is as fast without."""
+    """Return the cost of the back end's option `alone` by the default model; "" if it has none, or NCCL is as fast
+    without.
+    """
     if entry.schedule.joint is None or "alone" not in find("backend", name).options:
         return ""
     last = PRICED_AT if entry.stop is None else entry.stop - 1

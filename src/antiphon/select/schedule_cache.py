@@ -1,6 +1,17 @@
-"""What is known of schedules that were met before, found by a fingerprint of their rows.
+"""Remember the evaluations of schedules that were met before, found by a fingerprint of their rows.
 
 Planners yield the same schedule again and again: two planners, options that say the default, a sweep over pieces.
+Verifying and pricing a large schedule takes seconds, its fingerprint (BLAKE2b over all columns) milliseconds.
+
+There are two fingerprints: of the rows alone, and of rows and pieces. Schedules with equal rows and other pieces need
+not be verified again, but have other times:
+
+    rows and pieces known    the whole evaluation is known
+    rows as those before     verified already; only the model must price it
+    otherwise                verify and price
+
+Example: ring with pieces=1, ring with pieces=4, ring with pieces=1 again. The first is verified and priced, the second
+only priced, the third known.
 """
 
 from __future__ import annotations
@@ -20,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What verifying and pricing find of a schedule, whoever planned it: by size its seconds, bottleneck, terms of the
+    """What verifying and pricing find of a schedule, by any planner: by size its seconds, bottleneck, terms of the
     model and what these are calibrated by.
 
     `fingerprint`: equal for equal schedules. `alone`: seconds with every row alone, where switches help and the model
@@ -68,12 +79,14 @@ class ScheduleCache:
 
 
 def fingerprint(schedule: Schedule) -> bytes:
-    """Equal for schedules with the same rows in the same order, in as many pieces, whoever planned them."""
+    """Return bytes that are equal for schedules with the same rows in the same order and the same pieces, by any
+    planner.
+    """
     return fingerprints(schedule)[1]
 
 
 def fingerprints(schedule: Schedule) -> tuple[bytes, bytes]:
-    """Return the fingerprint of the rows in whatever pieces, then that of rows and pieces. O(rows), 1 GB/s."""
+    """Return the fingerprint of the rows alone, then that of rows and pieces. O(rows), 1 GB/s."""
     digest = hashlib.blake2b(digest_size=16)
     chunks, routes = schedule.chunks, schedule.routes
     columns = {
@@ -94,5 +107,6 @@ def _add_column(digest: Any, name: str, column: object) -> None:
     else:
         text = repr(column.tolist() if isinstance(column, np.ndarray) else column)
         values = np.frombuffer(text.encode(), np.uint8)
+    # name, type and size keep columns apart: without them two splits of the same bytes would be equal
     digest.update(f"{name} {values.dtype} {values.size} ".encode())
     digest.update(np.ascontiguousarray(values).data)

@@ -21,12 +21,12 @@ Sweep = Mapping[str, Any]  # per option: its values as people write them, or one
 
 
 def read_sweep(texts: Iterable[str]) -> dict[str, str]:
-    """--sweep k=2:64, each option once."""
+    """Parse --sweep k=2:64, each option once."""
     return parse_options(texts, "--sweep", f"an option and its values, parted by commas ({FORMS})")
 
 
 def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
-    """The values of one option, each once, in order. `name`: in errors.
+    """Return the values of one option, each once, in order. `name`: in errors.
 
     A text is a list separated by commas: values, ranges of whole numbers with both ends ("2:64"), and "factors": the
     divisors of the number of ranks from 2 on.
@@ -73,7 +73,7 @@ def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
 
 
 def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[str, tuple[Value, ...]]:
-    """The values of every option swept; Invalid where none of the planners has the option."""
+    """Return the values of every option swept; Invalid where no planner has the option."""
     if sweep is not None and not isinstance(sweep, Mapping):
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')
     values = {}
@@ -99,9 +99,13 @@ def _list_names(names: Sequence[str], limit: int = 8) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def combinations(sweep: Mapping[str, Sequence[Value]], planner: Entry[PlannerCapabilities]) -> list[dict[str, Any]]:
-    """The option sets to try of a planner: every combination of the values, the last option varying fastest; those that
-    its entry declares, if it has none of the swept options."""
+def list_combinations(
+    sweep: Mapping[str, Sequence[Value]], planner: Entry[PlannerCapabilities]
+) -> list[dict[str, Any]]:
+    """Return the option sets to try of a planner: every combination of the values, the last option varying fastest.
+
+    If the planner has no swept option: those that its entry declares.
+    """
     swept = {key: values for key, values in sweep.items() if key in planner.options} if sweep else {}
     if not swept:
         return [dict(options) for options in planner.can.sweep]

@@ -5,7 +5,17 @@
     price_schedule    the model predicts its seconds at every size
     find_bounds       the bounds of a collective, once for all its candidates: a task of its own
 
-`work` runs them and reports every result as a message. A `ScheduleCache` knows schedules that were met before.
+`work` runs them and reports every result as a message (`Priced`, `Limits`, and last `Done`), so that results survive
+if the task is stopped later. It may run in this process or in a worker (`pool`).
+
+Nothing that a planner raises ends the tuning. What it raises decides the status of the candidate: an error of ours is
+"refused" (this planner cannot do that here), a spent budget "timed out", anything else "failed".
+
+Planners yield equal schedules again and again: pieces 1, 2, 4, ... of one schedule, or two options with one result. A
+`ScheduleCache` knows by fingerprint which were priced before, and which has the rows of the schedule verified last.
+
+Example: ring with pieces=4 after ring with pieces=1. Its rows are the same, so it need not be verified again, but its
+time differs: it is priced at all sizes, and its evaluation is stored under the fingerprint of rows and pieces.
 """
 
 from __future__ import annotations
@@ -70,7 +80,7 @@ class Context:
     in_switches: bool = True
 
     def with_profile(self, topology: Topology) -> Topology:
-        """The machine with what the profile says of its links."""
+        """Return the machine with what the profile says of its links."""
         return topology if self.profile is None else self.profile.on(topology)
 
 
@@ -87,8 +97,9 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A verified and priced schedule. `variant`: how many schedules this planner yielded before. `made_with`: the
-    options that the planner says it used."""
+    """A verified and priced schedule. `variant`: number of schedules that this planner yielded before. `made_with`: the
+    options that the planner reports.
+    """
 
     index: int
     variant: int
@@ -113,8 +124,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a task, and how it ended. `by`: BUDGET, MEMORY or CRASH (of its process), where one of these ended it
-    early; its results until then count."""
+    """The end of a task, and how it ended.
+
+    `by`: BUDGET, MEMORY or CRASH (of its process), where one of these ended it early; its results until then count.
+    """
 
     index: int
     status: str
@@ -142,7 +155,7 @@ class _UnpricedError(Exception):
     """The model does not price this schedule on this machine."""
 
 
-def work(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Message]:
+def run_task(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Message]:
     """Do a task: yield each result at once, then Done. Nothing that a planner or a model raises escapes."""
     try:
         if task.entry is None:
@@ -164,6 +177,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
     refusal = ""
     for variant, schedule in enumerate(plan_schedules(context, task)):
         _check_identity(context, task, schedule)
+        # the schedule may be known from another planner or option
         rows, fingerprint = fingerprints(schedule)
         evaluation = cache.evaluations.get((task.kind, fingerprint))
         verified = schedule
@@ -186,7 +200,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
 def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """Yield the planner's schedules. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    requests, refusals, any_schedule = _requests(context, task), [], False
+    requests, refusals, any_schedule = _make_requests(context, task), [], False
     try:
         for request in requests:
             try:
@@ -199,9 +213,11 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
                 raise
             except AntiphonError as error:
                 refusals.append(error)
+        # a planner that refuses some sizes is still a candidate for the others
         if len(refusals) == len(requests):
             raise refusals[0]
     except TimedOut as error:
+        # what it found until then is a candidate like any other
         if isinstance(error.best, Schedule):
             yield error.best
         raise _EndedError(TIMED_OUT, str(error), BUDGET) from None
@@ -215,7 +231,7 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
 
 
-def _requests(context: Context, task: Task) -> list[Request]:
+def _make_requests(context: Context, task: Task) -> list[Request]:
     """Return one request, or for planners of other packages one for each size to plan for.
 
     For one size both a plan for it and a plan for any size: a planner chooses by a price of its own, and the model may
@@ -234,7 +250,7 @@ def _requests(context: Context, task: Task) -> list[Request]:
 
 
 def _spaced_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The largest of these sizes, the largest that is SIZE_STEP times smaller, and so on."""
+    """Return the largest of these sizes, the largest that is SIZE_STEP times smaller, and so on."""
     spaced: list[int] = []
     for size in sorted(sizes, reverse=True):
         if size >= MIN_PLANNED_SIZE and (not spaced or size * SIZE_STEP <= spaced[-1]):
@@ -243,7 +259,7 @@ def _spaced_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _made_with(schedule: Schedule) -> dict[str, Any]:
-    """The options in the provenance that are plain values."""
+    """Return the options in the provenance that are plain values."""
     options = schedule.provenance.get("options")
     items = options.items() if isinstance(options, Mapping) else ()
     return {k: one_line(v) if isinstance(v, str) else v for k, v in items if isinstance(v, str | int | float)}
@@ -261,7 +277,7 @@ def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
 
 
 def verify_schedule(context: Context, cache: ScheduleCache, rows: bytes, schedule: Schedule) -> Schedule:
-    """Return the schedule, verified; `rows` is the fingerprint of its rows in whatever pieces."""
+    """Return the schedule, verified; `rows` is the fingerprint of its rows, regardless of pieces."""
     verified = cache.same_rows(rows, schedule)
     if verified is not None:
         return verified
@@ -279,7 +295,7 @@ def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: S
     uses = uses_claim(schedule)
     if uses and not context.in_switches:
         raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
-    predict = _predictor(context, schedule)
+    predict = _make_predictor(context, schedule)
     predictions = [predict(nbytes) for nbytes in context.sizes]
     seconds = tuple(float(p.seconds) for p in predictions)
     if not all(math.isfinite(s) and s >= 0 for s in seconds):
@@ -296,7 +312,7 @@ def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: S
     )  # fmt: skip
 
 
-def _predictor(context: Context, schedule: Schedule) -> Predictor:
+def _make_predictor(context: Context, schedule: Schedule) -> Predictor:
     name = context.model_name.partition(":")[0]
     options = {"profile": context.profile, **context.model_options}
 
@@ -312,15 +328,15 @@ def _predictor(context: Context, schedule: Schedule) -> Predictor:
 
 
 def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
-    """Seconds by size on a runtime that lets no switches help; () where the model does not price that."""
+    """Return seconds by size on a runtime that lets no switches help; () where the model does not price that."""
     try:
-        predict = _predictor(context, unjoined(schedule))
+        predict = _make_predictor(context, unjoined(schedule))
         return tuple(float(predict(nbytes).seconds) for nbytes in context.sizes)
     except _UnpricedError:
         return ()
 
 
-def warm(context: Context) -> None:
+def warm_up(context: Context) -> None:
     """Price small schedules first: what a model loads or compiles at its first calls must count for no candidate.
 
     On a few ranks that are near each other and a few that are far. An error here is not reported: it comes again with
@@ -332,7 +348,9 @@ def warm(context: Context) -> None:
         with suppress(Exception):
             collective = Collective("allreduce", context.topology.ranks, ends)
             request = Request(context.topology, collective, budget=1.0)
-            predict = _predictor(context, next(iter(call("planner", name, find("planner", name).load(), {}, request))))
+            predict = _make_predictor(
+                context, next(iter(call("planner", name, find("planner", name).load(), {}, request)))
+            )
             for nbytes in (context.sizes[0], context.sizes[-1]):
                 predict(nbytes)
 
@@ -355,7 +373,9 @@ def find_bounds(context: Context, task: Task) -> Limits:
 
 
 def one_line(text: str) -> str:
-    """As it may stand on a terminal and on a page: one line, no control characters, no addresses, not too long."""
+    """Return the text as it may stand on a terminal and on a page: one line, no control characters, no addresses,
+    limited length.
+    """
     plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
     plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words in every run
     return plain if len(plain) <= MAX_REASON else plain[: MAX_REASON - 3] + "..."

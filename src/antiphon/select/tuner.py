@@ -18,11 +18,11 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
-from antiphon.select.limits import damage, losses
+from antiphon.select.limits import compare_bounds, compare_links
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
 from antiphon.select.plan_files import ENTRY, OWN, files_by_kind
 from antiphon.select.pool import run_tasks
-from antiphon.select.sweep import Sweep, Value, combinations, resolve_sweep
+from antiphon.select.sweep import Sweep, Value, list_combinations, resolve_sweep
 from antiphon.select.task import Context, Task
 from antiphon.select.tuning import Tuning
 from antiphon.select.uses import has_helpful_switches, needs_switches
@@ -58,16 +58,16 @@ def tune(  # noqa: PLR0913
 ) -> Tuning:
     """Return the best schedule for every size, of all that the planners here can make; every one of them is verified.
 
-    `spec`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known,
-    else alpha-beta. `planners`: only these (those that stand for NCCL are priced, too). `effort`: how much a planner
-    that searches tries, in units of about a second, which are counted, so that the result is the same on every machine.
+    `spec`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known, else
+    alpha-beta. `planners`: only these (those that stand for NCCL are priced, too). `effort`: how much a planner that
+    searches tries, in units of about a second, which are counted, so that the result is the same on every machine.
     `budget`: CPU seconds after which a candidate is stopped, which is reported. `profile`: measurements, or their file:
     times, and the bound beside them, are by it; rounds and gaps that plans claim stay those of the topology. `workers`:
     processes, by default (or 0) one per core; "none": only this one. `sweep`: values of options ({"k": range(2, 65)},
     "2:64", "factors", ...): planners that have the option try every combination instead of those that their entries
     declare. `nccl=False`: no candidates only to compare with, and no speedup. `deterministic`: every element is
-    combined in one and the same order at all sizes, the order that is fastest over all sizes. `shortlist`: so many of
-    the best at every size, and the best of every classic, are returned with their schedules, to be measured. `cuts`:
+    combined in one and the same order at all sizes, the order that is fastest over all sizes. `shortlist`: this number
+    of the best at every size, and the best of every classic, are returned with their schedules, to be measured. `cuts`:
     how the target runtime sends what has no pieces; its real messages are priced. `in_switches`: whether that runtime
     can let switches multicast and combine; if not, such schedules are refused. `plans`: files of plans that are
     candidates, too. `against`: the machine before it lost what the topology lacks: bounds before and after are
@@ -77,8 +77,8 @@ def tune(  # noqa: PLR0913
     """
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
-    seconds, processes = budget_of(budget), _processes(workers)
-    targets = _targets(spec, topology, root, ranks)
+    seconds, processes = budget_of(budget), _count_processes(workers)
+    targets = _read_targets(spec, topology, root, ranks)
     named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
     names = named or usual_planners(topology)
     for name in names:
@@ -98,7 +98,7 @@ def tune(  # noqa: PLR0913
     )  # fmt: skip
     context.with_profile(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
-    tasks = _tasks(targets, names, values, compared, bool(named))
+    tasks = _list_tasks(targets, names, values, compared, bool(named))
     library = own_choice(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [Task(len(tasks) + i, kind, OWN, ENTRY, {"file": file}) for i, file in enumerate(files)]
@@ -114,14 +114,16 @@ def tune(  # noqa: PLR0913
         run_tasks(context, ledger.to_do, processes, ledger.receive, ledger.is_needed)
     except KeyboardInterrupt:
         complete = False
-    lost = losses(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
+    lost = (
+        compare_bounds(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
+    )
     members = frozenset(rank for target in targets.values() for rank in target.members)
-    links = damage(intact, topology, members) if intact is not None else None
+    links = compare_links(intact, topology, members) if intact is not None else None
     return ledger.close(span, lost, links, complete, values)
 
 
 def _model_of(model: str) -> tuple[Entry[ModelCapabilities], Mapping[str, Any]]:
-    """A model and its options; unknown options are refused now, not once per candidate."""
+    """Return a model and its options; unknown options are refused now, not once per candidate."""
     if not isinstance(model, str):
         raise unknown("model", model, table("model"))
     entry, options = model_of(model)
@@ -130,20 +132,20 @@ def _model_of(model: str) -> tuple[Entry[ModelCapabilities], Mapping[str, Any]]:
     return entry, options
 
 
-def _processes(workers: int | str | None) -> int:
-    """How many worker processes; 0 means only this process."""
+def _count_processes(workers: int | str | None) -> int:
+    """Return the number of worker processes; 0 means only this process."""
     if workers == "none":
         return 0
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise Invalid(f'workers: expected a number of processes, 0 (one per core) or "none", got {quote(workers)}')
-    return workers or _cores()
+    return workers or _count_cores()
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _targets(
+def _read_targets(
     spec: str | Collective, topology: Topology, root: int | None, ranks: Sequence[int] | None
 ) -> dict[str, Collective]:
     if isinstance(spec, Collective):
@@ -158,8 +160,11 @@ def _targets(
 
 
 def usual_planners(topology: Topology) -> list[str]:
-    """All except those whose entry says that another planner does the same, better (`tuned`), or does so on fewer ranks
-    than `tuned_from`, and those that need switches with more abilities than this machine's."""
+    """Return all planners that are tried unasked.
+
+    Not those whose entry says that another planner does the same, better (`tuned`), or does so on fewer ranks than
+    `tuned_from`, and those that need switches with more abilities than this machine's.
+    """
     usual = [
         (name, entry)
         for name, entry in table("planner").items()
@@ -168,17 +173,18 @@ def usual_planners(topology: Topology) -> list[str]:
     return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
 
 
-def _usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
-    """Whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
+def _is_usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
+    """Return whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
     tuned = entry.can.tuned
     return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives  # which is listed as refused
 
 
-def _tasks(
+def _list_tasks(
     targets: Mapping[str, Collective], names: Sequence[str],
     values: Mapping[str, Sequence[Value]] | None = None, beside: Mapping[str, Groups] = BASELINES, named: bool = True,
 ) -> list[Task]:  # fmt: skip
-    """For every collective its bounds, then every planner that declares it, with each combination of swept options.
+    """Return for every collective its bounds, then every planner that declares it, with each combination of swept
+    options.
 
     Planners to compare with, for the collectives in `beside`, are swept as they declare it. `named`: whether the user
     named the planners.
@@ -189,9 +195,9 @@ def _tasks(
         compared = [n for group in beside.get(kind, ()) for n in group if n not in names and n in table("planner")]
         for name in [*names, *compared]:
             entry = find("planner", name)
-            if not named and not _usual(entry, kind):
+            if not named and not _is_usual(entry, kind):
                 continue
-            swept = combinations(values if values and name in names else {}, entry)
+            swept = list_combinations(values if values and name in names else {}, entry)
             for options in swept if kind in entry.can.collectives else ({},):
                 tasks.append(Task(len(tasks), kind, name, entry, options))
     return tasks

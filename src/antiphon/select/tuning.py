@@ -22,7 +22,7 @@ from antiphon.select.candidate import Candidate, Range
 from antiphon.select.libraries import OURS_ALONE
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import save_plans
-from antiphon.select.ranges import runs, winners
+from antiphon.select.ranges import choose_winners, merge_runs
 from antiphon.select.sweep import Value
 from antiphon.select.task import BUDGET, REFUSED
 from antiphon.select.uses import uses_text
@@ -159,7 +159,7 @@ class Tuning:
     @property
     def gains(self) -> tuple[Gain, ...]:
         """What choosing the values of the options swept is worth, by collective and planner."""
-        return gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
+        return measure_gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
         """Seconds of NCCL's own choice, if its figures are known; else of the best schedule of the planners that stand
@@ -254,8 +254,10 @@ class Gain:
 def settings(
     candidates: Sequence[Candidate], sweep: Sweep, sizes: Sequence[int]
 ) -> dict[str, dict[Setting, tuple[float, ...]]]:
-    """For candidates of one collective, by planner that was swept and by setting, in the order of the sweep: seconds
-    per size, the best of several schedules of one setting. Settings without a schedule are left out."""
+    """Return for candidates of one collective, by planner that was swept and by setting, the seconds per size.
+
+    In the order of the sweep; the best of several schedules of one setting. Settings without a schedule are left out.
+    """
     times_of: dict[str, dict[Setting, tuple[float, ...]]] = {}
     for c in candidates:
         for options in (c.options, *c.also):
@@ -272,18 +274,23 @@ def settings(
     return {planner: dict(sorted(by_setting.items(), key=swept_order)) for planner, by_setting in times_of.items()}
 
 
-def gains(candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Sequence[int]) -> tuple[Gain, ...]:
-    """By collective and planner; nothing where only one setting has a schedule."""
+def measure_gains(
+    candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Sequence[int]
+) -> tuple[Gain, ...]:
+    """Return gains by collective and planner; nothing where only one setting has a schedule."""
     rows = []
     for kind, of_kind in candidates.items() if sweep else ():
         for planner, by_setting in settings(of_kind, sweep, sizes).items():
             if len(by_setting) < 2:
                 continue
             order = list(by_setting)
-            chosen = winners({(i, 0): by_setting[setting] for i, setting in enumerate(order)})
-            ratios = [_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)]
+            chosen = choose_winners({(i, 0): by_setting[setting] for i, setting in enumerate(order)})
+            ratios = [
+                _time_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)
+            ]
             best = tuple(
-                (sizes[low], sizes[min(high + 1, len(sizes) - 1)], order[key[0]]) for key, low, high in runs(chosen)
+                (sizes[low], sizes[min(high + 1, len(sizes) - 1)], order[key[0]])
+                for key, low, high in merge_runs(chosen)
             )
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             largest = max(range(len(ratios)), key=lambda s: ratios[s])
@@ -292,5 +299,5 @@ def gains(candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Se
     return tuple(rows)
 
 
-def _ratio(first: float, best: float) -> float:
+def _time_ratio(first: float, best: float) -> float:
     return first / best if best > 0 and first > 0 else 1.0
