@@ -206,7 +206,7 @@ def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None,
     given_profile = as_profile(known)
     graph = read_tree(here, range(here.ranks))
     tree = root_tree(graph, next(iter(candidate_roots(graph, here))), given_profile.on(here), given_profile)
-    flat = Cost(tree, given_profile, nbytes, "allreduce").flat(0)
+    flat = Cost(tree, given_profile, nbytes, "allreduce").price_flat(0)
     assert seconds(planned(here, nbytes=nbytes, profile=known)) <= flat * (1 + 1e-9)
     # and that estimate of co-located PS is what GenModel says of it
     made = next(colocated_ps(Request(here, Collective("allreduce", here.ranks))))
@@ -395,7 +395,7 @@ def test_the_best_of_all_factorisations_is_found(count: int, nbytes: int) -> Non
     graph = read_tree(here, range(count))
     tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, profile)
     cost = Cost(tree, profile, nbytes, "allreduce")
-    tier = next(t for t in cost.tiers(0) if t.epsilon)
+    tier = next(t for t in cost.list_tiers(0) if t.epsilon)
     every = list(_factorisations(count))
     assert len(every) == {8: 4, 12: 8, 24: 20, 30: 13}[count]
     prices: dict[tuple[object, ...], float] = {

@@ -42,7 +42,7 @@ def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
     `owner`: of every block, before rearrangement at the root. O(rows + switches * blocks log blocks).
     """
     maker = _RowBuilder(tree, choices)
-    maker.lay(owner)
+    maker.build_rows(owner)
     step, block, src, dst = (np.concatenate(column) for column in zip(*maker.made, strict=True))
     return Rows(step, block, src, dst, int(maker.ended[0]))
 
@@ -65,9 +65,9 @@ class _RowBuilder:
     def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
         self.tree, self.choices = tree, choices
         self.made: list[Columns] = []
-        self.ended = self._ends()
+        self.ended = self._switch_end_steps()
 
-    def _ends(self) -> Longs:
+    def _switch_end_steps(self) -> Longs:
         """Return the step after which everything at a switch is done.
 
         As soon as possible, but where its parent must wait anyway, together with other switches of its height: these
@@ -79,7 +79,7 @@ class _RowBuilder:
             choice = self.choices[node]
             if choice is None:
                 continue
-            own[node] = self._gathers(node, choice) + self._steps(node, choice) + choice.spread
+            own[node] = self._gather_steps(node, choice) + self._exchange_steps(node, choice) + choice.spread
             if not choice.flat:
                 below = tree.children[node]
                 height[node] = height[below].max() + 1
@@ -96,15 +96,15 @@ class _RowBuilder:
             begun[node] = min(latest, max(soon[node], together[height[node]]))
         return begun + own
 
-    def _steps(self, node: int, choice: Choice) -> int:
+    def _exchange_steps(self, node: int, choice: Choice) -> int:
         return 1 if choice.flat else steps_of(choice.kind, len(self.tree.children[node]))
 
-    def _gathers(self, node: int, choice: Choice) -> int:
+    def _gather_steps(self, node: int, choice: Choice) -> int:
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
         return int(any(holders < size for holders, size in zip(choice.holder_counts, sizes, strict=False)))
 
-    def lay(self, owner: Longs) -> None:
+    def build_rows(self, owner: Longs) -> None:
         """Build from the root downwards.
 
         `cut`: servers whose results were gathered on others above: they keep their part of a block and do not send it
@@ -117,7 +117,7 @@ class _RowBuilder:
             if choice is None:
                 continue
             if choice.flat:
-                self._straight(node, owner, cut)
+                self._send_to_owners(node, owner, cut)
                 continue
             tree, children = self.tree, self.tree.children[node]
             low = np.append(tree.low[children], tree.high[node])
@@ -129,15 +129,15 @@ class _RowBuilder:
                 else holders[i]
                 for i, count in enumerate(choice.holder_counts)
             ] or holders
-            self._gather(node, choice, placed.child, holders, going, cut)
+            self._gather_on_holders(node, choice, placed.child, holders, going, cut)
             if len(children) > 1:
-                self._combine(node, choice, placed.child, going, cut)
+                self._combine_children(node, choice, placed.child, going, cut)
             for i, child in enumerate(children):
                 if tree.children[child]:
                     cut_here = [] if going[i] is holders[i] else [going[i]]
                     ahead.append((child, holders[i], [*cut, *cut_here]))
 
-    def _add(
+    def _add_rows(
         self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
     ) -> None:
         if cut:
@@ -148,49 +148,49 @@ class _RowBuilder:
         when = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
         self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
-    def _straight(self, node: int, owner: Longs, cut: list[Longs]) -> None:
+    def _send_to_owners(self, node: int, owner: Longs, cut: list[Longs]) -> None:
         """Send everything below directly to the owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         each = max(AT_ONCE // (high - low), 1)
         for begin in range(0, len(owner), each):
             block = np.arange(begin, min(begin + each, len(owner)), dtype=np.int32)
             moves = moves_of(CPS, high - low, (owner[block] - low).astype(np.int32))
-            self._flatten(int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], cut)
+            self._add_moves(int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], cut)
 
-    def _flatten(self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, cut: list[Longs]) -> None:
+    def _add_moves(self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, cut: list[Longs]) -> None:
         when = step if isinstance(step, int) else step.ravel()
         shape = src.shape
         rows: Ints = np.repeat(block, shape[1])
         to: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
-        self._add(when, rows, src.ravel(), to, cut)
+        self._add_rows(when, rows, src.ravel(), to, cut)
 
-    def _gather(
+    def _gather_on_holders(
         self, node: int, choice: Choice, child: Longs, holders: list[Longs], going: list[Longs], cut: list[Longs]
     ) -> None:
         """Rearrange before; and after, if owners are fixed: what is owned here returns then instead."""
         after = int(self.ended[node]) - 1
-        before = after - choice.spread - self._steps(node, choice)
+        before = after - choice.spread - self._exchange_steps(node, choice)
         for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
             if holder is gatherer:
                 continue
             # with fixed owners, what is owned in this child stays for now, and takes part only after the exchange
             moves = holder != gatherer
             away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
-            self._add(before, away, holder[away], gatherer[away], cut)
+            self._add_rows(before, away, holder[away], gatherer[away], cut)
             if choice.spread:
                 own_blocks = np.flatnonzero(moves & (child == i))
-                self._add(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
+                self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
 
-    def _combine(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
+    def _combine_children(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
         """Apply the plan type among the children, each represented by its holder of the block."""
-        count, first = len(going), int(self.ended[node]) - choice.spread - self._steps(node, choice)
+        count, first = len(going), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
         holder = np.stack(going).astype(np.int32)
         each = max(AT_ONCE // count, 1)
         for begin in range(0, holder.shape[1], each):
             block = np.arange(begin, min(begin + each, holder.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))
             src, dst = holder[moves.src, block[:, None]], holder[moves.dst, block[:, None]]
-            self._flatten(moves.step + np.int32(first), block, src, dst, cut)
+            self._add_moves(moves.step + np.int32(first), block, src, dst, cut)
 
 
 def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:

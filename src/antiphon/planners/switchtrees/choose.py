@@ -78,7 +78,7 @@ def _choose_plan(
             best, target = choice, choice.seconds
     # compare with ignoring all switches below: one step among all servers, which may win when latency decides
     if any(tree.children[child] for child in tree.children[node]):
-        flat = cost.flat(node)
+        flat = cost.price_flat(node)
         if flat < best.seconds * SLACK:
             return Choice(CPS, flat, flat=True)
     return best
@@ -104,7 +104,7 @@ def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tup
         kind, seconds, target = cost.best_type(node, len(sizes), sizes[0])
         return Choice(kind, max(below) + seconds), max(below) + target
     total = sum(sizes)
-    seconds = max(below) + cost.direct(node, sizes, [size / total for size in sizes])
+    seconds = max(below) + cost.price_direct(node, sizes, [size / total for size in sizes])
     return Choice(ACPS, seconds), seconds
 
 
@@ -118,7 +118,7 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
     even = [1 / len(sizes)] * len(sizes)
     total = sum(sizes)
     if free and len(set(sizes)) > 1:
-        yield Choice(ACPS, max(below) + cost.direct(node, sizes, even), owned=tuple(even))
+        yield Choice(ACPS, max(below) + cost.price_direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
     for counts in holder_counts(tree, node, sizes):
@@ -127,11 +127,11 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
         holds = _mark_holders(tree, node, counts)
         ready, after = [], [0.0]
         for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
-            away = 0.0 if holders == size else cost.gather(child, holders, (1 if free else 1 - share) / size)
+            away = 0.0 if holders == size else cost.price_gather(child, holders, (1 if free else 1 - share) / size)
             ready.append(done + away)
             if holders < size and not free:
-                after.append(cost.gather(child, holders, share / size, back=True))
-        seconds, kind = cost.direct(node, counts, owned, holds), ACPS
+                after.append(cost.price_gather(child, holders, share / size, back=True))
+        seconds, kind = cost.price_direct(node, counts, owned, holds), ACPS
         if len(set(counts)) == 1 and len(set(owned)) == 1:
             kind, seconds, _ = cost.best_type(node, len(counts), counts[0], holds)
         owners = tuple(owned) if free and len(set(sizes)) > 1 else ()

@@ -36,7 +36,7 @@ class Cost:
         self.server = Server(profile.gamma, profile.delta)
         self.halves = (kind != "allgather", kind != "reducescatter")  # (reducescatter, allgather) present
 
-    def _below(self, holds: Some | None, node: int) -> tuple[slice, Longs]:
+    def _servers_below(self, holds: Some | None, node: int) -> tuple[slice, Longs]:
         """Return the nodes below a switch, and the number of holding servers below each."""
         tree, inside = self.tree, slice(node + 1, int(self.tree.end[node]))
         if holds is None:
@@ -47,12 +47,12 @@ class Cost:
 
     # ---- plan types of equal children ----
 
-    def tiers(self, node: int, holds: Some | None = None, *, crowded: bool = False) -> list[Tier]:
+    def list_tiers(self, node: int, holds: Some | None = None, *, crowded: bool = False) -> list[Tier]:
         """Return the links below a switch as one of the groups in parallel sees them, equal ones once.
 
         `crowded`: the excess senders of all groups add up.
         """
-        inside, holder_counts = self._below(holds, node)
+        inside, holder_counts = self._servers_below(holds, node)
         alpha = float(self.tree.alpha[node])
         tiers: dict[Tier, None] = {}
         for direction, incast in (
@@ -72,22 +72,24 @@ class Cost:
         `holders`: servers that hold the data in each child. All factorizations are tried, as shortest paths over the
         divisors. O(divisors^2 * tiers).
         """
-        share, usual = self.nbytes / holders, self.tiers(node, holds)
-        kind, _ = self._fastest(count, share, self.tiers(node, holds, crowded=True))
-        return kind, self._type(kind, count, share, usual), self._fastest(count, share, usual)[1]
+        share, usual = self.nbytes / holders, self.list_tiers(node, holds)
+        kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, crowded=True))
+        return kind, self._price_type(kind, count, share, usual), self._fastest_type(count, share, usual)[1]
 
-    def _fastest(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
+    def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
         """Return the plan type of least seconds, of equals the one of fewest steps."""
-        seconds, fans = self._factorised(count, share, tiers)
+        seconds, fans = self._best_factorization(count, share, tiers)
         options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
-            options += [(self._type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)]
+            options += [
+                (self._price_type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)
+            ]
         shortest = min(seconds for seconds, _, _ in options)
         return min((option for option in options if option[0] * SLACK <= shortest), key=lambda option: option[1:])[
             2
         ], shortest
 
-    def _type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
+    def _price_type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
         """Seconds of a plan type by its closed form, at the slowest of these links."""
         if kind == RING:
             return max(genmodel_forms.ring(count, share, tier, self.server, self.kind).total for tier in tiers)
@@ -98,7 +100,7 @@ class Cost:
         fans = fans_of(kind, count)
         return max(genmodel_forms.hcps(fans, share, tier, self.server, self.kind).total for tier in tiers)
 
-    def _factorised(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
+    def _best_factorization(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
         divisors = [d for d in range(1, count + 1) if count % d == 0]
         # shortest path over divisors: an edge done -> product is a level of fan-in product / done
         best: dict[int, tuple[float, tuple[int, ...]]] = {1: (0.0, ())}
@@ -106,22 +108,22 @@ class Cost:
             for product in divisors:
                 if product <= done or product % done or done not in best:
                     continue
-                step = self._type(CPS, product // done, share / done, tiers)
+                step = self._price_type(CPS, product // done, share / done, tiers)
                 seconds, fans = best[done][0] + step, (*best[done][1], product // done)
-                if product not in best or _better((seconds, fans), best[product]):
+                if product not in best or _is_better((seconds, fans), best[product]):
                     best[product] = seconds, fans
         return best[count]
 
     # ---- straight from the holders to the owners ----
 
-    def direct(
+    def price_direct(
         self, node: int, holder_counts: Sequence[int], owned: Sequence[float], holds: Some | None = None
     ) -> float:
         """Price asymmetric co-located PS: child i's results are on holder_counts[i] of its servers, and it owns
         owned[i] of all blocks. O(nodes below).
         """
         tree = self.tree
-        inside, counts = self._below(holds, node)
+        inside, counts = self._servers_below(holds, node)
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
         h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
         rows = len(holder_counts) - 1
@@ -136,42 +138,42 @@ class Cost:
         seconds = 0.0
         for happens, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
             if happens:
-                up = self._slowest(tree.up, inside, counts * sent, np.zeros(len(counts)))
-                down = self._slowest(tree.down, inside, counts * got, fan)
+                up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
+                down = self._slowest_link(tree.down, inside, counts * got, fan)
                 seconds += float(tree.alpha[node]) + max(up, down)
-        return seconds + self._combining(float(into.max(initial=0.0)), rows + 1)
+        return seconds + self._price_combining(float(into.max(initial=0.0)), rows + 1)
 
-    def _slowest(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
+    def _slowest_link(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
         # incast: beyond w_t senders at once, every further one costs epsilon per byte
         excess = np.maximum(fan - direction.w_t[inside], 0)
         return (
             float((load * (direction.beta[inside] + direction.epsilon[inside] * excess)).max(initial=0.0)) * self.nbytes
         )
 
-    def _combining(self, received: float, fan: int) -> float:
+    def _price_combining(self, received: float, fan: int) -> float:
         """Price memory work at the busiest server: `received` of nbytes, in values that are combined `fan` at once."""
         if not self.halves[0] or fan < 2:
             return 0.0
         return received * self.nbytes * (self.server.gamma + self.server.delta * (fan + 1) / (fan - 1))
 
-    def flat(self, node: int) -> float:
+    def price_flat(self, node: int) -> float:
         """Price co-located PS among all servers below a switch, with anything between. O(nodes below)."""
-        inside, k = self._below(None, node)
+        inside, k = self._servers_below(None, node)
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
             return 0.0
         ends = [
-            self._slowest(direction, inside, k * (n - k) / n, senders)
+            self._slowest_link(direction, inside, k * (n - k) / n, senders)
             for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
         # one step: the longest latency below, and the slowest link; k of n servers below a link send to the n - k
         # beyond
         once = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(ends)
-        return once * sum(self.halves) + self._combining((n - 1) / n, n)
+        return once * sum(self.halves) + self._price_combining((n - 1) / n, n)
 
     # ---- data rearrangement ----
 
-    def gather(self, node: int, group_count: int, share: float, *, back: bool = False) -> float:
+    def price_gather(self, node: int, group_count: int, share: float, *, back: bool = False) -> float:
         """Price data rearrangement: every server below gives its data, `share` of nbytes, to the representative of its
         group.
 
@@ -185,11 +187,11 @@ class Cost:
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
         for happens, ends in zip(halves, ((src, to), (to, src)), strict=True):
             if happens:
-                seconds += self._moved(*ends, share)
+                seconds += self._price_moves(*ends, share)
         fan = -(-(high - low) // group_count)
-        return seconds + self._combining(share * (1 if back else fan - 1), 2 if back else fan)
+        return seconds + self._price_combining(share * (1 if back else fan - 1), 2 if back else fan)
 
-    def _moved(self, src: Longs, dst: Longs, share: float) -> float:
+    def _price_moves(self, src: Longs, dst: Longs, share: float) -> float:
         """Price one step in which each src sends its share to its dst."""
         if not len(src):
             return 0.0
@@ -203,11 +205,11 @@ class Cost:
                 if not len(rows):
                     break
                 latency[rows] += direction.latency[node]
-                busiest = max(busiest, self._crossed(direction, node, dst[rows], share))
+                busiest = max(busiest, self._busiest_link(direction, node, dst[rows], share))
                 node = tree.parent[node]
         return float(latency.max()) + busiest
 
-    def _crossed(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
+    def _busiest_link(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
         # by link and destination: number of senders over the link
         pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
@@ -217,7 +219,7 @@ class Cost:
         return float((load * (direction.beta + direction.epsilon * excess)).max()) * share * self.nbytes
 
 
-def _better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int, ...]]) -> bool:
+def _is_better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int, ...]]) -> bool:
     """Return whether the first plan is better: faster, or as fast with fewer steps, then larger first fan-ins.
 
     Large fan-ins first touch memory least.

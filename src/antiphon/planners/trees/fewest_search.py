@@ -52,19 +52,19 @@ class Search(ABC):
         self.items, self.ends, self.tracked = items, ends, tracked
 
     @abstractmethod
-    def start(self) -> Any:
+    def start_state(self) -> Any:
         """Return the state before the first item."""
 
     @abstractmethod
-    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+    def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         """Return the state with item `at`, and the slacks that it counts against; None if the tree may not take it."""
 
     @abstractmethod
-    def skip(self, state: Any, at: int) -> bool:
+    def can_skip(self, state: Any, at: int) -> bool:
         """Return whether a tree can still be connected without item `at`."""
 
     @abstractmethod
-    def slacks(self, total: int) -> list[int]:
+    def count_slacks(self, total: int) -> list[int]:
         """Return the capacity of every cut or partition beyond what trees of this total weight must send across it."""
 
     def search_trees(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
@@ -73,7 +73,7 @@ class Search(ABC):
 
         Complete: None proves that there are none.
         """
-        slack = self.slacks(sum(weights))
+        slack = self.count_slacks(sum(weights))
         self._compute_waste(weights, len(slack))
         self.limit, self.nodes = limit, 0
         self.picked: list[tuple[int, ...]] = [()] * len(self.items)
@@ -81,7 +81,7 @@ class Search(ABC):
         if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
             return None, 0
         alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
-        groups = [Alike(self.start(), tuple(trees), weight) for weight, trees in alike]
+        groups = [Alike(self.start_state(), tuple(trees), weight) for weight, trees in alike]
         if not self._search_from(0, groups, slack):
             return None, self.nodes
         trees: list[list[int]] = [[] for _ in weights]
@@ -115,8 +115,8 @@ class Search(ABC):
             raise Spent
         if at == len(self.items):
             return True
-        with_item = [self.take(group.state, at) for group in groups]
-        can_skip = [self.skip(group.state, at) for group in groups]
+        with_item = [self.take_item(group.state, at) for group in groups]
+        can_skip = [self.can_skip(group.state, at) for group in groups]
         room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
         # how many trees of each group take this item, fullest use first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
@@ -213,14 +213,14 @@ class SpanningSearch(Search):
         self.later.reverse()
         self.whole = (1 << vertices) - 1
 
-    def slacks(self, total: int) -> list[int]:
+    def count_slacks(self, total: int) -> list[int]:
         crossing = [0] * len(self.labels)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
                 crossing[t] += capacity
         return [c - (len(set(of)) - 1) * total for c, of in zip(crossing, self.labels, strict=True)]
 
-    def start(self) -> Any:
+    def start_state(self) -> Any:
         alone = [1 << v for v in range(self.vertices)]
         merged = [
             sum(1 << w for w in range(self.vertices) if of[w] == of[v])
@@ -233,7 +233,7 @@ class SpanningSearch(Search):
             (),
         )
 
-    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+    def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         a, b, _ = self.ends[at]
         joined, edges_taken = state[0], (*state[-1], at)
         # a cycle
@@ -262,7 +262,7 @@ class SpanningSearch(Search):
                 new.append(tuple(union if union >> v & 1 else x for v, x in enumerate(joined_by_partition)))
         return (*new, edges_taken), tuple(again)
 
-    def skip(self, state: Any, at: int) -> bool:
+    def can_skip(self, state: Any, at: int) -> bool:
         a, b, _ = self.ends[at]
         joined = state[0]
         return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
@@ -295,17 +295,17 @@ class ArborescenceSearch(Search):
         for at, (_, b, _) in enumerate(ends):
             self.rest.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
 
-    def slacks(self, total: int) -> list[int]:
+    def count_slacks(self, total: int) -> list[int]:
         crossing = [0] * len(self.cuts)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
                 crossing[t] += capacity
         return [c - total for c in crossing]
 
-    def start(self) -> Any:
+    def start_state(self) -> Any:
         return tuple(range(self.vertices)), (0,) * self.vertices, 0
 
-    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+    def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         a, b, _ = self.ends[at]
         top, below, crossed = state
         # b already has a parent, or is itself the top of a's component (a cycle)
@@ -321,7 +321,7 @@ class ArborescenceSearch(Search):
             crossed |= 1 << t
         return (tuple(top[a] if t == b else t for t in top), now, crossed), again
 
-    def skip(self, state: Any, at: int) -> bool:
+    def can_skip(self, state: Any, at: int) -> bool:
         b = self.ends[at][1]
         top = state[0]
         return bool(top[b] != b or any(top[a] != b for a in self.rest[at]))
