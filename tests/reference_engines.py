@@ -158,7 +158,7 @@ def cpsat(task: Task, group: Renamings, effort: Effort) -> Answer:
     moves: list[Move] = []
     for (kind, number), sent in zip(chunks, sends, strict=True):
         chosen = [(instance.arcs.paths[arc], step) for (arc, step), x in sent.items() if solver.boolean_value(x)]
-        moves += orbit_moves(instance, group, kind, number, drop_useless_moves(instance, kind, chosen))
+        moves += orbit_moves(group, kind, number, drop_useless_moves(instance, kind, chosen))
     return Answer(tuple(moves))
 
 

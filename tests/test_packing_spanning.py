@@ -35,7 +35,7 @@ from antiphon.planners.trees.spanning import arc_flows, pack_edges, pack_spannin
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
     """Pack, and hold the result to what is promised."""
     tau, parts = weakest_partition_of(vertices, edges)
-    trees = pack_edges(vertices, edges, tau, parts)
+    trees = pack_edges(edges, tau, parts)
     load = [0] * len(edges)
     for weight, chosen in trees:
         assert weight > 0

@@ -194,13 +194,13 @@ _NAMES = {
 }  # fmt: skip
 
 
-def read_nccl_tests(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
+def read_nccl_tests(text: str) -> dict[str, list[tuple[int, float]]]:
     """Read the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
 
     The collective is that of the program named in the lines before, if it was started by its path.
     """
     named = re.search(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|gather|scatter)_perf\b", text)
-    kind = kind or (_NAMES[named[1]] if named else "")
+    kind = _NAMES[named[1]] if named else ""
     rows = [match for line in text.splitlines() if (match := _ROW.match(line))]
     if not rows:
         raise Invalid("has no rows as nccl-tests prints them, and is no JSON of bench")

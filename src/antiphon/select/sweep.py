@@ -95,8 +95,8 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
     return values
 
 
-def _list_names(names: Sequence[str], limit: int = 8) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def list_combinations(

@@ -27,11 +27,11 @@ SHARPER = 2.0  # factor on SHARP when no step improves
 HOP = 1e-3  # surcharge per link, of the mean price: prefers shorter of equally good paths
 
 
-def descend(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
-    """Return flows near the minimum time, and their time. O(rounds * wants * links log links)."""
+def descend(program: FlowProgram) -> Flow:
+    """Return flows near the minimum time, and their time. O(ROUNDS * wants * links log links)."""
     amount = _route_cheapest(program, 1 / program.capacity)
     load, sharp = program.row_loads(amount), SHARP
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         full = load / program.capacity
         # soft maximum of the loads: its gradient are these prices, so cheapest paths are the steepest direction
         # (Frank-Wolfe)

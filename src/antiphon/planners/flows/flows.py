@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -52,14 +51,14 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
     schedule = lay_paths(topology, collective, paths, shares, wants.group, wants.blocks)
-    rate = throughput(schedule, topology)
+    rate, limit = throughput(schedule, topology), rate_bound.bytes_per_second
     report: dict[str, Any] = {
         "rate": None if rate is None else str(rate / topology.unit),
-        "optimal": rate == rate_bound.bytes_per_second,
+        "optimal": rate == limit,
         "paths": int((shares.counts > 0).sum()) * len(wants.group),
         "deepest": schedule.steps,
         "denominator": schedule.chunks.denominator,
-        "loss": 0.0 if rate is None else _lost_rate(rate, rate_bound.bytes_per_second),
+        "loss": 0.0 if rate is None or limit is None else float(1 - rate / limit),
     }
     stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
     for staged_plan in stage_plans(Ready([schedule], topology), stage_request):
@@ -78,7 +77,3 @@ def _find_flow(program: FlowProgram, time: float, tight: bool) -> Flow:
         fastest = program.solve_fastest()
         flow = None if fastest is None else program.solve_shortest(fastest.time) or fastest
     return flow or descend(program)
-
-
-def _lost_rate(rate: Fraction, limit: Fraction | None) -> float:
-    return 0.0 if limit is None else float(1 - rate / limit)

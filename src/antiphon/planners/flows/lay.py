@@ -54,7 +54,7 @@ def lay_paths(
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)
     first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
-    number = _order_by_block(np.concatenate([block, unmoved]))
+    number = np.argsort(np.concatenate([block, unmoved]), kind="stable")  # by block
     chunks = Chunks(
         np.concatenate([block, unmoved])[number].astype(np.int32),
         np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[number],
@@ -119,11 +119,6 @@ def _distinct_hops(hops: Table) -> tuple[Routes, Longs]:
     inside = unique_hops >= 0
     ptr = np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64)
     return Routes(ptr, unique_hops[inside].astype(np.int32)), route
-
-
-def _order_by_block(block: Longs) -> Longs:
-    """Return the order of chunks by block, stable within a block."""
-    return np.argsort(block, kind="stable")
 
 
 def _reduce_fractions(chunks: Chunks) -> Chunks:

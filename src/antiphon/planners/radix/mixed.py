@@ -58,9 +58,9 @@ class Radices:
         return "x".join(map(str, self.rounds))
 
 
-def given_k(k: int | None, ranks: int, default: int = DEFAULT_K) -> int:
-    """The option `k`, or its default; values above the number of ranks count as that number."""
-    return min(default if k is None else k, ranks)
+def given_k(k: int | None, ranks: int) -> int:
+    """Return the option `k`, or its default; values above the number of ranks count as that number."""
+    return min(DEFAULT_K if k is None else k, ranks)
 
 
 def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, narrow
+from antiphon.core.columns import narrow
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -51,11 +51,8 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
             if have.get(rank) != want:
                 wants[want].append(rank)
         _Block(reach, back, out, chunk, block, have, set(goals[block])).plan_wants(wants)
-    return out.to_schedule(collective, _one_chunk_per_block(blocks))
-
-
-def _one_chunk_per_block(blocks: Longs) -> Chunks:
-    return Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
+    one_chunk_each = Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
+    return out.to_schedule(collective, one_chunk_each)
 
 
 def _read_relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]:
@@ -282,17 +279,14 @@ class _Block:
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
-                alone = len(gather.below[hop.parent]) == 1 and not self._stores_own(gather, hop.parent)
+                # the only value that arrives there, and none is stored there before: it need not be added to anything
+                alone = len(gather.below[hop.parent]) == 1 and hop.parent not in gather.uses
                 self.out.add_row(
                     last - depth, self.chunk, (rank, hop.parent), COPY if alone else REDUCE, hop.path[::-1],
                     (slot[rank], slot[hop.parent]),
                 )  # fmt: skip
         if gather.replaces:
             self.out.add_row(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
-
-    def _stores_own(self, gather: _Gather, rank: int) -> bool:
-        """Whether a value is stored there before those of its branches arrive."""
-        return rank in gather.uses
 
 
 def _format_value(value: Value) -> str:

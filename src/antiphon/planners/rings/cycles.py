@@ -53,18 +53,14 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
         good = [pair for pair in table if width[pair] >= min_width]
         if all(width.get(pair, 0) >= min_width for pair in around):
             return list(members), complete
-        cycle, finished = search_cycle(neighbours(good, members), members, _fewest_ahead)
+        # next to the neighbour with the fewest free neighbours of its own; of equals, the lowest number
+        cycle, finished = search_cycle(neighbours(good, members), members, lambda _, other, free: (-free, -other))
         if not finished:
             cycle = _of_squares(good, members)
         complete &= finished
         if cycle:
             return cycle, complete
     return [], complete
-
-
-def _fewest_ahead(rank: int, other: int, free: int) -> tuple[float, ...]:
-    """To the neighbour with the fewest free neighbours of its own; of equals, the lowest number."""
-    return -free, -other
 
 
 def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:

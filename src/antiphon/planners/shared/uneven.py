@@ -109,7 +109,7 @@ class Uneven:
         for grouping in (self._each_class, self._merged_classes):
             usable = self._usable_plans(steps, grouping)
             if usable:
-                exact = self._solve_starts(steps, usable, [tied for tied in grouping if tied[0].plan in usable], quiet)
+                exact = self._solve_starts(steps, [tied for tied in grouping if tied[0].plan in usable], quiet)
                 break
         if exact is None:
             return None
@@ -183,9 +183,7 @@ class Uneven:
                 slowest[span] = np.maximum(slowest[span], chunk_class.latency)
         return float(slowest.sum())
 
-    def _solve_starts(
-        self, steps: int, usable: Sequence[int], tied_classes: Sequence[Tied], quiet: tuple[int, int]
-    ) -> Floats | None:
+    def _solve_starts(self, steps: int, tied_classes: Sequence[Tied], quiet: tuple[int, int]) -> Floats | None:
         classes = [chunk_class for chunk_class, _ in tied_classes]
         begun = solve_starts(
             classes, self.some, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]

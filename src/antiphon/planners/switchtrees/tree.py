@@ -110,10 +110,6 @@ def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
             yield root
 
 
-def _switch_nodes(graph: Graph) -> range:
-    return range(graph.servers, len(graph.names))
-
-
 def _middle_roots(graph: Graph) -> list[Root]:
     """Return the center of the tree (peel off leaves round by round): a switch, or a link and both its ends."""
     degree = [len(neighbours) for neighbours in graph.near]
@@ -145,7 +141,7 @@ def _balanced_roots(graph: Graph) -> list[Root]:
         if parent[node] >= 0:
             below[parent[node]] += below[node]
             worst[parent[node]] = max(worst[parent[node]], below[node])
-    best = min(_switch_nodes(graph), key=lambda node: (worst[node], node))
+    best = min(range(graph.servers, len(graph.names)), key=lambda node: (worst[node], node))
     beside = [node for node in graph.near[best] if node >= graph.servers]
     if not beside:
         return [best]

@@ -204,5 +204,5 @@ def decode_model(task: Task, group: Renamings, encoding: Encoding, true: set[int
             for arc, step in zip(arcs.tolist(), steps.tolist(), strict=True)
             if int(encoding.sends[place, arc, step]) in true
         ]
-        moves += orbit_moves(instance, group, kind, number, drop_useless_moves(instance, kind, sent))
+        moves += orbit_moves(group, kind, number, drop_useless_moves(instance, kind, sent))
     return moves

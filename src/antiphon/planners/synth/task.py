@@ -88,9 +88,7 @@ def drop_useless_moves(
     return [entered_by[node][1:] for node in sorted(needed)]
 
 
-def orbit_moves(
-    instance: Instance, group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
-) -> list[Move]:
+def orbit_moves(group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]) -> list[Move]:
     """Return the moves of one chunk under every element of a group. `number`: index of its orbit among its kind's
     chunks.
     """

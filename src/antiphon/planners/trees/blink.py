@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import itemgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -317,15 +318,11 @@ def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions
     if packing is None:
         return _pack_exactly(subset, collective)
     trees = tuple(
-        replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=_rank_of)))
+        replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=itemgetter(0))))
         for root in collective.members
         for tree in map(subset.map_tree, packing.trees)
     )
     return TreeSet(packing.rate, _describe_packing(packing), len(packing.trees), trees=trees)
-
-
-def _rank_of(item: tuple[int, object]) -> int:
-    return item[0]
 
 
 def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:

@@ -190,15 +190,12 @@ def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
     return len(longest_path(vertices, pairs)[0]) // 2
 
 
-def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction, root: int | None = None) -> Tree:
-    """Make the tree of these edges, hung from a rank, or from its middle: the vertex with the least depth."""
+def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tree:
+    """Make the tree of these edges, hung from its middle: the vertex with the least depth."""
     edges = [machine.edges[e] for e in chosen]
-    if root is None:
-        path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
-        middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
-        top = min(middle)
-    else:
-        top = machine.members.index(root)
+    path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
+    middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
+    top = min(middle)
     near: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
     for edge in edges:
         near[edge.a].append((edge.b, edge.forward, edge.back))

@@ -78,7 +78,7 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
     def known() -> Found:
-        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(n, edges, tau, partition)]
+        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
         return radius(n, [edges[e][:2] for e in chosen])

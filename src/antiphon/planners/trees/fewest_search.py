@@ -284,7 +284,7 @@ class ArborescenceSearch(Search):
     ) -> None:
         self.vertices, self.root, self.cuts = vertices, root, list(cuts)
         self.deepest = vertices if deepest is None else deepest
-        order = [e for v in _breadth_first(vertices, arcs, root) for e in _arcs_into(arcs, v)]
+        order = [e for v in _breadth_first(arcs, root) for e in _arcs_into(arcs, v)]
         ends = [arcs[e] for e in order]
         tracked = [
             tuple(t for t, inside in enumerate(self.cuts) if inside >> b & 1 and not inside >> a & 1)
@@ -327,7 +327,7 @@ class ArborescenceSearch(Search):
         return bool(top[b] != b or any(top[a] != b for a in self.rest[at]))
 
 
-def _breadth_first(vertices: int, arcs: Sequence[Plain], root: int) -> Iterator[int]:
+def _breadth_first(arcs: Sequence[Plain], root: int) -> Iterator[int]:
     visited, queue = {root}, [root]
     for v in queue:
         for a, b, _ in arcs:

@@ -90,10 +90,10 @@ def pack_forests(
     return None
 
 
-def fit_trees(wires: Wires, supply: Mapping[int, int], tries: int) -> list[Tree] | None:
+def fit_trees(wires: Wires, supply: Mapping[int, int]) -> list[Tree] | None:
     """Return trees from every root to all ranks of exactly these integral weights; None where they do not fit."""
     everyone = list(range(wires.ranks))
-    trees = _pack_spanned(wires, wires.to_pieces(), supply, everyone, tries)
+    trees = _pack_spanned(wires, wires.to_pieces(), supply, everyone, MOST_TRIES)
     return None if trees is None else [_to_tree(tree, set(everyone), Fraction(1)) for tree in trees]
 
 
@@ -402,12 +402,12 @@ def _put_piece(pieces: list[tuple[int, Path]], piece: Path, weight: int) -> None
     insort(pieces, (amount + weight, piece))
 
 
-def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int, seed: int = 0) -> list[Arborescence]:
+def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int) -> list[Arborescence]:
     """Return no more trees than before, and no deeper ones. Each try costs as much as growing at most 8 trees.
 
     Stops early if every root has one tree of minimum depth, and after many tries without gain.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     best_trees = list(trees)
     goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
     best, since = measure_quality(best_trees), 0

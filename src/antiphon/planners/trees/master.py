@@ -20,6 +20,7 @@ from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.exact_solve import solve_exactly
 
 TINY = 1e-9  # of the largest rate: below float accuracy
+_FINE = 10**6  # denominator of rates that are rounded from floats
 
 
 @dataclass(frozen=True)
@@ -139,14 +140,14 @@ class Master:
             (Fraction(v, c * common) for v, c in zip(load, self.capacity, strict=True) if v), default=Fraction(0)
         )
 
-    def round_solution(self, point: Point, fine: int = 10**6) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
-        """Return a feasible rational solution near a float one: round rates to 1 / `fine`, rebalance groups, scale
+    def round_solution(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
+        """Return a feasible rational solution near a float one: round rates to 1 / _FINE, rebalance groups, scale
         to fit.
         """
-        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(fine) or Fraction(1, fine)
-        t = [Fraction(round(float(v / float(top)) * fine), fine) * top for v in point.t.tolist()]
+        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_FINE) or Fraction(1, _FINE)
+        t = [Fraction(round(float(v / float(top)) * _FINE), _FINE) * top for v in point.t.tolist()]
         rates = [
-            (c, Fraction(round(v / float(top) * fine), fine) * top)
+            (c, Fraction(round(v / float(top) * _FINE), _FINE) * top)
             for c, v in zip(self.columns, point.x.tolist(), strict=True)
         ]
         rates = [(c, rate) for c, rate in rates if rate > 0]

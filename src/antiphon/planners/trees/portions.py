@@ -281,7 +281,7 @@ def _pack_direction(
         return None
     tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
     wires = Wires(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
-    return fit_trees(wires, {root: amount for root, amount in demand.items() if amount}, MOST_TRIES)
+    return fit_trees(wires, {root: amount for root, amount in demand.items() if amount})
 
 
 def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:

@@ -78,13 +78,11 @@ def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
     edges = [edge[:3] for edge in machine.edges]
     tau, partition = weakest_partition_of(machine.vertices, edges)
     scale = machine.unit / tau.denominator
-    weighted = pack_edges(machine.vertices, edges, tau, partition)
+    weighted = pack_edges(edges, tau, partition)
     return tuple(hang_edges(machine, chosen, weight * scale) for weight, chosen in weighted)
 
 
-def pack_edges(
-    vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]
-) -> list[Weighted]:
+def pack_edges(edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]) -> list[Weighted]:
     """Return spanning trees of weights that sum to tau.numerator, within tau.denominator times the capacities.
 
     `partition` is a weakest partition, so each tree crosses it as seldom as it can: what joins its parts and what lies
