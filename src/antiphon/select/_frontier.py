@@ -151,7 +151,7 @@ class Frontier:
         }  # fmt: skip
 
     def plan(self, nbytes: str = SIZES, model: str = "") -> Plan:
-        """The fastest point for every size by the model (default: that of the machine), as one plan."""
+        """Return the fastest point for every size by the model (default: that of the machine), as one plan."""
         model = model or usual_model(self.topology, wanted=(self.collective,))
         _, sizes = sizes_of(nbytes)
         times = {}

@@ -104,7 +104,7 @@ def tune_over(
 
 
 def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
-    """The option and its values."""
+    """Return the option and its values."""
     options: Any = vary
     if isinstance(vary, str):
         options = parse_options([vary], "vary", f"one option of the machine with its values, such as {EXAMPLE}")
@@ -118,7 +118,7 @@ def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
 
 
 def replace_option(spec: str, key: str, value: Value) -> str:
-    """The spec of a machine with this option, in place of the value it had."""
+    """Return the spec of a machine with this option, in place of the value it had."""
     if not isinstance(spec, str):
         raise Invalid(
             f"vary: expected the name of a family of machines, such as dgx2 or ring:ranks=8; got {quote(spec)}"

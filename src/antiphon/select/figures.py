@@ -96,7 +96,9 @@ def figures_of(plan: Plan) -> dict[str, Any]:
 
 
 def _gap_alone(plan: Plan) -> dict[str, float]:
-    """The bandwidth gap with every row alone, as on a runtime that lets no switches help, where the plan lets them."""
+    """Return the bandwidth gap with every row alone, as on a runtime that lets no switches help, where the plan lets
+    them.
+    """
     entry = plan.entries[-1]
     gap = entry.claims.get("bandwidth_gap")
     if not entry.claims.get("uses") or gap is None:

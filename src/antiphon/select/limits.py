@@ -222,7 +222,9 @@ def _intact_numbers(intact: Topology, degraded: Topology) -> Longs:
 
 
 def _pair_bandwidth(topology: Topology, node: Longs, nodes: int) -> tuple[Longs, NDArray[np.float64]]:
-    """(src * nodes + dst, ascending; bytes per second of all links from src to dst together). `node`: new numbers."""
+    """Return (src * nodes + dst, ascending; bytes per second of all links from src to dst together). `node`: new
+    numbers.
+    """
     src, dst = node[topology.link_src], node[topology.link_dst]
     numbered = np.flatnonzero((src >= 0) & (dst >= 0))
     pair, index = np.unique(src[numbered] * nodes + dst[numbered], return_inverse=True)

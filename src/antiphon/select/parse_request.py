@@ -14,14 +14,14 @@ from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span
 
 
 def is_file(spec: str) -> bool:
-    """Whether a collective is named by its file."""
+    """Return whether a collective is named by its file."""
     return spec.endswith((".json", ".json.gz")) or "/" in spec
 
 
 def collective(
     spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Collective:
-    """A collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks."""
+    """Return a collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks."""
     if not isinstance(spec, str):
         raise Invalid(f"collective: expected its name, its file or a Collective, got {quote(spec)}")
     if ranks is not None:
@@ -57,7 +57,7 @@ def _rank_numbers(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def machine_of(topology: Topology | str, name: str = "topology") -> Topology:
-    """A machine, by itself, its name ("dgx1v") or its file. `name`: of the argument, in errors."""
+    """Return a machine, by itself, its name ("dgx1v") or its file. `name`: of the argument, in errors."""
     if isinstance(topology, str):
         from antiphon.topologies import topology as read_spec
 
@@ -76,8 +76,9 @@ def budget_of(budget: float | str) -> float:
 
 
 def sizes_of(nbytes: Sizes) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """The range of sizes, and the sizes to price in it: for FROM:TO both ends and the powers of two between, for
-    FROM:TO:FACTOR the steps and the end, for several just these."""
+    """Return the range of sizes, and the sizes to price in it: for FROM:TO both ends and the powers of two between, for
+    FROM:TO:FACTOR the steps and the end, for several just these.
+    """
     if isinstance(nbytes, str):
         low, high, factor = parse_span(nbytes)
         powers = (1 << k for k in range(max(low - 1, 0).bit_length(), high.bit_length()))

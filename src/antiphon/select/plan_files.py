@@ -45,7 +45,7 @@ class _TableRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def dump_tables(plans: Mapping[str, Plan], model: str = "") -> bytes:
-    """The JSON text of several plans for one machine."""
+    """Return the JSON text of several plans for one machine."""
     bodies = {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}
     return layout({"format": TABLE, "version": VERSION, "model": model, "plans": bodies}) + b"\n"
 
@@ -58,7 +58,7 @@ def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: s
 
 
 def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
-    """The plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, and files of GPU
+    """Return the plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, and files of GPU
     runtimes from any program.
 
     The last are checked as they stand (`formats.written.Wrong`) and put on `machine`. All others name their machine,
@@ -121,7 +121,9 @@ def own_plan(request: Request, *, file: str) -> Iterator[Schedule]:
 def files_by_kind(
     files: Sequence[str], topology: Topology, collectives: Mapping[str, Collective]
 ) -> dict[str, list[str]]:
-    """Which of these files have a plan for each collective; Invalid where one has none, or is for another machine."""
+    """Return which of these files have a plan for each collective; Invalid where one has none, or is for another
+    machine.
+    """
     by_kind: dict[str, list[str]] = {}
     for file in files:
         plans = load_plans(file, topology)

@@ -103,7 +103,7 @@ def every_plan(
 
 
 def _with_stop(best_plan: Plan, why: str) -> Plan:
-    """The plan with a claim of why nothing more was tried."""
+    """Return the plan with a claim of why nothing more was tried."""
     entry = best_plan.entries[0]
     return replace(best_plan, entries=(replace(entry, claims={**entry.claims, "stopped": why}),))
 

@@ -47,7 +47,7 @@ BOUND_FIELDS = {
 
 
 def is_same(stated: object, value: object) -> bool:
-    """Whether two JSON values are equal; true and 1 are not."""
+    """Return whether two JSON values are equal; true and 1 are not."""
     if isinstance(stated, list | tuple) and isinstance(value, list | tuple):
         return len(stated) == len(value) and all(map(is_same, stated, value))
     if isinstance(stated, Mapping) and isinstance(value, Mapping):
@@ -138,7 +138,7 @@ def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[st
 
 
 def _has_tree_figures(schedule: Schedule) -> bool:
-    """Whether trees can be counted: not where ranks relay sums, which looks like copies and reductions in turn."""
+    """Return whether trees can be counted: not if ranks relay sums, which looks like copies and reductions by turns."""
     is_whole = len(schedule.collective.members) == schedule.collective.ranks
     return is_whole and schedule.provenance.get("planner") in TREE_PLANNERS
 
@@ -172,7 +172,7 @@ def _rate_proof_text(
 
 
 def _is_helped(carried: Mapping[str, Any]) -> bool:
-    """Whether the bound holds with the help of switches; else it is of transfers that go by themselves."""
+    """Return whether the bound holds with the help of switches; else it is of transfers that go by themselves."""
     return bool(carried.get("assumes") == [])
 
 
@@ -239,7 +239,7 @@ def check_origin(entry: Entry) -> None:
 
 
 def _claims_gap(entry: Entry, lower_bound: float | None, seconds: float) -> bool:
-    """Whether the claimed gap is the predicted time ÷ its lower bound, or is null where that is not known or 0."""
+    """Return whether the claimed gap is the predicted time ÷ its lower bound, or null where that is unknown or 0."""
     claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
     if gap is None or claimed is None:
         return claimed is gap

@@ -150,7 +150,7 @@ class Tuning:
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
     def rests_on(self, collective: str) -> str:
-        """What calibrates the figures of this collective, at any size."""
+        """Return what calibrates the figures of this collective, at any size."""
         return together([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
@@ -162,8 +162,9 @@ class Tuning:
         return measure_gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
-        """Seconds of NCCL's own choice, if its figures are known; else of the best schedule of the planners that stand
-        for it."""
+        """Return the seconds of NCCL's own choice, if its figures are known; else of the best schedule of the planners
+        that stand for it.
+        """
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
@@ -202,7 +203,9 @@ class Tuning:
 
 
 def _switches_note(r: Range) -> str:
-    """What a range's best lets switches do, and the alternatives; "" if nothing, or if a library serves the range."""
+    """Return what a range's best lets switches do, and the alternatives; "" if nothing, or if a library serves the
+    range.
+    """
     if r.without is None or r.served_by:
         return ""
     at, without = format_size(r.at), r.without

@@ -19,7 +19,7 @@ CANNOT = (
 
 
 def uses_of(schedule: Schedule) -> tuple[str, ...]:
-    """Which of multicast and reduction the schedule lets switches do; () where every row goes alone."""
+    """Return which of multicast and reduction the schedule lets switches do; () where every row goes alone."""
     joints = joints_of(schedule)
     if joints is None:
         return ()
@@ -29,7 +29,7 @@ def uses_of(schedule: Schedule) -> tuple[str, ...]:
 
 
 def uses_claim(schedule: Schedule) -> dict[str, list[str]]:
-    """What a plan claims of its schedule's uses of switches: nothing where there are none."""
+    """Return what a plan claims of its schedule's uses of switches: nothing where there are none."""
     uses = uses_of(schedule)
     return {"uses": list(uses)} if uses else {}
 
@@ -40,10 +40,10 @@ def uses_text(uses: Iterable[str]) -> str:
 
 
 def needs_switches(entry: Entry[PlannerCapabilities]) -> bool:
-    """Whether all schedules of this planner let switches do more than forward."""
+    """Return whether all schedules of this planner let switches do more than forward."""
     return entry.can.in_switches
 
 
 def has_helpful_switches(topology: Topology) -> bool:
-    """Whether switches of this machine can do more than forward."""
+    """Return whether switches of this machine can do more than forward."""
     return topology.helpers != FORWARDS

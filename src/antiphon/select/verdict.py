@@ -11,7 +11,7 @@ from antiphon.units import format_ends, format_size
 
 
 def verdict_of(ranges: Sequence[Range], stand_ins: Sequence[str] = ()) -> str:
-    """One sentence on the ranges of one collective, in order of size; "" where there are none.
+    """Return one sentence on the ranges of one collective, in order of size; "" where there are none.
 
     `stand_ins`: the planners that the speedup is over, where the library's own choice is not known.
     """
@@ -23,7 +23,7 @@ def verdict_of(ranges: Sequence[Range], stand_ins: Sequence[str] = ()) -> str:
 
 
 def is_even(r: Range) -> bool:
-    """Whether the speedup over the library is within the error of the library's model."""
+    """Return whether the speedup over the library is within the error of the library's model."""
     return bool(r.over) and r.speedup is not None and is_within_error(r.collective, r.at, r.speedup)
 
 
@@ -43,7 +43,7 @@ def _against_library(ranges: Sequence[Range]) -> str:
 
 
 def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
-    """The sizes not left to the library, of ranges (start, stop, is left to the library) in order of size.
+    """Return the sizes not left to the library, of ranges (start, stop, is left to the library) in order of size.
 
     >>> spans_text([(1000, 4000, False), (4000, 8000, False), (8000, 16000, True), (16000, 32000, False)])
     'from 1KB to 8KB and from 16KB to 32KB'
@@ -62,7 +62,7 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
 
 
 def speedups_text(speedups: Sequence[float], library: str) -> str:
-    """The least and the greatest speedup in brackets: (1.3x to 1.8x over NCCL)."""
+    """Return the least and the greatest speedup in brackets: (1.3x to 1.8x over NCCL)."""
     if not speedups:
         return ""
     ends = dict.fromkeys(
@@ -72,7 +72,7 @@ def speedups_text(speedups: Sequence[float], library: str) -> str:
 
 
 def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
-    """The verdict where there is no library to compare with: how near the lower bound the plans come."""
+    """Return the verdict where there is no library to compare with: how near the lower bound the plans come."""
     text = "use Antiphon's plans at all sizes"
     if all(r.gap is not None for r in ranges):
         largest = max(r.gap for r in ranges if r.gap is not None)

@@ -35,8 +35,9 @@ from antiphon.planners.shared.rows import (
 
 
 def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers, for alltoall O(P^2 log P). Every rank sends (P-1)/P nbytes in allgather
-    and reducescatter, twice that in allreduce, about log2(P)/2 nbytes in alltoall."""
+    """Yield one schedule: O(P^2) transfers, for alltoall O(P^2 log P). Every rank sends (P-1)/P nbytes in allgather and
+    reducescatter, twice that in allreduce, about log2(P)/2 nbytes in alltoall.
+    """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)

@@ -16,7 +16,7 @@ from antiphon.planners.shared.rows import finish_schedule, refuse_more_than_fits
 
 
 def direct(request: Request) -> Iterator[Schedule]:
-    """Yields one schedule: P - 1 transfers per root, else P (P - 1)."""
+    """Yield one schedule: P - 1 transfers per root, else P (P - 1)."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks

@@ -47,7 +47,7 @@ Large = Annotated[
 def halving_doubling(
     request: Request, *, order: Order = None, large: Large = "near", pieces: Pieces = 1
 ) -> Iterator[Schedule]:
-    """Yields one schedule of O(P^2) transfers.
+    """Yield one schedule of O(P^2) transfers.
 
     Messages of allreduce are runs of memory with both values of `large`, those of allgather and reducescatter, where
     every rank's part has its place, with "far" only. Broadcast is a binomial scatter and an allgather, reduce the same

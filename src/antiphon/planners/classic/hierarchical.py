@@ -1,10 +1,18 @@
-"""Level by level: reducescatter within groups, then among the groups, and the allgathers backwards.
+"""Plan level by level: reducescatter within groups, then among the groups, and the allgathers in the opposite order.
 
 `hierarchical-ring` goes around a ring in every level, `hierarchical-ps` lets everyone in a group serve a part
-(GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). With fan-ins f1 x f2 x ... an allreduce takes
-2 * sum(f - 1) steps with rings, 2 * levels with servers; either way every rank sends 2 (P-1)/P nbytes, most of it to
-the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Groups may differ in size
-(`shared.groups`).
+(GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). Groups of 4 x 2 among ranks 0..7, allreduce:
+
+    1. reducescatter within 0..3 and within 4..7: ranks 0 and 4 then have the sums of quarter 0 of their groups, ...
+    2. reducescatter between rank i and rank 4 + i, who share quarter i: each has the total of one eighth
+    3. allgather between them, then within the groups, the same exchanges backwards
+
+With fan-ins f1 x f2 x ... an allreduce takes 2 * sum(f - 1) steps with rings, 2 * levels with servers; either way every
+rank sends 2 (P-1)/P nbytes, most of it to the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups.
+In the example 2 * (3 + 1) = 8 steps with rings, 4 with servers, and a ring of 8 would take 14.
+
+Groups may differ in size (`shared.groups`): then the data are cut into stretches such that in each stretch the same
+ranks, one per group, exchange.
 """
 
 from __future__ import annotations
@@ -105,6 +113,7 @@ def hierarchical_ring(
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
     fans, seating = _choose_levels(topology, collective, fanins, order)
+    # one source: nothing to divide among ranks, so a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1
     named = ",".join(map(str, seating))
@@ -156,7 +165,7 @@ def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) 
 
 
 def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
-    """An allgather among the ranks of a group, of blocks of these sizes."""
+    """Plan an allgather among the ranks of a group, of blocks of these sizes."""
     every = Collective("allgather", len(sizes), weights=np.array(sizes))
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
     if direction == DIRECT:
@@ -170,7 +179,9 @@ def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
 def _choose_levels(
     topology: Topology, collective: Collective, fanins: Fans | None, order: Order
 ) -> tuple[list[int] | Groups, list[int]]:
-    """The fan-ins, innermost first, or groups of unequal size; and the ranks in an order in which groups are runs."""
+    """Return the fan-ins, innermost first, or groups of unequal size; and the ranks in an order in which groups are
+    runs.
+    """
     ranks = len(collective.members)
     if isinstance(fanins, str) and set(fanins) & set("+*()"):
         return given_groups(fanins, ranks), given_order(order, collective)
@@ -185,6 +196,7 @@ def _choose_levels(
             return fans, seating
     seating = given_order(order, collective)
     candidates = list_factorizations(ranks)
+    # two levels before one or many, of these the squarest: its largest fan-in is least, so it takes fewest steps
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
         if _has_links(topology, seating, Groups.of_fans(fans)):
@@ -197,8 +209,9 @@ def _choose_levels(
 
 
 def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
-    """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
-    where there would be far too many transfers."""
+    """Return whether every hop of every ring both ways, or all within every group, has a link or a path through
+    switches; no where there would be far too many transfers.
+    """
     size = len(seating)
     if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MOST_ROWS:
         return False

@@ -27,8 +27,9 @@ from antiphon.planners.shared.rows import (
 
 
 def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
-    """Yields one schedule of O(P^2) transfers. Partners are i xor s where P is a power of two, so that both sides of
-    a pair talk to each other; else everyone sends to i + s and receives from i - s."""
+    """Yield one schedule of O(P^2) transfers. Partners are i xor s where P is a power of two, so that both sides of a
+    pair talk to each other; else everyone sends to i + s and receives from i - s.
+    """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits(

@@ -17,7 +17,7 @@ from antiphon.planners.shared.rows import Order, finish_schedule, refuse_more_th
 
 
 def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
-    """Yields one schedule. Allreduce: O(P log P) transfers, log2 P times nbytes sent per rank; allgather: O(P^2)."""
+    """Yield one schedule. Allreduce: O(P log P) transfers, log2 P times nbytes sent per rank; allgather: O(P^2)."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)

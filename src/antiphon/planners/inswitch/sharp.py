@@ -21,7 +21,7 @@ from antiphon.planners.shared.rows import refuse_more_than_fits
 
 
 def sharp(request: Request) -> Iterator[Schedule]:
-    """Yields one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
+    """Yield one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
     topology, collective = request.topology, request.collective
     is_allreduce = collective.kind == "allreduce"
     trees, room = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))

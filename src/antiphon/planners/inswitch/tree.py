@@ -67,7 +67,7 @@ class SwitchTree:
         return min(topology.types[kind].bandwidth for kind in np.unique(topology.link_type[self.links]).tolist())
 
     def joint_limit(self, topology: Topology) -> int:
-        """The number of joints its switches serve at once; 0 where none states a limit."""
+        """Return the number of joints its switches serve at once; 0 where none states a limit."""
         stated = (topology.ability(node).at_once for node in self.branching_switches(topology).tolist())
         return min((count for count in stated if count), default=0)
 

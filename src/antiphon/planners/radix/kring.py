@@ -85,7 +85,7 @@ def kring(
 def _choose_groups(
     topology: Topology, collective: Collective, k: int | None, groups: Sizes | None, order: Order
 ) -> tuple[list[int], list[int]]:
-    """The order of ranks in which groups are runs, and the sizes of these."""
+    """Return the order of ranks in which groups are runs, and the sizes of these."""
     if k is None and groups is None:
         return groups_by_place(topology, collective, order)
     if k is not None and groups is not None:

@@ -86,7 +86,7 @@ def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -
 
 
 def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
-    """The levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
+    """Return the levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
     if radices is not None:
         rest = -(-resolved.ranks // resolved.size)
         return Radices((*resolved.rounds, rest) if rest > 1 else resolved.rounds, resolved.ranks)
@@ -95,7 +95,7 @@ def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
 
 
 def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
-    """The k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
+    """Return the k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, _ = edges(len(seats), levels)
     return rows_to_schedule(collective, seats, step, np.zeros_like(step), parent, child)

@@ -58,7 +58,7 @@ Trees = Annotated[
 def relay(
     request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None
 ) -> Iterator[Schedule]:
-    """Yields a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
+    """Yield a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
     several trees that share the data, by pieces. What combines is what spreads, the other way round.
 
     O(ranks * (ranks + links)) to find the trees, 16 times that for several; a

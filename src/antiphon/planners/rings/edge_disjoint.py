@@ -99,7 +99,7 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
 
 
 def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
-    """Cycles in pairs, there and back."""
+    """Return cycles in pairs, there and back."""
     cycles = _zigzag_cycles(capacity, members)
     if cycles is None and len(members) > RING_LIMITS.max_exact_ranks:
         cycles = _turn_squares(capacity, members, seed, limit)
@@ -114,7 +114,7 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
 
 
 def _turn_squares(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
-    """By turning squares, for a network of equal links; None where that finds nothing."""
+    """Pack cycles by turning squares, for a network of equal links; None where that finds nothing."""
     units, number = min(capacity.values()), {rank: i for i, rank in enumerate(members)}
     if max(capacity.values()) != units:
         return None

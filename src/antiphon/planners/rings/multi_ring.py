@@ -188,8 +188,9 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
 
 
 def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> tuple[list[int], list[float]]:
-    """Rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
-    busiest link or limit if the first 1, 2, ... of them share the data."""
+    """Return rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
+    busiest link or limit if the first 1, 2, ... of them share the data.
+    """
     total = np.zeros(loads.shape[1])
     chosen: list[int] = []
     costs: list[float] = []
@@ -206,8 +207,8 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> t
 
 
 def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
-    """One ring in order of places; and rings from host to host, inside a host over its direct links where these hold
-    rings, else in order, each opened at every rank.
+    """Return one ring in order of places; and rings from host to host, inside a host over its direct links where these
+    hold rings, else in order, each opened at every rank.
 
     Every other host is passed in the opposite direction, so that a ring leaves one host and enters the next at ranks
     of the same number (the same rail).

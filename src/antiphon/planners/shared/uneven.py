@@ -263,7 +263,7 @@ def longest_chunk(schedule: Schedule) -> int:
 
 
 def _first_steps(schedule: Schedule) -> Longs:
-    """The step in which each chunk first moves."""
+    """Return the step in which each chunk first moves."""
     first = np.full(len(schedule.chunks), np.iinfo(np.int32).max, np.int64)
     np.minimum.at(first, schedule.chunk, schedule.step)
     return first

@@ -2,8 +2,8 @@
 
 From the root downwards: at each switch the owners of all blocks are known; `assign.deal_blocks` assigns which server of
 each child holds each block before the switch's step; these are the owners for the switches below. Steps are assigned
-first (`_ends`): as soon as possible, but aligned with other switches of the same height where the parent must wait
-anyway.
+first (`_switch_end_steps`): as soon as possible, but aligned with other switches of the same height where the parent
+must wait anyway.
 """
 
 from __future__ import annotations

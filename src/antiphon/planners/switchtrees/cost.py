@@ -90,7 +90,7 @@ class Cost:
         ], shortest
 
     def _price_type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
-        """Seconds of a plan type by its closed form, at the slowest of these links."""
+        """Return the seconds of a plan type by its closed form, at the slowest of these links."""
         if kind == RING:
             return max(genmodel_forms.ring(count, share, tier, self.server, self.kind).total for tier in tiers)
         if kind == RHD and count & (count - 1):

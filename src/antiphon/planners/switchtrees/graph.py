@@ -197,7 +197,7 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
 
 
 def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
-    """Which node stands for each switch: switches side by side become one.
+    """Return which node stands for each switch: switches side by side become one.
 
     The tree is taken apart from its leaves. Where no leaf is left, the switches above the lowest ones become one if
     each of those below is linked with all of them or none (spines; the planes of a fat tree). Else there is a cycle.

@@ -216,7 +216,7 @@ def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: S
 
 
 def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Like `_preorder`, with an additional switch in the middle of a link."""
+    """Return the same as `_preorder`, with an additional switch in the middle of a link."""
     order, parent = _preorder(graph, root[0])
     inside = {root[1]}
     for node in order:
