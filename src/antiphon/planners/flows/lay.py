@@ -1,7 +1,15 @@
-"""From paths and their shares to a schedule: hop after hop, every path from step 0 on.
+"""Lay paths and their shares as a schedule: hop after hop, every path from step 0 on.
 
 Only the paths of one rank per orbit are known; the rows of all others are their images under the group, made in
-columns.
+columns:
+
+    1. pattern: for each path with a share one chunk (of its pair's block), and one row per hop
+    2. images: a symmetry maps nodes and links, so a row's image has the same step and the images of its links; the
+       image of a chunk is the chunk between the images of its sender and its receiver
+    3. distinct hops become the route table; chunks are sorted by block, and blocks that need not move get one chunk
+
+Example: an alltoall on a ring of 4. Rank 0 sends block 0 > 2 by halves over 1 and over 3: two chunks, four rows.
+Rotations by 1, 2, 3 give six more chunks and twelve more rows for the pairs 1 > 3, 2 > 0 and 3 > 1.
 """
 
 from __future__ import annotations

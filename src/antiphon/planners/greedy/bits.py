@@ -1,7 +1,14 @@
-"""Sets of chunks as bits: a row of 64-bit words per rank, one bit per chunk.
+"""Represent sets of chunks as bits: a row of 64-bit words per rank, one bit per chunk.
 
-All operations work on many rows at once, since the simulation asks the same question for thousands of hops. A random
-member is drawn hierarchically: a random nonzero word (found by a bitmap of nonzero words), then a random bit in it.
+All operations work on many rows at once, since the simulation asks the same question for thousands of hops: which
+chunks does the sender have that the receiver lacks, and what is a random one of them?
+
+A random member is drawn hierarchically: a random nonzero word (found by a bitmap of nonzero words, recursively for more
+than 64 words), then a random bit in it. "Random" means: the first one set from a random place on, cyclically. That is
+not uniform, but needs only shifts and a population count: with b the lowest bit set, popcount(b - 1) is its position.
+
+Example: chunks 3 and 129 of 192 are words 0 and 2 of (8, 0, 2), with the bitmap 101. From place 1 on, the first nonzero
+word is 2; in it, from place 40 on cyclically, the first bit is 1: chunk 2 * 64 + 1 = 129.
 """
 
 from __future__ import annotations
@@ -90,6 +97,7 @@ def _first_set_bit(word: Words, place: Words) -> Longs:
     >>> _first_set_bit(np.array([5, 5, 0], np.uint64), np.array([1, 3, 0], np.uint64)).tolist()
     [2, 0, 64]
     """
+    # clear the bits below the place; if none is left, start again from bit 0
     later = word >> place
     later <<= place
     np.copyto(later, word, where=later == 0)

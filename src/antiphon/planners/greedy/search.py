@@ -139,6 +139,7 @@ class Search:
         """Return latency and load of a run, with steps as barriers as in model alpha-beta."""
         steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
         weights, scale = chunks.weights(self.collective)
+        # what each hop carries in each step, then what that puts on links and limits
         pair, load = added(run.step * hops + run.hop, weights[run.chunk], steps * hops)
         step, hop = np.divmod(pair, max(hops, 1))
         late = np.zeros(steps)
@@ -159,10 +160,12 @@ class Search:
 
     def _least_load(self, chunks: Chunks, task: Task) -> float:
         """Return a lower bound on the load: what an island needs and lacks must come in."""
+        # islands of each kind must bring in what they need and lack, over the links into them
         foreign = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
         counts = [np.bitwise_count(sets).sum(axis=1) for sets in foreign]
         times = [level.least_time(count, self.hops.capacity) for level, count in zip(self.levels, counts, strict=True)]
         weights, scale = chunks.weights(self.collective)
+        # chunks may differ in weight: count each as the lightest, for a valid bound
         lightest = float(min(weights.tolist(), default=0)) / scale
         return max(times, default=0.0) * lightest / float(self.topology.resources.scale)
 
@@ -176,6 +179,8 @@ class Search:
 
         first = 0.12 if pace is None else pace
         fastest = self.run_once(part_count or self.first_part_count(nbytes), first)
+        # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
+        # seeds
         more_parts_list = [fastest.part_count * 2**at for at in range(1, 20)] if part_count is None else []
         fastest = self._climb(nbytes, fastest, ((more_parts, first) for more_parts in more_parts_list), 0.0)
         if pace is None:

@@ -1,8 +1,14 @@
 """Pose a collective as chunks of about equal size: who has them, who needs them, and who may relay them.
 
+Blocks are cut into parts such that all chunks have about the same weight (`chunks_of`): the simulation treats chunks
+alike. Each rank then has a set of chunks that it has, that it needs, and that it may be given.
+
 If some ranks are not members, or blocks are needed by few (scatter), letting everyone receive everything would waste
 links. Then `_choose_relays` grows a tree from each source, at prices that rise with use, and only ranks on the way to a
 receiver may be given a block. If each chunk has one source and one destination, the tree path is its route (moves.py).
+
+Example: a scatter from rank 0 on a grid of 3 x 3. Block 8 may be given to rank 8 and to the ranks on one path to it,
+say 1, 2, 5; nobody else stores it. The path of block 6 avoids these links, as their prices have risen.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
         return []
     nodes = topology.nodes
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    # links down from switches that also exist upwards: the tree is used both ways
     down = (src >= topology.ranks) & np.isin(src * nodes + dst, dst * nodes + src)
     pair = distinct(src[down] * nodes + dst[down])
     graph = csr_array((np.ones(len(pair)), (pair // nodes, pair % nodes)), shape=(nodes, nodes))
@@ -131,6 +132,7 @@ def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: L
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
     at, place = np.array(members, np.int64), depth.copy()
     rows = np.arange(len(members))
+    # walk from all ranks to the hub at once; a rank that has arrived drops out
     while len(rows):
         node[rows, place[rows]] = at[rows]
         rows = rows[place[rows] > 0]
@@ -161,4 +163,5 @@ def _is_able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool
             return False
     inner = distinct(tree.node[:, :-1][tree.up >= 0])
     hubs = [topology.ability(node) for node in inner.tolist()]
+    # passing sums through to a multicast in one go needs one switch on the way that can do both
     return not through or any(hub.through and hub.reduce and hub.multicast for hub in hubs)

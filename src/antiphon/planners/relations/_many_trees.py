@@ -68,9 +68,11 @@ def pack_trees(
                 return None
             price.load(path for _, hop in tree for path in (hop.path, hop.back))
             round_trees[source] = tree
+        # too many different trees for some source: keep the rounds before
         if any(len({tree[source] for tree in [*grown, round_trees]}) > max_trees for source in sources):
             break
         grown.append(round_trees)
+        # after `number` rounds every source has that many trees: the rate is their number over the fullest link's load
         rate = number / price.worst
         if rate > best * _WORTH:
             best, rounds = rate, number
@@ -131,6 +133,7 @@ def _grow_tree(reach: Reach, price: _Prices, source: int, members: Sequence[int]
         for head, paths in reach.neighbours(rank).items():
             back = reach.neighbours(head).get(rank, ()) if duplex else ((),)
             if head not in tree and back:
+                # of parallel links the cheapest at present prices
                 forth, home = (min((price.path_price(path), path) for path in choices) for choices in (paths, back))
                 heapq.heappush(waiting, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
 

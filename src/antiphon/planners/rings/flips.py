@@ -32,6 +32,7 @@ def joined_flips(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWA
     ranks = len(factors[0]) if factors else 0
     if ranks < 3:
         return []
+    # swaps preserve the parity of the total number of cycles, so it must match that of one cycle per factor
     wrong = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
     if wrong and (len(factors) < 2 or not state.turn_sign()):
         return []
@@ -61,6 +62,7 @@ class _Flips:
         self.left -= max(len(classes), 1)
         if len(classes) < 2:
             return
+        # try each minimal swap, and keep the one that leaves the fewest cycles (ties are accepted: they may lead on)
         for ranks in classes:
             _swap_successors(first_factor, second_factor, ranks)
             a, b = count_cycles(first_factor), count_cycles(second_factor)

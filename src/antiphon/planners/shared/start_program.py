@@ -140,6 +140,7 @@ def solve_starts(
     clock, choice = int(first[-1]), int(first[-1]) + line.kinds
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
     late = np.array([chunk_class.latency.max() for chunk_class in classes])
+    # a slight surcharge on classes with slow paths decides between nearly equal solutions
     dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
     rows, columns, values = [], [], []
     cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
@@ -148,6 +149,7 @@ def solve_starts(
     equal = np.zeros((len(classes) + 1, len(cost)))
     for number, (chunk_class, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
         load = chunk_class.load[list(kinds)]
+        # what starts in step s loads step s + level: one entry per (kind, level) and starting step
         kind, level = np.nonzero(load)
         at = level[:, None] + np.arange(len(place))
         shown = line.shown[at]
@@ -166,6 +168,8 @@ def solve_starts(
     values.append(np.full(len(kinds) * line.kinds, -1.0))
     shape = (len(kinds) * line.kinds, len(cost))
     upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
+    # the interior-point solver is quicker here, but returns a mixture of equal optima: a tiny random cost makes it
+    # unique
     large = upper.nnz >= MANY
     if large:
         apart = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)

@@ -4,6 +4,14 @@ From the root downwards: at each switch the owners of all blocks are known; `ass
 each child holds each block before the switch's step; these are the owners for the switches below. Steps are assigned
 first (`_switch_end_steps`): as soon as possible, but aligned with other switches of the same height where the parent
 must wait anyway.
+
+    gather     results of a child move to fewer servers, where the plan rearranges data
+    combine    the plan type among the children: partial results meet at the owner's child, at the owner
+    spread     gathered blocks that are owned in this child return to their owners
+
+Example: two leaves with servers 0, 1 and 2, 3, blocks 0..3 owned by servers of the same number. At the root block 0 is
+held by server 0 (of its own leaf) and by server 2 or 3, say 2: step 1 has 2 > 0. Below, in step 0, server 1 sends
+block 0 to 0, and server 3 sends it to 2.
 """
 
 from __future__ import annotations

@@ -1,9 +1,16 @@
-"""The rooted tree: nodes in preorder, servers in the same order, and the figures of each node's link upwards.
+"""Root the tree: nodes in preorder, servers in the same order, and the figures of each node's link upwards.
 
 Preorder makes subtrees contiguous: the nodes below v are v+1 .. end[v]-1 and its servers low[v] .. high[v]-1, so sums
 over subtrees are differences of prefix sums, and "is below" is a comparison.
 
-Isomorphic subtrees get equal numbers (`alike`), so that their plans are chosen once.
+Where the root is matters: plans are chosen from the leaves to the root, and the root's step is the last. Candidates are
+the middle of the tree, the most balanced switch, and the narrowest link, in whose middle an extra switch may stand.
+
+Isomorphic subtrees get equal numbers (`alike`), so that their plans are chosen once: bottom-up, a subtree's number
+depends on its link figures and on the numbers of its children (Aho, Hopcroft and Ullman).
+
+Example: root R with leaf switches A (servers a, b) and B (c): preorder R A a b B c, end = 6 4 3 4 6 6, and the servers
+of A are low = 0 to high = 2.
 """
 
 from __future__ import annotations

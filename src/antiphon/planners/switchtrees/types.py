@@ -83,6 +83,7 @@ def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
     stride, same = 1, np.ones(src.shape, np.bool_)
     for level, fan in enumerate(fans):
         own_digit, other_digit = src // stride % fan, d // stride % fan
+        # the first digit (least significant level first) that differs from d's decides step and destination
         now = same & (own_digit != other_digit)
         step[now] = level
         dst[now] = (src + (other_digit - own_digit) * stride)[now]
@@ -92,7 +93,7 @@ def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
 
 
 def _ring_moves(count: int, towards: Ints) -> Moves:
-    """Once around, in one direction; the child after d begins."""
+    """Return the moves once around, in one direction; the child after d begins."""
     _, src = _other_children(count, towards)
     return Moves(np.broadcast_to(np.arange(count - 1, dtype=np.int32), src.shape), src, (src + 1) % np.int32(count))
 
@@ -114,6 +115,7 @@ def _halving_moves(count: int, towards: Ints) -> Moves:
         now = same & ((src >> level) & 1 != (inner >> level) & 1)
         step[now], dst[now] = level + 1, (src ^ (1 << level))[now]
         same &= ~now
+    # a destination beyond the power of two: its partner collected the block and returns it in a last step
     last = same & (src == inner) & (d >= core)
     step[last], dst[last] = levels + 1, np.broadcast_to(d, src.shape)[last]
     return Moves(step, src, dst)

@@ -82,6 +82,7 @@ def naming_of(instance: Instance) -> Naming:
     drawn = _Drawn(instance)
     names, _ = canonical(drawn.to_topology(), drawn.vertex_colors())
     ranks, label = instance.ranks, names.astype(np.int64)
+    # ranks and switches keep to their ranges of numbers; within a range by canonical label
     nodes = np.concatenate([label[:ranks], ranks + _positions_of(label[ranks : instance.nodes])])
     limits = _positions_of(label[list(drawn.limits)])
     bonds = _bond_names(instance, nodes, label[drawn.bonds])

@@ -90,6 +90,7 @@ def group_of(instance: Instance, seed: int = 0) -> Renamings:
         return none
     generators = np.array(permutations)
     short = generators[:, : sum(shape.telling)]
+    # all products of the generators, if they are not too many; else those of a few well-chosen elements
     closure = _close_products(short, shape.telling, MOST)
     if closure is None:
         chosen, closure = _sample_subgroup(short, shape.telling, seed)
@@ -109,6 +110,7 @@ def find_subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: i
         return [trivial_one]
     rng = np.random.default_rng(seed)
     chunks = parts * np.asarray(weights, np.int64)
+    # number of arcs that each element fixes: 0 is best, as then whole orbits of arcs can be treated alike
     keeps = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
     candidates: dict[frozenset[int], None] = {}
     for allowed in (keeps == 0, np.ones(len(group), bool)):
@@ -174,6 +176,7 @@ def _generate_subgroup(
                     return None
                 generated.add(other)
                 after.append(other)
+                # chunks are permuted freely, so an orbit has as many chunks of a kind as elements fix the kind
                 keeping += keeps_kind[other]
                 if np.any(keeping > chunks):
                     return None
@@ -221,6 +224,7 @@ class _Shape:
 
     def _map_kinds(self, nodes: Table) -> Table | None:
         to = np.append(nodes, len(nodes))
+        # a kind is known by its holders and its destinations, both sorted
         numbers = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
         return numbers if numbers is not None and np.array_equal(self._weights[numbers], self._weights) else None
 
@@ -364,6 +368,7 @@ def _sample_subgroup(generators: Table, widths: Sequence[int], seed: int) -> tup
         pool[a] = _apply_after(pool[b], pool[a][None], widths)[0]
         if trial < settle:
             continue
+        # mostly cyclic subgroups, sometimes two generators
         chosen = np.array([pool[a]] if trial % 4 else [pool[a], pool[b]])
         moved = _orbit_count(chosen[:, :nodes])
         if moved < fewest:

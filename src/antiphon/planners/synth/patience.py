@@ -1,8 +1,16 @@
 """Decide candidates in order, each with a share of the remaining effort; long ones in worker processes.
 
+A candidate is a point (parts, steps, rounds); deciding it means to find an algorithm or to refute it. Some are decided
+at once, some never. Each gets a share of the effort that is left, so that a hard one cannot starve the others; in the
+last turn the share is all.
+
 Determinism: what each candidate may spend is fixed before any of them starts (a share of the effort at that time), and
 what it did spend is charged in the order of candidates. So the verdicts do not depend on the number of workers. Once a
 fixed allowance is used up, the remaining candidates count as cut: not tried for lack of effort.
+
+Example: effort 1000, share 1/10, allowance 1/2. Candidates A, B, C, ... may each spend 100, and all together 500. On
+two workers A and B run side by side; B ends first with 30, but A's 100 are charged first. If A finds an algorithm that
+makes C useless, C is skipped (`is_wanted`), as it would be with one worker.
 """
 
 from __future__ import annotations
@@ -65,6 +73,7 @@ def in_order(
     allowance = _total_allowance(search.purse.left(), patience.share)
     before, tried = search.purse.spent, 0
     apart = can_fork() and not _is_quick(search, candidates, patience.turns)
+    # verdicts arrive in the order of candidates, even if later ones end first
     with closing(
         (_decide_in_workers if apart else _decide_here)(search, candidates, patience, share, is_wanted, tell)
     ) as verdicts:

@@ -1,10 +1,11 @@
-"""Machines whose ranks are joined directly: the graphs that spanning.py and fewest.py work on.
+"""Represent machines whose ranks are joined directly: the graphs that spanning.py and fewest.py work on.
 
 `undirected_machine` pairs each link with an equal one back (for trees used up and down), `directed_machine` takes links
 as arcs. Both reject switches and shared limits that are narrower than their links, and suggest what to use instead.
-Capacities become integers in the largest unit that divides them all.
+Capacities become integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of 25 GB/s.
 
-`hang_edges` and `hang_arcs` turn a set of edges or arcs, by number, back into a `Tree`.
+`hang_edges` and `hang_arcs` turn a set of edges or arcs, by number, back into a `Tree`. Undirected trees hang from the
+middle of their longest path, which makes them as shallow as possible: a path of 5 ranks has depth 2.
 """
 
 from __future__ import annotations

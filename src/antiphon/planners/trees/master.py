@@ -150,6 +150,7 @@ class Master:
             (c, Fraction(round(v / float(top) * _FINE), _FINE) * top)
             for c, v in zip(self.columns, point.x.tolist(), strict=True)
         ]
+        # each group's rates must again sum to its share: rescale within groups, then all together to fit the links
         rates = [(c, rate) for c, rate in rates if rate > 0]
         have = [Fraction(0)] * len(self.share)
         for column, rate in rates:

@@ -97,6 +97,7 @@ def round_shares(portions: Sequence[Part], room: Room, option: int | None = None
     """
     max_denominator = option or MOST
     exact = math.lcm(*{portion.share.denominator for portion in portions})
+    # the exact shares are fine enough: nothing to round
     if exact <= max_denominator:
         return None
     loads = _RoundingLoads(portions, room)
@@ -166,6 +167,7 @@ class _RoundingLoads:
         for _, denominator in sorted(by_distance)[:TRIED]:
             counts = self._round_all(denominator)
             attempts.append((float((self._matrix @ counts).max()) / denominator, denominator, counts))
+        # by time, then denominator; only the best few are evened out, which takes longer
         attempts.sort(key=lambda attempt: attempt[:2])
         if len(self._parts) <= MOST_PARTS and len(self._parts) * len(self._capacity) <= MOST_CELLS:
             attempts = [(*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:EVENED]]
@@ -188,6 +190,7 @@ class _RoundingLoads:
         for _ in range(MOST_MOVES):
             now = worth(load[:, None])
             best: tuple[float, float, int, int] = (float(now[0][0]), float(now[1][0]) * (1 - BETTER), -1, -1)
+            # move one unit from a tree on the fullest link to another of its group
             for giver in np.flatnonzero((use[np.argmax(load)] > 0) & (counts > 0)).tolist():
                 takers = np.flatnonzero(self._group == self._group[giver])
                 full, over = worth((load - use[:, giver])[:, None] + use[:, takers])
