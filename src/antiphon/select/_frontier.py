@@ -1,8 +1,18 @@
-"""The latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked.
+"""Find the latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked.
 
 A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S is its latency, R / C its time on the
 wire. A planner searches, here or in a process of its own; its schedules become points, and those that no other point
 beats make the frontier.
+
+    frontier           run the planner; a point per schedule (`_make_point`), until it ends or is stopped
+    _make_point        verify the schedule; recheck its certificate; find the strongest label that holds
+    _unbeaten_points   drop points that another equals or beats in both S and R / C
+
+Labels: proved-optimal (no algorithm of S steps has a smaller R / C; also given to points that meet the bound of the
+machine), proved-optimal-for-k (among those with R <= S + k), best-found-in-budget (no proof).
+
+Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2, the least steps; (2, 2, 3) has
+3/2, the bound of the links, in the same number of steps. It beats the first, so the frontier is one point.
 """
 
 from __future__ import annotations
@@ -312,6 +322,7 @@ def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: li
         schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
         checked = certificate = None
     label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND
+    # what the certificate proves of R / C: of this collective, or of the halves of an allreduce
     least = least_ratio(schedule, topology) if checked is not None else None
     about = certificate["about"] if certificate is not None else AS_PLANNED
     half = least if about == COMPOSED else None

@@ -1,4 +1,9 @@
-"""Tune for several machines of a family, which differ in one option."""
+"""Tune for several machines of a family, which differ in one option.
+
+A spec such as "cluster:box=hgx-h100,boxes=4" names one machine; `vary` names one of its options with values,
+"boxes=2,4" or "boxes=2:8". Each value makes a spec, which is tuned as by `tune`, with all other arguments the same.
+Values that make no machine, or for which no planner can plan, are reported with the reason, and the others go on.
+"""
 
 from __future__ import annotations
 

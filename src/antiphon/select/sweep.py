@@ -1,4 +1,12 @@
-"""Read the values of options to try, which replace the sweep that a planner's entry declares."""
+"""Read the values of options to try, which replace the sweep that a planner's entry declares.
+
+A planner's entry may declare option sets to try, such as pieces=1, 4, 16. The user may sweep others: "k=2:64" is every
+whole number from 2 to 64, "k=2,4,8" a list, "k=factors" the divisors of the number of ranks from 2 on. Planners that
+have the option try every combination of the values, at most MOST; those that lack it keep their declared sets.
+
+Example: k=2,4 and fold=yes,no gives recmult (2, yes), (2, no), (4, yes), (4, no), and kring, which has k alone, 2 and
+4.
+"""
 
 from __future__ import annotations
 
