@@ -119,7 +119,7 @@ class Ledger:
             self._skip_the_unneeded(task.kind)
 
     def is_needed(self, task: Task) -> bool:
-        """Whether the result of a task can still matter."""
+        """Return whether the result of a task can still matter."""
         return self.sufficiency.is_needed(task)
 
     def _skip_the_unneeded(self, kind: str) -> None:
@@ -139,7 +139,7 @@ class Ledger:
                 self.ended[task.index] = Done(task.index, SKIPPED, UNNEEDED)
 
     def _times_of(self, index: int) -> list[tuple[float, ...]]:
-        """The seconds by size of the schedules of a task that may win.
+        """Return the seconds by size of the schedules of a task that may win.
 
         Those that let switches help do not count: the best plan without such help is listed beside them.
         """
@@ -172,7 +172,7 @@ class Ledger:
             del schedules[loser]
 
     def _worth_holding_if_closed(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
-        """The schedules that can still win, also if the results of later candidates should be dropped."""
+        """Return the schedules that can still win, also if the results of later candidates should be dropped."""
         if not self.may_skip:
             return self._worth_holding(schedules)
         worth: set[Key] = set()

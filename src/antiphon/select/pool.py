@@ -5,7 +5,8 @@ Starting worker processes takes about two seconds, as each loads the model. Many
     1. Order the tasks by the effort that planners declare, tasks with options later, bounds last.
     2. Do tasks in this process until HEAD_START CPU seconds are spent. A timer of the CPU time (SIGPROF) interrupts one
        that overruns its budget.
-    3. Give the rest to worker processes, now bounds first, since these may take long.
+    3. Give the rest to worker processes, now bounds first, since these may take long. Tasks whose results can no longer
+       matter (`sufficiency`) are skipped or stopped.
 
 A candidate that overruns its budget is stopped, one that kills its process costs only that process; both are reported,
 and the others go on. Planners of other packages, and those that ask for it, always get a process of their own.

@@ -27,7 +27,7 @@ Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: secon
 
 
 def expected_effort(task: Task) -> tuple[float, int]:
-    """Sort key of tasks: the effort that their planners' entries state; equals by index."""
+    """Return a sort key of tasks: the effort that their planners' entries state; equals by index."""
     if task.entry is None:
         return 0.0, task.index
     return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
@@ -47,7 +47,7 @@ class Sufficiency:
         self.last: dict[str, int] = {}  # of closed collectives: the place of the last candidate that counts
 
     def is_needed(self, task: Task) -> bool:
-        """Whether the result of a task can still matter."""
+        """Return whether the result of a task can still matter."""
         if task.entry is None or task.kind not in self.last or self.required(task):
             return True
         return self.place[task.index] <= self.last[task.kind]
