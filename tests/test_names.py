@@ -43,7 +43,7 @@ LEFT = {
     "runtimes/device": 5,
     "runtimes/lab": 2,
     "runtimes/measure": 6,
-    "select": 9,
+    "select": 6,
     "show/pictures": 3,
 }
 

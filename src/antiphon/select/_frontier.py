@@ -323,16 +323,16 @@ def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: li
         checked = certificate = None
     label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND
     # what the certificate proves of R / C: of this collective, or of the halves of an allreduce
-    least = least_ratio(schedule, topology) if checked is not None else None
+    proved_ratio = least_ratio(schedule, topology) if checked is not None else None
     about = certificate["about"] if certificate is not None else AS_PLANNED
-    half = least if about == COMPOSED else None
-    least = least if half is None else None
+    half = proved_ratio if about == COMPOSED else None
+    proved_ratio = proved_ratio if half is None else None
     best_ratio = limits.without_help.inverse
     if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
-        label, least = OPTIMAL, best_ratio
+        label, proved_ratio = OPTIMAL, best_ratio
     return FrontierPoint(
         schedule, claims, label, about, provenance.get("engine"),
-        certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
+        certificate["k"] if certificate is not None and label == FOR_K else None, proved_ratio, half,
         checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
     )  # fmt: skip
 

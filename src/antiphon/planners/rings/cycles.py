@@ -1,10 +1,15 @@
-"""Hamiltonian cycles: the rings that the links of a machine hold.
+"""Find Hamiltonian cycles: the rings that the links of a machine hold.
 
 Finding one is NP-hard in general, but machines are regular. `widest_cycle` tries link widths from the widest down; for
 each: the order of numbers; then a depth-first search that goes on to the neighbour with the fewest free neighbours
 (Warnsdorff's rule), bounded by TRIES; then turning squares (factors.py) for grids, where that search gets lost.
 
-A bipartite machine with sides of different size has no cycle at all, which is checked first.
+A bipartite machine with sides of different size has no cycle at all, which is checked first: a grid of 3 x 3 has five
+black and four white ranks, and a cycle alternates.
+
+Example: a grid of 2 x 3, ranks 0 1 2 above 3 4 5. From 0 the neighbours 1 and 3 have 2 and 1 free neighbours: on to 3,
+which would otherwise become a dead end. Then 4 (its only one), then 1 or 5, which have one free neighbour each: the
+lower number, 1, leads to 0 3 4 1 2 5, which does not close. The search backs up to 4 and finds 0 3 4 5 2 1.
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 A type is a tree per child d, directed towards d: every other child sends exactly once. So for any block with one holder
 per child, the type determines how their partial results are combined at the holder in child d.
 
+    CPS      co-located PS: all to d in one step
+    ACPS     the same, from children of different sizes
+    8x4      hierarchical co-located PS: a step per level; in each, the digit of that level becomes d's
+    RHD      recursive halving: levels of 2; beyond a power of two, a step before and one after
+    ring     once around towards d, a step per child
+
 Example: 4 children, type RHD, towards d = 0: in step 0 children 1 and 3 send to 0 and 2, in step 1 child 2 sends to 0.
 """
 

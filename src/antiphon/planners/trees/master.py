@@ -2,8 +2,16 @@
 
     maximize  sum_j gain_j t_j   with   sum of group g's rates = sum_j share_gj t_j   and   load of each row <= capacity
 
-`Master` solves it in floats (HiGHS), solves the optimal basis in rationals, rounds to a feasible rational point where
-that fails, and turns integral prices into an upper bound. A `Column` is a tree reduced to how often it loads each row.
+A `Column` is a tree reduced to how often it loads each row; a group is a root (or a root's trees in one direction).
+`Master`
+
+    solves it in floats (HiGHS), with prices of rows for the search for better trees
+    solves the optimal basis in rationals: which trees are used and which rows are full gives a square system
+    rounds to a feasible rational point where that fails
+    turns integral prices into an upper bound on any packing (weak duality)
+
+Example: one root, links of capacity 1, 1, 2; trees {a, c} and {b, c}. Optimum 2 with both at rate 1; all rows are full.
+Prices 0, 0, 1/2 on a, b, c: each tree costs 1/2, so no packing exceeds (2 * 1/2) / (1/2) = 2.
 """
 
 from __future__ import annotations
