@@ -35,7 +35,7 @@ _HALVES = {
 
 
 def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) -> Iterator[Schedule]:
-    """Yields one schedule: O(P) transfers per root for broadcast, reduce and allreduce, O(P log P) for scatter and
+    """Yield one schedule: O(P) transfers per root for broadcast, reduce and allreduce, O(P log P) for scatter and
     gather, O(P^2) otherwise.
 
     Allreduce is a reduce to the first rank of `order` and a broadcast from it; allgather a gather and a broadcast;

@@ -36,7 +36,7 @@ PIECES = 16
 
 
 def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces = PIECES) -> Iterator[Schedule]:
-    """Yields one schedule of O(P) transfers per root."""
+    """Yield one schedule of O(P) transfers per root."""
     topology, collective = request.topology, request.collective
     roots = max(len(collective.roots), 1)
     refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))

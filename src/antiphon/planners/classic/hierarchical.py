@@ -82,7 +82,7 @@ LevelFans = Annotated[
 def hierarchical_ps(
     request: Request, *, fanins: AllFans = "all", order: Order = None, pieces: Pieces = 1
 ) -> Iterator[Schedule]:
-    """Yields one schedule, or one for every factorisation: 64 at most, fewest levels first (the first is plain
+    """Yield one schedule, or one for every factorisation: 64 at most, fewest levels first (the first is plain
     co-located PS), beyond 362 ranks as many as have 16 million transfers together. O(P^2) transfers each.
     """
     topology, collective = request.topology, request.collective
@@ -108,7 +108,7 @@ def hierarchical_ring(
     directions: Directions = 2,
     pieces: ChainPieces = None,
 ) -> Iterator[Schedule]:
-    """Yields one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P)."""
+    """Yield one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P)."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)

@@ -35,8 +35,9 @@ Server = Annotated[int | None, Option("the rank that serves (default: the first 
 
 
 def parameter_server(request: Request, *, server: Server = None, pieces: Pieces = 1) -> Iterator[Schedule]:
-    """Yields one schedule of O(P) transfers (allgather, reducescatter: O(P^2)). With pieces the server
-    spreads one while it collects the next."""
+    """Yield one schedule of O(P) transfers (allgather, reducescatter: O(P^2)). With pieces the server spreads one while
+    it collects the next.
+    """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     chosen = collective.members[0] if server is None else server
@@ -53,8 +54,9 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
 
 
 def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
-    """Yields one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
-    allgather, reduce such a reducescatter and a gather."""
+    """Yield one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
+    allgather, reduce such a reducescatter and a gather.
+    """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))

@@ -59,8 +59,9 @@ Between = Annotated[
 def nvls_tree(
     request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None
 ) -> Iterator[Schedule]:
-    """Yields a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
-    is given."""
+    """Yield a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
+    is given.
+    """
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
     inner, gather = _plan_inner(request, boxes, within)

@@ -66,7 +66,7 @@ def kring(
     order: Order = None,
     pieces: ChainPieces = None,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers, broadcast and reduce O(P). Groups are runs of ranks in `order`."""
+    """Yield one schedule: O(P^2) transfers, broadcast and reduce O(P). Groups are runs of ranks in `order`."""
     topology, collective = request.topology, request.collective
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)

@@ -81,7 +81,7 @@ def permrecmult(
     order: HostOrder = None,
     pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers, allreduce of whole vectors O(P k log_k P)."""
+    """Yield one schedule: O(P^2) transfers, allreduce of whole vectors O(P k log_k P)."""
     topology, collective = request.topology, request.collective
     _check_options(collective, by)
     resolved = choose_radices(len(collective.members), k, radices, fold)

@@ -58,7 +58,7 @@ def recmult(
     order: Order = None,
     pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P)."""
+    """Yield one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P)."""
     topology, collective = request.topology, request.collective
     resolved = choose_radices(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")

@@ -68,7 +68,7 @@ RingCount = Annotated[
 
 
 def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces = None) -> Iterator[Schedule]:
-    """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
+    """Yield one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
     topology, collective = request.topology, request.collective
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)

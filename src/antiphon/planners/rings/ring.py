@@ -40,7 +40,7 @@ RingOrder = Annotated[
 def ring(
     request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None
 ) -> Iterator[Schedule]:
-    """Yields one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
+    """Yield one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
     topology, collective = request.topology, request.collective
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
