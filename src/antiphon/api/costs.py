@@ -79,7 +79,7 @@ def predict(
             topology=topology,
         )  # fmt: skip
 
-    return price(_placed(plan, collective, topology), nbytes, model=model, profile=profile)
+    return price(_place_plan(plan, collective, topology), nbytes, model=model, profile=profile)
 
 
 @public
@@ -129,7 +129,7 @@ def simulate(
     from antiphon.cost import simulate as follow
 
     row, events = follow(
-        _placed(plan, collective, topology),
+        _place_plan(plan, collective, topology),
         size(nbytes, "nbytes"),
         model=model,
         profile=profile,
@@ -187,7 +187,7 @@ def predict_library(
     return replace(library_of(library, machine), root=root, limits={}).rows(target.kind, parse_sizes(nbytes))
 
 
-def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
+def _place_plan(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
     """Return the plan, on a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 

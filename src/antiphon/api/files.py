@@ -64,7 +64,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
     'allreduce'
     """
     name = path_of(path, "path")
-    content = _read(name)
+    content = _read_file(name)
     if kind is None:
         return content
     if not isinstance(kind, type):
@@ -76,7 +76,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
     raise Invalid(f"{name}: holds a {type(content).__name__}; a {kind.__name__} is needed here")
 
 
-def _read(name: str) -> Any:
+def _read_file(name: str) -> Any:
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
     from antiphon.formats.foreign import reader_of
@@ -184,10 +184,10 @@ def save(value: Any, path: Path) -> None:
 
         save_plans(name, _given.plans(value, "value"), table=True)
     elif not _save_rows(value, name):
-        write_bytes(name, _text(value))
+        write_bytes(name, _encode_value(value))
 
 
-def _text(value: Any) -> bytes:
+def _encode_value(value: Any) -> bytes:
     """Return the content of the file of one object."""
     from antiphon.core.collective import Collective
     from antiphon.core.jsontext import layout

@@ -44,7 +44,7 @@ def genmodel(
     known_seconds = {"beta": beta, "gamma": gamma, "delta": delta}
     values = {name: per_byte(value, name) for name, value in known_seconds.items() if value is not None}
     rows = (fit.Measured, fit.read_measured, "genmodel")
-    return _fit(measurements, *rows, lambda measured: fit.fit_genmodel(measured, values))
+    return _fit_rows(measurements, *rows, lambda measured: fit.fit_genmodel(measured, values))
 
 
 @public
@@ -68,7 +68,7 @@ def loggp(measurements: Path | Sequence[RoundTrip]) -> LogGPFit:
     """
     from antiphon.cost import fit
 
-    return _fit(measurements, fit.RoundTrip, fit.read_round_trips, "loggp", fit.fit_loggp)
+    return _fit_rows(measurements, fit.RoundTrip, fit.read_round_trips, "loggp", fit.fit_loggp)
 
 
 @public
@@ -92,10 +92,10 @@ def memory(measurements: Path | Sequence[Added]) -> MemoryFit:
     """
     from antiphon.cost import fit
 
-    return _fit(measurements, fit.Added, fit.read_added, "memory", fit.fit_memory)
+    return _fit_rows(measurements, fit.Added, fit.read_added, "memory", fit.fit_memory)
 
 
-def _fit(
+def _fit_rows(
     measurements: Any, kind: type, read: Callable[[str], list[Any]], name: str, find: Callable[[list[Any]], R]
 ) -> R:
     """Fit rows of one kind, given as they are or in a CSV file; an error names the file."""

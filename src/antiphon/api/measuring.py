@@ -211,7 +211,7 @@ def genmodel(
 
     options = checked({"ranks": processes, "plans": plans}, ranks=whole_number(1), plans=several(text))
     return bench_genmodel(
-        **_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
+        **_parse_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
         progress=progress, **options,
     )  # fmt: skip
 
@@ -261,7 +261,7 @@ def loggp(  # noqa: PLR0913
         repetitions=positive, between=yes_or_no,
     )  # fmt: skip
     return bench_loggp(
-        **_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
+        **_parse_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
         progress=progress, **options,
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def memory(
     return bench_memory(repeat=repeat, on=on, progress=progress, **options)
 
 
-def _sizes(nbytes: Any) -> dict[str, Any]:
+def _parse_sizes(nbytes: Any) -> dict[str, Any]:
     from antiphon.units import parse_sizes
 
     return {} if nbytes is None else {"sizes": parse_sizes(nbytes, "nbytes")}

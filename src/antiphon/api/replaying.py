@@ -100,17 +100,17 @@ def replay(  # noqa: PLR0913
             raise Invalid(f"table: its plans are for {plan.topology.name}, not for {machine and machine.name}")
     by_library = None if machine is None else ByLibrary(machine, library)
     if measured is not None:
-        ours: Prices = ByMeasurements(*_points(measured))
+        ours: Prices = ByMeasurements(*_read_measured(measured))
     elif machine is None:
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
-        planned = _planner(machine, model, profile, planners)
+        planned = _make_planner(machine, model, profile, planners)
         ours = ByPlans(machine, plans, planned, model, profile, not model and profile is None, sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}
 
 
-def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
+def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
     """Return a function that plans as `tune` does, for the sizes of the job."""
     from antiphon.select import collective
     from antiphon.select import tune as search
@@ -126,7 +126,7 @@ def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
     return planned
 
 
-def _points(measured: Any) -> tuple[Any, str]:
+def _read_measured(measured: Any) -> tuple[Any, str]:
     """Return seconds by kind and size, and the name of their source."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode

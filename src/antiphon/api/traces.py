@@ -58,7 +58,7 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
     from antiphon.core.files import write_bytes
     from antiphon.formats.chrome import merge_traces as merged
 
-    content, rows = merged(_several(files))
+    content, rows = merged(_check_files(files))
     write_bytes(path_of(output, "output"), content)
     return rows
 
@@ -84,11 +84,11 @@ def read(files: Path | Sequence[Path]) -> Recording:
     """
     from antiphon.formats.chakra.read import collectives_of, is_ours, plan_of, read_traces
 
-    traces = read_traces(_several([files] if isinstance(files, str | os.PathLike) else files))
+    traces = read_traces(_check_files([files] if isinstance(files, str | os.PathLike) else files))
     return Recording(plan_of(traces) if is_ours(traces) else None, tuple(collectives_of(traces)))
 
 
-def _several(files: Any) -> list[str]:
+def _check_files(files: Any) -> list[str]:
     if not isinstance(files, Sequence) or isinstance(files, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
     return [path_of(file, "files") for file in files]

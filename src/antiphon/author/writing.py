@@ -101,7 +101,7 @@ class Writing:
         self.ranks = collective.members
         self._verify = verify
         self._layout = Layout(collective, chunks)
-        self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._error)
+        self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._make_error)
         self._clock = Clock()
         self._rows: list[Row] = []
         self._scratch_chunks: dict[Spot, int] = {}  # the chunk at each place of scratch
@@ -175,7 +175,7 @@ class Writing:
         again, none before the end of this one."""
         self._need_open()
         if self._now is not None and not self._now.called:
-            raise self._error("a step within a step; end the one before")
+            raise self._make_error("a step within a step; end the one before")
         self._close_moment()
         self._begin_moment(max(self._clock.end, self._clock.floor))
         return Simultaneous(self, fixed=True)
@@ -202,9 +202,9 @@ class Writing:
             self._now.called = False
             return
         if joint and self._joint >= 0:
-            raise self._error("a joint within a joint; end the one before")
+            raise self._make_error("a joint within a joint; end the one before")
         if self._now is not None and not joint:
-            raise self._error("all of a step is together already; leave out w.together() here")
+            raise self._make_error("all of a step is together already; leave out w.together() here")
         if self._now is None:
             self._begin_moment(None)
         if joint:
@@ -246,7 +246,7 @@ class Writing:
     def __getitem__(self, where: tuple[Ranks, str] | tuple[Ranks, str, Index]) -> Places:
         self._need_open()
         if not isinstance(where, tuple) or len(where) not in (2, 3):
-            raise self._error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
+            raise self._make_error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
         buffer = self._arguments.buffer(where[1])
         chunks: dict[Place, int] = {}
         for rank in self._arguments.ranks(where[0]):
@@ -272,7 +272,7 @@ class Writing:
             for (place, chunk), start in zip(pairs, starts, strict=True)
         ]
         if copy and len(set(targets)) < len(targets):
-            raise self._error("several places are copied to one; each would replace the one before")
+            raise self._make_error("several places are copied to one; each would replace the one before")
         line, sent = here(self._block), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._make_move(src, dst, copy)
@@ -282,7 +282,7 @@ class Writing:
             for row in sent:
                 self._place_rows([row])
         elif clash := self._now.clash(sent):
-            raise self._error(clash)
+            raise self._make_error(clash)
         else:
             self._now.add(sent)
         moment = self._now.number if self._now is not None and sent else -1
@@ -294,7 +294,7 @@ class Writing:
         if index is None:
             return [None] * len(source)
         if buffer is None:
-            raise self._error("an index needs its buffer; name it, too")
+            raise self._make_error("an index needs its buffer; name it, too")
         start, sent_from = self._arguments.start(index), Counter[int]()
         starts: list[int | None] = []
         for place in source._places:
@@ -305,10 +305,10 @@ class Writing:
     def _check_current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
         if self._now is not None and source._moment == self._now.number:
-            raise self._error(f"{source!r} arrives in this very step; send it on in a later one")
+            raise self._make_error(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):
             if self._chunk_at(place) != chunk:
-                raise self._error(f"{place} holds another chunk by now; use it before it is overwritten")
+                raise self._make_error(f"{place} holds another chunk by now; use it before it is overwritten")
 
     def _make_move(self, src: Place, dst: Place, copy: bool) -> Move | None:
         """None where nothing is to be done: a rank's input and output are one place where both have the chunk."""
@@ -317,7 +317,7 @@ class Writing:
             return move
         if copy:
             return None
-        raise self._error(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
+        raise self._make_error(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
 
     def _target_place(
         self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool
@@ -330,10 +330,12 @@ class Writing:
                 return own
             reason = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
             index_text = "" if index is None else f", {index}"
-            raise self._error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
+            raise self._make_error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
         place = self._layout.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
         if not copy and self._scratch_chunks.get(self._spot_of(place), chunk) != chunk:
-            raise self._error(f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added")
+            raise self._make_error(
+                f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added"
+            )
         return place
 
     def _spot_of(self, place: Place) -> Spot:
@@ -346,15 +348,15 @@ class Writing:
             return self._layout.chunk(place)
         chunk = self._scratch_chunks.get(self._spot_of(place))
         if chunk is None:
-            raise self._error(f"nothing has been put into {place} yet")
+            raise self._make_error(f"nothing has been put into {place} yet")
         return chunk
 
     def _need_open(self) -> None:
         if not self._open:
             why = "has ended" if self._ended else "has not begun; write `with antiphon.write(...) as w:`"
-            raise self._error(f"the block of this schedule {why}")
+            raise self._make_error(f"the block of this schedule {why}")
         if self._promised is not None:
             raise Invalid(f"{self._promised}: w.together() and w.joint() are for `with`, and hold for its block")
 
-    def _error(self, why: str) -> Invalid:
+    def _make_error(self, why: str) -> Invalid:
         return Invalid(f"{here(self._block)}: {why}")

@@ -79,7 +79,7 @@ def read_xml(
             parser.CharacterDataHandler = text
         parser.EndElementHandler = reader.end
         try:
-            for number, block in enumerate(_blocks(source) if isinstance(source, bytes) else read_blocks(source)):
+            for number, block in enumerate(_split_blocks(source) if isinstance(source, bytes) else read_blocks(source)):
                 if not number and encoding(block).startswith("UTF-32"):
                     raise LookupError("UTF-32")
                 _check_attributes(block)
@@ -97,7 +97,7 @@ def read_xml(
             raise Invalid(f"is in an encoding that is not read ({error}); write it as UTF-8") from None
 
 
-def _blocks(data: bytes) -> Iterator[bytes]:
+def _split_blocks(data: bytes) -> Iterator[bytes]:
     for begin in range(0, len(data), _BLOCK):
         yield data[begin : begin + _BLOCK]
 

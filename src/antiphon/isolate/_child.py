@@ -52,7 +52,7 @@ class Voice:
         finally:
             self.sending = False
         if self.told:
-            self._raise()
+            self._raise_stopped()
 
     def say(self, value: Any) -> None:
         self.send(SAID, value)
@@ -61,9 +61,9 @@ class Voice:
         if self.sending:
             self.told = True
         elif time.process_time() - self.raised >= AGAIN:
-            self._raise()
+            self._raise_stopped()
 
-    def _raise(self) -> None:
+    def _raise_stopped(self) -> None:
         self.told, self.raised = False, time.process_time()
         raise TimedOut("stopped")
 
@@ -109,7 +109,7 @@ def forked(
     if os.getppid() != parent:  # it ended before that
         os._exit(1)
     if memory is not None:
-        _limit(memory)
+        _limit_memory(memory)
     voice = Voice(channel)
     if grace:
         signal.signal(signal.SIGTERM, voice.stop)
@@ -122,11 +122,11 @@ def program() -> None:
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(channel, orders), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(channel, orders), daemon=True).start()
     voice = Voice(channel)
     work, prepare, memory = orders.get()
     if memory is not None:
-        _limit(memory)
+        _limit_memory(memory)
     if prepare is not None:
         with suppress(Exception, SystemExit):  # it comes again where it is reported
             prepare()
@@ -137,7 +137,7 @@ def program() -> None:
         do(voice, work, job, memory)
 
 
-def _read(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
+def _read_orders(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
     """Hand over what comes. Leave at once when the parent is gone, whatever the work is doing, with all it started.
 
     Likewise where an order cannot be read: the parent then reports that job."""
@@ -148,7 +148,7 @@ def _read(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _limit(memory: int) -> None:
+def _limit_memory(memory: int) -> None:
     """To so many bytes beyond what the process takes now."""
     with open("/proc/self/statm", encoding="ascii") as file:
         bytes_in_use = int(file.read().split()[0]) * resource.getpagesize()

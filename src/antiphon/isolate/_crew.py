@@ -43,13 +43,13 @@ class _Listener:
     def hear(self, processes: Sequence[Process[Job]]) -> list[Told[Job]]:
         """Wait for any of them: what each said of which job, None where it is ready for one; what became of others."""
         self.interrupt()
-        ready = wait([process.channel for process in processes], _until(processes))
+        ready = wait([process.channel for process in processes], _seconds_until_look(processes))
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
-            return _read(processes, ready)
-        signal.signal(signal.SIGINT, self._remember)
+            return _read_messages(processes, ready)
+        signal.signal(signal.SIGINT, self._remember_interrupt)
         try:
-            return _read(processes, ready)
+            return _read_messages(processes, ready)
         finally:
             signal.signal(signal.SIGINT, handler)
 
@@ -59,13 +59,13 @@ class _Listener:
             self._interrupted = False
             signal.raise_signal(signal.SIGINT)
 
-    def _remember(self, number: int, frame: object) -> None:
+    def _remember_interrupt(self, number: int, frame: object) -> None:
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
 
 
-def _read(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[Told[Job]]:
+def _read_messages(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[Told[Job]]:
     events: list[Told[Job]] = []
     for process in processes:
         job = process.job
@@ -76,7 +76,7 @@ def _read(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[To
     return events
 
 
-def _until(processes: Sequence[Process[Any]]) -> float:
+def _seconds_until_look(processes: Sequence[Process[Any]]) -> float:
     """Seconds until one of them must be looked at."""
     if any(process.stopping for process in processes):
         return NUDGE

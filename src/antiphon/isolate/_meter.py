@@ -34,12 +34,12 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        self.before, self.used, self.slept = _tree(self.pid).seconds, 0.0, 0.0
+        self.before, self.used, self.slept = _read_process_tree(self.pid).seconds, 0.0, 0.0
         self.looked = time.monotonic()
 
     def over(self, seconds: float) -> bool:
         """Whether it has computed, or slept, for longer than this. To be asked again and again, by `TICK` or sooner."""
-        now, at = _tree(self.pid), time.monotonic()
+        now, at = _read_process_tree(self.pid), time.monotonic()
         if not now.working:
             self.slept += min(at - self.looked, TICK)
         self.looked = at
@@ -47,7 +47,7 @@ class Meter:
         return self.used >= seconds or self.slept >= seconds + SLEEP
 
 
-def _tree(pid: int) -> _Now:
+def _read_process_tree(pid: int) -> _Now:
     """A process, what it has waited for, and what lives of its descendants."""
     seconds, working = 0.0, False
     line = [pid]
@@ -60,11 +60,11 @@ def _tree(pid: int) -> _Now:
             continue
         seconds += sum(int(x) for x in fields[11:15]) / _TICKS
         working |= fields[0].decode() in _WORKING
-        line += _children(process)
+        line += _list_children(process)
     return _Now(seconds, working)
 
 
-def _children(pid: int) -> Iterator[int]:
+def _list_children(pid: int) -> Iterator[int]:
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:

@@ -90,7 +90,7 @@ class Process(Generic[Job]):
         self.limit: float | None = terms.seconds(*job) if job else START
         self.channel, theirs = Pipe(duplex=True)
         try:
-            self.pid = self._fork(theirs, *job) if job else _spawn(theirs)
+            self.pid = self._fork_child(theirs, *job) if job else _spawn_program(theirs)
         finally:
             theirs.close()
         self.meter = Meter(self.pid)
@@ -98,9 +98,9 @@ class Process(Generic[Job]):
         if job:
             self.job = self.given = job[0]
         else:
-            self._send((terms.work, terms.prepare, terms.memory))
+            self._send_message((terms.work, terms.prepare, terms.memory))
 
-    def _fork(self, theirs: Connection, job: Job) -> int:
+    def _fork_child(self, theirs: Connection, job: Job) -> int:
         end_threads_of_solvers()
         parent = os.getpid()
         pid = os.fork()
@@ -115,9 +115,9 @@ class Process(Generic[Job]):
     def give(self, job: Job) -> None:
         self.job, self.limit = job, self.terms.seconds(job)
         self.meter.start()
-        self._send(job)
+        self._send_message(job)
 
-    def _send(self, message: Any) -> None:
+    def _send_message(self, message: Any) -> None:
         with suppress(OSError):  # it has died: that is seen when it is listened to
             self.channel.send(message)
 
@@ -126,14 +126,14 @@ class Process(Generic[Job]):
         try:
             kind, value = self.channel.recv()
         except Exception:  # it has ended, or what it sent cannot be read
-            return self._lost()
+            return self._end_of_lost()
         if kind == SAID:
             return Said(value)
         if kind == READY:
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
-        result = self._stopped() if self.stopping else _result(*value)
+        result = self._stopped_error() if self.stopping else _result_of(*value)
         self.job = self.limit = None
         if self.forked or self.stopping:
             self.end()
@@ -142,40 +142,40 @@ class Process(Generic[Job]):
     def look(self) -> Ended | None:
         """Whether it is over its budget, or dead while what it began keeps its channel open: how it ended then."""
         if self.stopping:
-            return self._insist()
+            return self._insist_on_end()
         if self.limit is not None and self.meter.over(self.limit):
             if not self.ready:
-                return self._gone(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
+                return self._end_with(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
             if not self.terms.grace:
-                return self._gone(self._stopped())
+                return self._end_with(self._stopped_error())
             self.stop()
             return None
-        if self._wait(os.WNOHANG) is not None and not self.channel.poll():
-            return self._lost()
+        if self._wait_for_exit(os.WNOHANG) is not None and not self.channel.poll():
+            return self._end_of_lost()
         return None
 
     def stop(self) -> None:
         """Ask it to hand over what is half done and end; `look` insists."""
         self.stopping = self.stopping or time.monotonic()
 
-    def _insist(self) -> Ended | None:
+    def _insist_on_end(self) -> Ended | None:
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
         late = time.monotonic() - self.stopping >= self.terms.grace
         if self.limit is not None:
             late |= self.meter.over(OVERRUN * self.limit + OVERRUN_SECONDS)
-        return self._gone(self._stopped()) if late else None
+        return self._end_with(self._stopped_error()) if late else None
 
-    def _stopped(self) -> Stopped:
+    def _stopped_error(self) -> Stopped:
         return Stopped("stopped" if self.limit is None else f"stopped after {self.limit:.3g} s of CPU time")
 
-    def _lost(self) -> Ended:
+    def _end_of_lost(self) -> Ended:
         end = time.monotonic() + SETTLE
-        while self._wait(os.WNOHANG) is None and time.monotonic() < end:
+        while self._wait_for_exit(os.WNOHANG) is None and time.monotonic() < end:
             time.sleep(0.01)
-        return self._gone(Lost(how(self._code), begun=self.ready))
+        return self._end_with(Lost(how(self._code), begun=self.ready))
 
-    def _gone(self, result: Any) -> Ended:
+    def _end_with(self, result: Any) -> Ended:
         self.end()
         return Ended(result)
 
@@ -189,10 +189,10 @@ class Process(Generic[Job]):
                 os.killpg(self.pid, signal.SIGKILL)
             elif self._code is None:
                 os.kill(self.pid, signal.SIGKILL)
-        self._wait(0)
+        self._wait_for_exit(0)
         self.channel.close()
 
-    def _wait(self, options: int) -> int | None:
+    def _wait_for_exit(self, options: int) -> int | None:
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
@@ -203,7 +203,7 @@ class Process(Generic[Job]):
         return self._code
 
 
-def _spawn(theirs: Connection) -> int:
+def _spawn_program(theirs: Connection) -> int:
     """A program of its own, not forked: solvers that have run here do not survive a fork, and neither multiprocessing
     nor a pool of it does without running the main program of the user again.
 
@@ -218,7 +218,7 @@ def _spawn(theirs: Connection) -> int:
     )  # fmt: skip
 
 
-def _result(how: str, value: Any) -> Any:
+def _result_of(how: str, value: Any) -> Any:
     if how in (RETURNED, RAISED):
         return value
     return (Starved if how == STARVED else Lost)(value, died=False)

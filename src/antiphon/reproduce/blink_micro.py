@@ -24,7 +24,7 @@ def micro() -> Iterator[Row]:
     """Throughput of the busiest link at 1000 MB, and the paper's claims about sizes, lengths and widths."""
     machine, busiest = topology("dgx1v"), dict[str, float]()
     for pattern in select_patterns():
-        by_size = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
+        by_size = {size: _busiest_throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
         busiest[pattern.title] = by_size[LARGE]
         published, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
         if published is None:
@@ -55,7 +55,7 @@ def _is_falling(rates: Sequence[float]) -> bool:
     return all(shorter >= longer for shorter, longer in pairwise(rates)) and rates[0] > rates[-1]
 
 
-def _throughput(pattern: Pattern, machine: Topology, carried: int) -> float:
+def _busiest_throughput(pattern: Pattern, machine: Topology, carried: int) -> float:
     """Bytes per second of the busiest link when it carries `carried` bytes."""
     plan = plan_on(pattern, machine)
     nbytes = carried * plan.collective.buffer_weight // pattern.busiest

@@ -77,14 +77,14 @@ def summarize(values: Sequence[Fraction]) -> dict[str, float]:
     mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
     return {
         "min": float(ordered[0]),
-        "median": float(_percentile(ordered, Fraction(1, 2))),
-        "p95": float(_percentile(ordered, Fraction(95, 100))),
+        "median": float(_interpolate_percentile(ordered, Fraction(1, 2))),
+        "p95": float(_interpolate_percentile(ordered, Fraction(95, 100))),
         "max": float(ordered[-1]),
         "mean": round(mean, 4),
     }
 
 
-def _percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
+def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

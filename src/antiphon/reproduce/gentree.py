@@ -144,8 +144,8 @@ def table4() -> Iterator[Row]:
         off = relative_deviations(list(gains[gpus].values()), list(ratio.values()))
         yield row(
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
-            {"speedup": _round3(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
-            {"speedup": _round3(gains[gpus]), "GenTree": round_seconds(ours), "NCCL": round_seconds(nccl)},
+            {"speedup": _round_times(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
+            {"speedup": _round_times(gains[gpus]), "GenTree": round_seconds(ours), "NCCL": round_seconds(nccl)},
             judge_row(near(off), min(gains[gpus].values()) > 1),
             deviation=f"speedup {percent_text(list(TABLE4_SIZES), off)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
@@ -177,7 +177,7 @@ def falls(gains: Mapping[int, Times]) -> bool:
     return all(a[size] > b[size] for a, b in pairwise(rows) for size in WEAKENS)
 
 
-def _round3(values: Times) -> Times:
+def _round_times(values: Times) -> Times:
     return {key: round(value, 3) for key, value in values.items()}
 
 

@@ -106,7 +106,7 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
             f"{network}, {name}", {"seconds": _by_size(published)} if published else None,
             {"simulated": round_seconds(simulated[name]), "by_genmodel": round_seconds(modelled)}, near(deviations),
             deviation=f"simulated {percent_text(list(SIZES), deviations)}" if published else None,
-            note=_explain(network, name, machine.ranks, published, list(simulated[name].values())),
+            note=_explain_deviation(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
         del schedules
@@ -155,7 +155,9 @@ def _are_near(ours: Times, theirs: Times) -> bool:
 # ---- why ours differ ----
 
 
-def _explain(network: str, name: str, ranks: int, published: Sequence[float] | None, ours: Sequence[float]) -> str:
+def _explain_deviation(
+    network: str, name: str, ranks: int, published: Sequence[float] | None, ours: Sequence[float]
+) -> str:
     if published is None:
         return {"hierarchical ring": "among the servers of a switch, then among switches"}.get(name, "")
     if name == "Ring":

@@ -37,12 +37,12 @@ def figure7() -> Iterator[Row]:
     """Four rows for each machine."""
     for name, profile in MACHINES.items():
         machine = topology(f"{name}:nodes={NODES}")
-        times = {method: _simulate(machine, profile, permrecmult, k=2, by=method) for method in METHODS}
-        rings = [_simulate(machine, profile, kring, k=k) for k in RINGS]
+        times = {method: _simulate_times(machine, profile, permrecmult, k=2, by=method) for method in METHODS}
+        rings = [_simulate_times(machine, profile, kring, k=k) for k in RINGS]
         yield from comparing(name, times, [min(seconds) for seconds in zip(*rings, strict=True)])
 
 
-def _simulate(machine: Topology, profile: str, planner: object, **options: object) -> list[float]:
+def _simulate_times(machine: Topology, profile: str, planner: object, **options: object) -> list[float]:
     schedule: Schedule = next(planner(Request(machine, Collective("allgather", machine.ranks)), **options))  # type: ignore[operator]
     verify(schedule, machine).or_raise()
     predict = prepare(PACKETS, schedule, machine, profile=profile)

@@ -36,7 +36,7 @@ def table3() -> Iterator[Row]:
         yield {
             "name": f"{kind}, m = {m}" if m else kind, "published": _point_fields(point),
             "ours": {**_point_fields(ours), "optimal": claims["proof"] or ""},
-            "deviation": _difference(point, ours), "ok": ours == point,
+            "deviation": _describe_difference(point, ours), "ok": ours == point,
             "note": "R/C meets its bound" if gap == 1 else f"R/C is {gap:.4g} times its bound; 1 as m grows",
             "engine": "multi-ring", "seconds": spent, "proof": [],
         }  # fmt: skip
@@ -80,7 +80,7 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
 
 def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
     refutation, doubt = _check_label(group, published.optimal, algorithm, standing)
-    difference = _difference(published.point, algorithm.point)
+    difference = _describe_difference(published.point, algorithm.point)
     differences = [difference] if difference else []
     if refutation:
         differences.append(f"not latency-optimal: {refutation}")
@@ -177,5 +177,5 @@ def _point_fields(point: Point) -> dict[str, int]:
     return dict(zip(("chunks", "steps", "rounds"), point, strict=True))
 
 
-def _difference(published: Point, ours: Point) -> str | None:
+def _describe_difference(published: Point, ours: Point) -> str | None:
     return None if ours == published else f"ours is {ours}"

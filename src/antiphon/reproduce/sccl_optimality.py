@@ -70,7 +70,7 @@ def _one_step_sooner(family: Family, undecided: Sequence[Synthesized]) -> list[S
 
 
 def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Synthesized]) -> Standing:
-    optimal, proof = _optimality(algorithm, limits)
+    optimal, proof = _prove_optimality(algorithm, limits)
     duals: dict[int, Fraction] = {}
     for other in candidates:
         if other.least is not None and other.composed == algorithm.composed:
@@ -102,7 +102,7 @@ def _halves_text(algorithm: Synthesized) -> str:
     return " in two halves" if algorithm.composed else ""
 
 
-def _optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[str]]:
+def _prove_optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[str]]:
     proof = [
         f"S >= {limits.latency_steps}: a distance",
         f"R/C >= {limits.inverse}: {_WITNESS.get(type(limits.witness).__name__, 'a witness')}",

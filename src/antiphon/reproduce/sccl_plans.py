@@ -76,15 +76,15 @@ class Family:
 
     def make(self, chunks: int, steps: int, rounds: int) -> Synthesized:
         """Just this point, by the planner `sccl`."""
-        algorithms = list(self._synthesize(chunks=chunks, steps=steps, rounds=rounds))
+        algorithms = list(self._synthesize_points(chunks=chunks, steps=steps, rounds=rounds))
         if len(algorithms) != 1:
             raise Infeasible(f"planner sccl gave {len(algorithms)} schedules for one point of {self.name}")
         return algorithms[0]
 
     def frontier(self, k: int | None, steps: int) -> list[Synthesized]:
-        return list(self._synthesize(k=k, steps=steps))
+        return list(self._synthesize_points(k=k, steps=steps))
 
-    def _synthesize(self, **options: Any) -> Iterator[Synthesized]:
+    def _synthesize_points(self, **options: Any) -> Iterator[Synthesized]:
         """Verified and with its certificate rechecked. Stored answers are left alone: all is made anew."""
         begin = cpu_seconds()
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):

@@ -28,40 +28,40 @@ Rows = tuple[Published, ...]
 DUALS = {"allgather": "reducescatter", "broadcast": "reduce", "gather": "scatter"}  # printed as one
 
 
-def _rows(*rows: tuple[int, int, int, float, str]) -> Rows:
+def _published_rows(*rows: tuple[int, int, int, float, str]) -> Rows:
     return tuple(Published(*row) for row in rows)
 
 
 DGX1: Mapping[str, Rows] = {
-    "allgather": _rows(
+    "allgather": _published_rows(
         (1, 2, 2, 0.3, "latency"), (2, 3, 3, 0.8, ""), (3, 4, 4, 1.5, ""), (4, 5, 5, 2.3, ""), (5, 6, 6, 3.3, ""),
         (6, 7, 7, 4.6, "bandwidth"), (6, 3, 7, 6.6, "bandwidth"), (2, 2, 3, 0.9, "latency"),
     ),
-    "allreduce": _rows(
+    "allreduce": _published_rows(
         (8, 4, 4, 0.3, "latency"), (16, 6, 6, 0.6, ""), (24, 8, 8, 1.3, ""), (32, 10, 10, 2.9, ""),
         (40, 12, 12, 5.6, ""), (48, 14, 14, 12.8, "bandwidth"), (48, 6, 14, 23.0, "bandwidth"),
         (16, 4, 6, 0.8, "latency"),
     ),
-    "broadcast": _rows(
+    "broadcast": _published_rows(
         (2, 2, 2, 0.1, "latency"), (6, 3, 3, 0.3, ""), (12, 4, 4, 1.0, ""), (18, 5, 5, 8.5, ""), (6, 3, 5, 0.9, ""),
     ),
-    "gather": _rows(
+    "gather": _published_rows(
         (1, 2, 2, 0.3, "latency"), (2, 3, 3, 0.9, ""), (3, 4, 4, 1.6, ""), (4, 5, 5, 2.7, ""), (5, 6, 6, 3.8, ""),
         (6, 7, 7, 6.0, "bandwidth"), (6, 3, 7, 11.4, "bandwidth"), (2, 2, 3, 1.0, "latency"),
     ),
-    "alltoall": _rows(
+    "alltoall": _published_rows(
         (8, 3, 3, 2.6, ""), (8, 2, 3, 3.0, "latency"), (24, 8, 8, 133.7, "bandwidth"), (24, 2, 8, 24.3, "both"),
     ),
 }  # fmt: skip
 
 Z52: Mapping[str, Rows] = {
-    "allgather": _rows((1, 4, 4, 0.5, "latency"), (2, 7, 7, 1.3, "bandwidth"), (2, 4, 7, 1.7, "both")),
-    "allreduce": _rows((8, 8, 8, 0.4, "latency"), (16, 14, 14, 0.9, "bandwidth"), (16, 8, 14, 1.6, "both")),
-    "broadcast": _rows(
+    "allgather": _published_rows((1, 4, 4, 0.5, "latency"), (2, 7, 7, 1.3, "bandwidth"), (2, 4, 7, 1.7, "both")),
+    "allreduce": _published_rows((8, 8, 8, 0.4, "latency"), (16, 14, 14, 0.9, "bandwidth"), (16, 8, 14, 1.6, "both")),
+    "broadcast": _published_rows(
         (2, 4, 4, 0.1, "latency"), (4, 5, 5, 0.2, ""), (6, 6, 6, 0.3, ""), (8, 7, 7, 0.5, ""), (10, 8, 8, 0.6, ""),
     ),
-    "gather": _rows((1, 4, 4, 0.4, "latency"), (2, 4, 7, 1.8, "both")),
-    "alltoall": _rows((8, 4, 8, 8.2, "both")),
+    "gather": _published_rows((1, 4, 4, 0.4, "latency"), (2, 4, 7, 1.8, "both")),
+    "alltoall": _published_rows((8, 4, 8, 8.2, "both")),
 }  # fmt: skip
 
 NCCL_DGX1: Mapping[str, tuple[int, int, int]] = {

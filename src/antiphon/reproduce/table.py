@@ -19,55 +19,69 @@ class Published:
     source: str
 
 
-def _entry(module: str, function: str, about: str, where: str) -> Entry[Published]:
+def _make_entry(module: str, function: str, about: str, where: str) -> Entry[Published]:
     return Entry(f"antiphon.reproduce.{module}:{function}", about, Published(where))
 
 
 TABLE = {
-    "sccl-table3": _entry("sccl", "table3", "what NCCL does on a DGX-1, as (C, S, R)", f"{SCCL}, Table 3"),
-    "sccl-table4": _entry("sccl", "table4", "algorithms synthesized for a DGX-1", f"{SCCL}, Table 4"),
-    "sccl-table5": _entry("sccl", "table5", "algorithms synthesized for a Gigabyte Z52", f"{SCCL}, Table 5"),
-    "sccl-figures4-6": _entry("hardware", "sccl_figures", "speedups over NCCL, predicted", f"{SCCL}, Figures 4 to 6"),
-    "sccl-frontiers": _entry(
+    "sccl-table3": _make_entry("sccl", "table3", "what NCCL does on a DGX-1, as (C, S, R)", f"{SCCL}, Table 3"),
+    "sccl-table4": _make_entry("sccl", "table4", "algorithms synthesized for a DGX-1", f"{SCCL}, Table 4"),
+    "sccl-table5": _make_entry("sccl", "table5", "algorithms synthesized for a Gigabyte Z52", f"{SCCL}, Table 5"),
+    "sccl-figures4-6": _make_entry(
+        "hardware", "sccl_figures", "speedups over NCCL, predicted", f"{SCCL}, Figures 4 to 6"
+    ),
+    "sccl-frontiers": _make_entry(
         "sccl", "frontiers", "the frontiers of both machines for k = 4, with proofs", f"{SCCL}, Algorithm 1"
     ),
-    "blink-counts": _entry("blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, 2 to 5"),
-    "blink-micro": _entry(
+    "blink-counts": _make_entry("blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, 2 to 5"),
+    "blink-micro": _make_entry(
         "blink_micro", "micro", "chains, fans, MIMO and MCA on a DGX-1, predicted", f"{BLINK}, 2.2 and A.1"
     ),
-    "blink-figure14": _entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
-    "blink-figures15-18": _entry(
+    "blink-figure14": _make_entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
+    "blink-figures15-18": _make_entry(
         "hardware", "blink_figures", "speedups over NCCL on a DGX-1, predicted", f"{BLINK}, Figures 15 to 18"
     ),
-    "blink-figures19-21": _entry(
+    "blink-figures19-21": _make_entry(
         "hardware", "dgx2_figures", "a DGX-2 against NCCL, predicted", f"{BLINK}, Figures 19 to 21"
     ),
-    "blink-trees": _entry("blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, 3"),
-    "blink-figure22b": _entry("blink", "figure22b", "two servers on networks of any speed", f"{BLINK}, Figure 22(b)"),
-    "gentree-table3": _entry("gentree", "table3", "plans and times on 8, 12 and 15 servers", f"{GENTREE}, Table 3"),
-    "gentree-table4": _entry("gentree", "table4", "8 x n on servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"),
-    "gentree-table6": _entry("gentree", "table6", "the plan at every switch of six networks", f"{GENTREE}, Table 6"),
-    "gentree-table7": _entry("gentree_table7", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"),
-    "genmodel-figure8": _entry(
+    "blink-trees": _make_entry("blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, 3"),
+    "blink-figure22b": _make_entry(
+        "blink", "figure22b", "two servers on networks of any speed", f"{BLINK}, Figure 22(b)"
+    ),
+    "gentree-table3": _make_entry(
+        "gentree", "table3", "plans and times on 8, 12 and 15 servers", f"{GENTREE}, Table 3"
+    ),
+    "gentree-table4": _make_entry(
+        "gentree", "table4", "8 x n on servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"
+    ),
+    "gentree-table6": _make_entry(
+        "gentree", "table6", "the plan at every switch of six networks", f"{GENTREE}, Table 6"
+    ),
+    "gentree-table7": _make_entry(
+        "gentree_table7", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"
+    ),
+    "genmodel-figure8": _make_entry(
         "gentree_figures", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"
     ),
-    "genmodel-figure9": _entry(
+    "genmodel-figure9": _make_entry(
         "gentree_figures", "figure9", "calculation and communication apart", f"{GENTREE}, Figure 9"
     ),
-    "genmodel-figure10": _entry(
+    "genmodel-figure10": _make_entry(
         "gentree_figures", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"
     ),
-    "piccl-figure4": _entry("piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"),
-    "piccl-figure7": _entry(
+    "piccl-figure4": _make_entry(
+        "piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"
+    ),
+    "piccl-figure7": _make_entry(
         "piccl_permuting", "figure7", "ways of getting blocks in order, simulated", f"{PICCL}, Figure 7"
     ),
-    "piccl-figure8": _entry(
+    "piccl-figure8": _make_entry(
         "piccl", "figure8", "the best k by size on 16 nodes, simulated", f"{PICCL}, Figures 8 and 5 (a)"
     ),
-    "piccl-figures5-6": _entry(
+    "piccl-figures5-6": _make_entry(
         "piccl_scales", "scales", "speedups on 2 to 32 nodes, simulated", f"{PICCL}, Figures 5 and 6"
     ),
-    "piccl-selection": _entry(
+    "piccl-selection": _make_entry(
         "piccl_selection", "selection", "how much of the best speedup choosing k captures", f"{PICCL}, V.E"
     ),
 }

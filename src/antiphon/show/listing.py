@@ -35,10 +35,10 @@ def _page_of_planner(name: str) -> str:
 
 def list_entries(kind: str) -> list[dict[str, Any]]:
     """A row per entry of a table, by name: name, about, its capabilities and (not for topologies) its options."""
-    return [_row(kind, name, entry) for name, entry in sorted(table(kind).items())]
+    return [_make_row(kind, name, entry) for name, entry in sorted(table(kind).items())]
 
 
-def _row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
+def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
     can = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
     options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
     return {"name": name, "about": entry.about, **can, **options}
@@ -58,7 +58,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     details = _summarize_docstring(inspect.getdoc(function) or "")
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
     row = {
-        **_row(kind, name, entry),
+        **_make_row(kind, name, entry),
         "needed": needed,
         "defaults": defaults,
         "about_options": about,

@@ -76,7 +76,7 @@ class Columns:
         if (values == first).all():
             return str(first)
         turn = np.arange(values.shape[1])
-        by_me, by_turn = self._slopes(values)
+        by_me, by_turn = self._find_slopes(values)
         plain = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
         if (values == plain).all():
             return _sum_text(first - by_me * int(self.me[0]), by_me, by_turn)
@@ -94,7 +94,7 @@ class Columns:
         self.tabulated.append(values)
         return f"row[{len(self.tabulated) - 1}]"
 
-    def _slopes(self, values: Longs) -> tuple[int, int]:
+    def _find_slopes(self, values: Longs) -> tuple[int, int]:
         by_turn = int(values[0, 1] - values[0, 0]) if values.shape[1] > 1 else 0
         if len(self.me) < 2:
             return 0, by_turn

@@ -225,11 +225,11 @@ class _Cut:
         for low in range(0, len(earlier), MOST_OF_ONE):
             self._write_put("put", PORT, tuple(earlier[low : low + MOST_OF_ONE]))
         if earlier:
-            self._append([NOP])
+            self._append_operations([NOP])
         final = list(last.values())
         for low in range(0, len(final), MOST_OF_ONE):
             self._write_put("pwsf", PORT, tuple(final[low : low + MOST_OF_ONE]))
-        self._append([NOP])
+        self._append_operations([NOP])
 
     def _write_put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
         block, ids, target = self._name_moves(kind, moves)
@@ -245,9 +245,11 @@ class _Cut:
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
             name = "upkt" if step.kind == UNPACK else "copy"
-            self._append([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
+            self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
         elif not step.moves:
-            self._append([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
+            self._append_operations(
+                [f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}']
+            )
         else:
             block, ids, target = self._name_moves(MEMORY, step.moves)
             block.operations.append(
@@ -296,9 +298,9 @@ class _Cut:
         if len(operations) < self.room:
             operations.append(NOP)
         else:
-            self._append([NOP])
+            self._append_operations([NOP])
 
-    def _append(self, operations: list[str]) -> None:
+    def _append_operations(self, operations: list[str]) -> None:
         self._find_block(len(operations), MEMORY, (), ()).operations.extend(operations)
 
     def _find_block(self, count: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:

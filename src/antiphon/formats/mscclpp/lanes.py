@@ -232,7 +232,7 @@ def _is_in_line(items: list[Item]) -> bool:
     for item in items:
         threads = item.threads
         if threads is None:
-            if has_waited or (data and any(_conflict(item.instruction, other) for other in data)):
+            if has_waited or (data and any(_are_in_conflict(item.instruction, other) for other in data)):
                 return False
             data.append(item.instruction)
             has_waited = has_waited or bool(item.flags)
@@ -245,7 +245,7 @@ def _is_in_line(items: list[Item]) -> bool:
     return True
 
 
-def _conflict(first: Instruction, second: Instruction) -> bool:
+def _are_in_conflict(first: Instruction, second: Instruction) -> bool:
     """Whether both touch a cell, and one of them writes it."""
     return any(
         a < b + second.count and b < a + first.count

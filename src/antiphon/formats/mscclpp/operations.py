@@ -172,19 +172,19 @@ class Reader:
         at, of = self.names.buffer(self, MEMORY, place.buffer_id) if far else (self.rank, place.type)
         return self.wiring.packet_cells(self, at, of, place.index, size) + skip
 
-    def _sources(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
+    def _source_buffers(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
         if len(operation.src_buff or ()) < min_count:
             raise Invalid(f"{self}: needs {min_count} in src_buff, has {len(operation.src_buff or ())}")
         return operation.src_buff or []
 
-    def _targets(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
+    def _target_buffers(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
         if len(operation.dst_buff or ()) < min_count:
             raise Invalid(f"{self}: needs {min_count} in dst_buff, has {len(operation.dst_buff or ())}")
         return operation.dst_buff or []
 
     def _first_ends(self, operation: Inner) -> tuple[Buffer, Buffer, int, int, int]:
         """Return the first source and target, the size of the source, and the run of it that is handled here."""
-        source, target = self._sources(operation)[0], self._targets(operation)[0]
+        source, target = self._source_buffers(operation)[0], self._target_buffers(operation)[0]
         return source, target, source.size, *self._own_range(operation, source.size)
 
     def _make_data(
@@ -205,8 +205,8 @@ class Reader:
             return self._read_port_put(operation)
         if operation.channel_type != MEMORY:
             raise Invalid(f"{self}: puts by channels of type {quote(operation.channel_type)}; memory or port")
-        targets = self._targets(operation)
-        sources = self._sources(operation, len(targets))
+        targets = self._target_buffers(operation)
+        sources = self._source_buffers(operation, len(targets))
         items = []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, target.size)
@@ -215,8 +215,8 @@ class Reader:
         return items
 
     def _read_port_put(self, operation: Inner) -> list[Item]:
-        targets = self._targets(operation)
-        sources, ids = self._sources(operation, len(targets)), operation.channel_ids or []
+        targets = self._target_buffers(operation)
+        sources, ids = self._source_buffers(operation, len(targets)), operation.channel_ids or []
         if len(ids) < len(targets):
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
         lanes = []
@@ -235,8 +235,8 @@ class Reader:
         return [Item(self._bare_instruction(), Threads(lanes))]
 
     def _read_get(self, operation: Inner) -> list[Item]:
-        sources = self._sources(operation)
-        targets, items = self._targets(operation, len(sources)), []
+        sources = self._source_buffers(operation)
+        targets, items = self._target_buffers(operation, len(sources)), []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, source.size)
             if source.index != target.index:
@@ -254,7 +254,7 @@ class Reader:
 
     def _read_reduce(self, operation: Inner) -> list[Item]:
         """rre and rres read the second source and all behind it from others; res and rres write so."""
-        sources, targets = self._sources(operation), self._targets(operation)
+        sources, targets = self._source_buffers(operation), self._target_buffers(operation)
         size = sources[0].size
         skip, count = self._own_range(operation, size)
         far_in, far_out = operation.name.startswith("rr"), operation.name.endswith("s")
@@ -278,8 +278,8 @@ class Reader:
 
     def _read_put_packets(self, operation: Inner) -> list[Item]:
         self._refuse_pipelined(operation)
-        targets = self._targets(operation)
-        sources, items = self._sources(operation, len(targets)), []
+        targets = self._target_buffers(operation)
+        sources, items = self._source_buffers(operation, len(targets)), []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, source.size)
             mark = self._packet_cell(target, source.size, skip, far=True)
@@ -291,7 +291,7 @@ class Reader:
         self._refuse_pipelined(operation)
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
-        marks = [self._packet_cell(place, size, skip, far=True) for place in self._targets(operation)]
+        marks = [self._packet_cell(place, size, skip, far=True) for place in self._target_buffers(operation)]
         return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
 
     def _read_unpack(self, operation: Inner) -> list[Item]:
@@ -311,7 +311,7 @@ class Reader:
         second is packets here; with an s all behind these are packets at others."""
         self._refuse_pipelined(operation)
         copied, sent = int(operation.name in ("recpkt", "recspkt")), operation.name in ("respkt", "recspkt")
-        sources, targets = self._sources(operation), self._targets(operation, 1 + copied)
+        sources, targets = self._source_buffers(operation), self._target_buffers(operation, 1 + copied)
         size = sources[0].size
         skip, count = self._own_range(operation, size)
         flags = [self._packet_cell(place, size, skip) for place in sources[1:]]

@@ -87,7 +87,9 @@ class _Reader:
             self._begin_object(element, attributes, line)
         elif name == "info" and attributes.get("name") == "HostName":
             self.host = attributes.get("value", "")[:60] if attributes.get("value", "").isprintable() else ""
-        elif name == "info" and attributes.get("name") in ("GPUModel", "PCIDevice") and (slot := self._slot()):
+        elif (
+            name == "info" and attributes.get("name") in ("GPUModel", "PCIDevice") and (slot := self._innermost_slot())
+        ):
             if attributes["name"] == "GPUModel" or not slot.model:
                 slot.model = attributes.get("value", "")[:80]
         elif name.startswith("distances2"):
@@ -123,7 +125,7 @@ class _Reader:
             if len(self.values) > _MAX_VALUES or len(self.indexes) > MAX_GPUS:
                 raise Invalid(f"matrix {self.matrix}: has more than {MAX_GPUS} objects or {_MAX_VALUES} values")
 
-    def _slot(self) -> _Slot | None:
+    def _innermost_slot(self) -> _Slot | None:
         return next((element.slot for element in reversed(self.open) if element.slot is not None), None)
 
     def _begin_object(self, element: _Open, attributes: Attributes, line: int) -> None:
@@ -137,7 +139,7 @@ class _Reader:
             self._add_pci_device(element, kind, attributes)
             if element.slot is not None:
                 self.objects[f"{kind}:{key}"] = len(self.slots) - 1
-        elif kind == "OSDev" and (slot := self._slot()) is not None:
+        elif kind == "OSDev" and (slot := self._innermost_slot()) is not None:
             if len(slot.names) < 16:
                 slot.names.append(attributes.get("name", "")[:40])
             self.objects[f"OSDev:{key}"] = len(self.slots) - 1  # devices of PCIe do not stand in each other

@@ -184,7 +184,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
             )
     gpus = _in_order(reader.gpus)
     box.gpus = [gpu.device for gpu in gpus]
-    model, make = _identify(gpus, reader.boards, box.notes)
+    model, make = _identify_board(gpus, reader.boards, box.notes)
     box.name, box.model = (f"{len(gpus)} x {model}" if model else name), model
     box.each = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
@@ -206,13 +206,13 @@ def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
     return gpus
 
 
-def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, Make | None]:
+def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, Make | None]:
     """The board that most GPUs have, and its make: by identifiers of PCIe, else by the generation alone."""
     models = Counter(boards[gpu.device] for gpu in gpus if boards.get(gpu.device))
     if models:
         model = models.most_common(1)[0][0]
         return model, make_by_name(model)
-    for key, make_of in (("gcn", make_by_generation), ("sm", _capable)):
+    for key, make_of in (("gcn", make_by_generation), ("sm", _make_by_generation)):
         value = next((gpu.values[key] for gpu in gpus if key in gpu.values), "")
         if make := make_of(value):
             notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
@@ -220,7 +220,7 @@ def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tup
     return "", None
 
 
-def _capable(sm: str) -> Make | None:
+def _make_by_generation(sm: str) -> Make | None:
     return make_by_capability(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 

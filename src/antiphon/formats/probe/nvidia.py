@@ -74,7 +74,9 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     printed = _Printed()
     for path in paths:
         _Reader(printed).lines(path)
-    gpus = sorted({*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_number)
+    gpus = sorted(
+        {*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_peer_number
+    )
     if not gpus:
         raise Invalid("lists no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
     if len(gpus) > MAX_GPUS:
@@ -98,7 +100,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     return box
 
 
-def _number(peer: str) -> tuple[int, str]:
+def _peer_number(peer: str) -> tuple[int, str]:
     digits = re.search(r"[0-9]+$", peer)
     return (int(digits[0]) if digits else 0, peer)
 

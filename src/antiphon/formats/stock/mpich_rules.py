@@ -133,13 +133,13 @@ def _mpir_branch(kind: str) -> Branch:
         ]
         tree_made: Tree = {_leaf_name(kind, algorithm): {parameter: {} for parameter in parameters}}
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
-            tree_made = _conditional(need, tree_made, own)
+            tree_made = _branch_on_need(need, tree_made, own)
         return tree_made
 
     return branch
 
 
-def _conditional(need: str, rule_tree: Tree, own: Tree) -> Tree:
+def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
     """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
     calls the same collective for each, on communicators that are not whole."""
     if need == ENOUGH:

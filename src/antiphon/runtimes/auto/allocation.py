@@ -27,7 +27,7 @@ def find_allocation(question: str, environment: Mapping[str, str] | None = None,
     job = read_processes(question)
     environment = os.environ if environment is None else environment
     named = environment.get(MACHINE, "")
-    probed = read_machine(named) if named else _probe_hosts(job, environment, look or _look)
+    probed = read_machine(named) if named else _probe_hosts(job, environment, look or _probe_source)
     ranks = _assign_ranks(probed, job, environment)
     if ranks != list(range(probed.machine.ranks)):
         probed = probed.only(ranks, f"only ranks {','.join(map(str, ranks))}"[:200])
@@ -36,7 +36,7 @@ def find_allocation(question: str, environment: Mapping[str, str] | None = None,
     return probed
 
 
-def _look(source: str) -> Probed:
+def _probe_source(source: str) -> Probed:
     return here.look_at_machine(source, environment=None if source else _NOBODY)
 
 

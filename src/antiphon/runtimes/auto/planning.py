@@ -45,7 +45,7 @@ def plan_collectives(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -
     Rooted collectives get a plan for each orbit of roots. The standard algorithms are the classics, which libraries
     use, and a single tree of links."""
     for kind in KINDS:
-        for root in _roots(machine) if kind in ROOTED else (None,):
+        for root in _roots_of_orbits(machine) if kind in ROOTED else (None,):
             try:
                 names = [*OURS, *CLASSICS]
                 tuning = tune(
@@ -67,7 +67,7 @@ def book_of(plans: Sequence[Plan]) -> Book:
     return replace(book, pages=tuple(page for page in book.pages if page.program >= 0))
 
 
-def _roots(machine: Topology) -> Iterator[int]:
+def _roots_of_orbits(machine: Topology) -> Iterator[int]:
     """Yield a root of each orbit of the symmetries."""
     generators = automorphisms(machine)
     reached: set[int] = set()
@@ -97,7 +97,7 @@ def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int
     gain: Gain | None = None
     for entry in plan_of_kind.entries:
         sizes = [size for size in tuning.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
-        times = {size: _speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
+        times = {size: _predict_speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
         good = entry.claims.get("planner") not in CLASSICS
         # ours serves from the smallest size on above which all sizes gain
         slow = max((size for size in sizes if times[size] < MIN_SPEEDUP), default=-1)
@@ -110,7 +110,7 @@ def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int
     return None if gain is None else (Plan(plan_of_kind.topology, plan_of_kind.collective, tuple(entries)), gain)
 
 
-def _speedup(candidates: Sequence[Candidate], plain: float, size: int) -> float:
+def _predict_speedup(candidates: Sequence[Candidate], plain: float, size: int) -> float:
     """Return the predicted speedup over standard algorithms."""
     priced = [candidate for candidate in candidates if size in candidate.seconds]
     classics = [candidate.seconds[size] for candidate in priced if candidate.planner in CLASSICS]

@@ -147,7 +147,7 @@ class Group(Memory):
         )  # fmt: skip
         if code:
             raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
-        self._await(timeout)
+        self._await_ranks(timeout)
 
     def _check_call(
         self, plan: DevicePlan, where: NDArray[np.uintp], lengths: NDArray[np.int64], slices: int = 1
@@ -162,7 +162,7 @@ class Group(Memory):
             raise Unsupported(ONCE)
         return where.ctypes.data, lengths.ctypes.data
 
-    def _await(self, timeout: float) -> None:
+    def _await_ranks(self, timeout: float) -> None:
         """Wait until all ranks of this process are done."""
         if self.device.call.ad_wait(len(self.handles), self._ranks, timeout, self._failed):
             failed = [rank for rank, code in zip(self.handles, self._failed, strict=True) if code]
@@ -207,9 +207,9 @@ class Group(Memory):
         """Close the group, in all processes: no memory is freed while another process may access it."""
         if self._tell is not None and self.handles:
             self._tell(b"")
-        self._close()
+        self._close_handles()
 
-    def _close(self) -> None:
+    def _close_handles(self) -> None:
         self._free_all()
         while self.handles:
             self.device.call.ad_rank_free(self.handles.popitem()[1])
@@ -221,7 +221,7 @@ class Group(Memory):
         self.close()
 
     def __del__(self) -> None:
-        self._close()
+        self._close_handles()
 
 
 class Captured:
@@ -236,7 +236,7 @@ class Captured:
         number, group.number = group.number % CALLS, group.number + 1
         if group.device.call.ad_graph_begin(self._handle, number):
             raise Invalid(group.device.why())
-        group._await(timeout)
+        group._await_ranks(timeout)
 
     def count(self) -> None:
         """Have the device count calls on streams of a program from now on."""

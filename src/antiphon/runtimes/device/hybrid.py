@@ -69,7 +69,7 @@ class Hybrid:
         self.share = 0  # elements of the slow plan
         self.lines: tuple[SideTime, SideTime] | None = None
         self._beside = ThreadPoolExecutor(1)
-        self._first: Iterator[None] | None = self._measure()
+        self._first: Iterator[None] | None = self._measure_shares()
 
     def call(self) -> None:
         if self._first is None:
@@ -90,7 +90,7 @@ class Hybrid:
     def close(self) -> None:
         self._beside.shutdown()
 
-    def _measure(self) -> Iterator[None]:
+    def _measure_shares(self) -> Iterator[None]:
         """Measure, one call per step."""
         count, half = self.count, self.count // 2
         lines, alone = list[SideTime](), 0.0

@@ -40,11 +40,11 @@ class Memory:
         for rank in self.mine:
             token = ctypes.create_string_buffer(_TOKEN)
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
-            own[rank] = self._store(rank, memory, values[rank])
+            own[rank] = self._note_memory(rank, memory, values[rank])
             message += rank.to_bytes(8, "little") + token.raw
-        return self._reach(own, self._tell(message))
+        return self._map_remote(own, self._tell(message))
 
-    def _reach(self, places: dict[int, int], messages: Sequence[bytes]) -> list[int]:
+    def _map_remote(self, places: dict[int, int], messages: Sequence[bytes]) -> list[int]:
         """Add the memory of ranks of other processes, by their messages."""
         size = 8 + _TOKEN
         for data in messages:
@@ -67,9 +67,9 @@ class Memory:
 
     def memory(self, rank: int, values: Array) -> int:
         """Return memory of a rank with these values, until the group is closed or it is freed."""
-        return self._store(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
+        return self._note_memory(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
 
-    def _store(self, rank: int, address: int | None, values: Array) -> int:
+    def _note_memory(self, rank: int, address: int | None, values: Array) -> int:
         if not address:
             raise Unsupported(f"{values.nbytes} bytes for rank {rank}: {self.device.why()}")
         self._memory.append((self.handles[rank], int(address)))
@@ -100,36 +100,36 @@ class Memory:
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
         """Allocate in steps; after each, all processes stop if one of them failed."""
         call, size = self.device.call, 8 + _TOKEN
-        sizes = self._agreed(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
+        sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
         token, good = ctypes.create_string_buffer(_TOKEN), True
         if 0 in self.handles:
             good = not call.ad_joint_make(self.handles[0], self.ranks, max_bytes, token)
-        tokens = self._agreed((token.raw if 0 in self.handles else b"") if good else None)
+        tokens = self._exchange_checked((token.raw if 0 in self.handles else b"") if good else None)
         joint = next(filter(None, tokens))  # only process 0 has made one
         good = not any(call.ad_joint_enter(handle, joint) for handle in self.handles.values())
-        self._agreed(b"" if good else None)
+        self._exchange_checked(b"" if good else None)
         places_of, own = dict[int, int](), b""
         for rank, handle in self.handles.items():
             places_of[rank] = int(call.ad_joint_own(handle, token) or 0)
             own += rank.to_bytes(8, "little") + token.raw
-        for data in self._agreed(own if all(places_of.values()) else None):
+        for data in self._exchange_checked(own if all(places_of.values()) else None):
             for at in range(0, len(data), size):
                 rank = int.from_bytes(data[at : at + 8], "little")
                 if rank not in places_of:
                     places_of[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
         good = all(places_of.values())
         all_places = [places_of[rank] for rank in range(self.ranks)]
-        self._agreed(b"" if good else None)
+        self._exchange_checked(b"" if good else None)
         if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*all_places)):
             good = False
-        self._agreed(b"" if good else None)
+        self._exchange_checked(b"" if good else None)
         self._joined.append(all_places[0])
         for rank, array in values.items():
             self.bring(rank, all_places[rank], array)
         return all_places
 
-    def _agreed(self, data: bytes | None) -> list[bytes]:
+    def _exchange_checked(self, data: bytes | None) -> list[bytes]:
         """Return the messages of all processes; Unsupported if one of them failed (None)."""
         assert self._tell is not None
         messages = self._tell(b"" if data is None else b"+" + data)
@@ -157,9 +157,9 @@ class Memory:
         try:
             yield
         finally:
-            self._free(memory_count, joint_count)
+            self._free_down_to(memory_count, joint_count)
 
-    def _free(self, memory_count: int = 0, joint_count: int = 0) -> None:
+    def _free_down_to(self, memory_count: int = 0, joint_count: int = 0) -> None:
         while len(self._joined) > joint_count:
             self.device.call.ad_joint_free(self._any, self._joined.pop())
         while len(self._memory) > memory_count:
@@ -169,4 +169,4 @@ class Memory:
         """Free all memory."""
         while self._reached:
             self.device.call.ad_memory_left(self._any, self._reached.pop())
-        self._free()
+        self._free_down_to()

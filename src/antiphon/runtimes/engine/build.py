@@ -109,7 +109,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     folder = _make_folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
     if not path.exists():
-        _compile(command, target, path)
+        _compile_library(command, target, path)
     return path
 
 
@@ -250,7 +250,7 @@ def _ask_compiler(command: tuple[str, ...], target: str) -> str:
     return "\n".join(sorted(result.stdout.splitlines()))
 
 
-def _compile(command: list[str], target: str, path: Path) -> None:
+def _compile_library(command: list[str], target: str, path: Path) -> None:
     _remove_unfinished(path.parent.parent)
     unfinished = path.with_name(f"{_unfinished_prefix()}{secrets.token_hex(4)}.so")
     try:

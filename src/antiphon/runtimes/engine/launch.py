@@ -54,7 +54,7 @@ def launcher_command(mpiexec: str, count: int) -> list[str]:
 
 def found_launcher(mpiexec: str) -> list[str]:
     """Return the launcher of the user, else the one that is installed; Missing if there is none."""
-    command = shlex.split(mpiexec) if mpiexec else [_mpiexec()]
+    command = shlex.split(mpiexec) if mpiexec else [_find_mpiexec()]
     if not command or shutil.which(command[0]) is None:
         name = command[0] if command else mpiexec
         raise Missing(f"{quote(name)}: no such program; name another by --on mpi:mpiexec=..., or {HELP}")
@@ -69,7 +69,7 @@ def launcher_mismatch(program: str, connected: int, count: int) -> Missing:
     )
 
 
-def _mpiexec() -> str:
+def _find_mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     path = str(beside) if beside.exists() else shutil.which("mpiexec")
     if path is None:
@@ -116,7 +116,7 @@ def watch(
                 before, mark, row = line.partition(MARK)
                 if not mark:
                     other_lines.append(before)
-                elif on_row(_read(row)) is True:
+                elif on_row(_parse_row(row)) is True:
                     return False
             code = process.wait()
         finally:
@@ -130,7 +130,7 @@ def watch(
     return True
 
 
-def _read(row: str) -> dict[str, Any]:
+def _parse_row(row: str) -> dict[str, Any]:
     """Return the row of a line, to which Open MPI may add a NUL when it aborts, and processes their output."""
     try:
         fields: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
@@ -153,13 +153,15 @@ class Starting:
         return self
 
     def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        threading.Thread(target=self._start, args=(command, how)).start()  # it may have started before this returns
+        threading.Thread(
+            target=self._start_process, args=(command, how)
+        ).start()  # it may have started before this returns
         self._done.wait()  # after an interrupted join the thread would count as stopped (Python 3.11)
         if isinstance(self._outcome[0], OSError):
             raise self._outcome[0]
         return self._outcome[0]
 
-    def _start(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
+    def _start_process(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
         self._begun.set()
         try:
             self._outcome.append(
@@ -169,10 +171,10 @@ class Starting:
             self._outcome.append(error)
         finally:
             if self._abandoned.is_set():
-                self._close()
+                self._close_process()
             self._done.set()
 
-    def _close(self) -> None:
+    def _close_process(self) -> None:
         if self._outcome and isinstance(self._outcome[0], subprocess.Popen):
             with self._outcome[0] as process:
                 terminate(process)
@@ -181,7 +183,7 @@ class Starting:
         self._abandoned.set()
         if self._begun.is_set():
             self._done.wait()
-        self._close()
+        self._close_process()
 
 
 def terminate(process: subprocess.Popen[str]) -> None:

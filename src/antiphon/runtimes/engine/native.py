@@ -273,22 +273,24 @@ class NativePlan:
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
         """Take part in one run; without a source it is in place. Releases the interpreter's lock."""
         wire.enable_signals()
-        if self._call(*self._arguments(source, target, wire, op, timeout)):
-            self._failed(source, target, wire)
+        if self._call(*self._run_arguments(source, target, wire, op, timeout)):
+            self._raise_failure(source, target, wire)
 
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
         """Return a function that runs on these buffers."""
-        arguments = self._arguments(source, target, wire, op, timeout)
+        arguments = self._run_arguments(source, target, wire, op, timeout)
 
         def run() -> None:
             if self._call(*arguments):
-                self._failed(source, target, wire)
+                self._raise_failure(source, target, wire)
 
         return run
 
-    def _arguments(self, source: Array | None, target: Array, wire: Wire, op: str, timeout: float) -> tuple[Any, ...]:
+    def _run_arguments(
+        self, source: Array | None, target: Array, wire: Wire, op: str, timeout: float
+    ) -> tuple[Any, ...]:
         """Return the arguments of ap_run, which checks the lengths of the buffers."""
         for name, array in (("input", source), ("output", target)):
             if array is not None and not array.flags.c_contiguous:
@@ -307,7 +309,7 @@ class NativePlan:
             self._failure,
         )
 
-    def _failed(self, source: Array | None, target: Array, wire: Wire) -> None:
+    def _raise_failure(self, source: Array | None, target: Array, wire: Wire) -> None:
         if wire.lost is not None:
             wire.lost.append((self, source, target, wire))
         raise wire.raised(self._error)
@@ -335,10 +337,10 @@ class Warming:
     def __init__(self, plans: Sequence[tuple[NativePlan, int]]) -> None:
         self._pace = _Pace(0, 1)
         self._plans = list(plans)
-        self._thread = threading.Thread(target=self._run, name="antiphon-warming", daemon=True)
+        self._thread = threading.Thread(target=self._run_warming, name="antiphon-warming", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run_warming(self) -> None:
         for plan, itemsize in self._plans:
             warm = plan.engine.library.ap_warm
             if self._pace.stop or warm(plan.handle, _TYPE_OF_SIZE[itemsize], byref(self._pace), None):

@@ -44,11 +44,11 @@ class Trace:
         self._wire, library = wire, wire.engine.library
         self._tell, self._moment = library.ap_wire_trace, library.ap_trace_moment
         self._ring = _Ring(ticks=int(keeps_time()))
-        self._make(room)
+        self._allocate_records(room)
         self._began = self.moment()
         self.start()
 
-    def _make(self, room: int) -> None:
+    def _allocate_records(self, room: int) -> None:
         self._records = np.empty(room, RECORD)
         self._records.view(np.uint8)[:] = 0  # touches all pages before the next run
         self._ring.record, self._ring.room, self._ring.count = self._records.ctypes.data, room, 0
@@ -66,7 +66,7 @@ class Trace:
     def fit(self, calls: int) -> None:
         """Between two runs: drop all records, and make room for `calls` more calls, at most MAX_RECORDS."""
         each = self._ring.count // max(self._ring.calls, 1)
-        self._make(min(max(1 << (each * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
+        self._allocate_records(min(max(1 << (each * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
         self._ring.calls = 0
 
     def moment(self) -> Array:

@@ -199,7 +199,7 @@ class _Leader:
         end = float("inf")
         while True:
             for rank in ranks:
-                if rank not in messages and (line := self._next(rank)) is not None:
+                if rank not in messages and (line := self._next_message(rank)) is not None:
                     messages[rank] = line
             faults = {rank: line for rank, line in messages.items() if "fault" in line}
             if len(messages) == len(ranks) or time.monotonic() > end:
@@ -207,12 +207,12 @@ class _Leader:
             if faults:
                 end = min(end, time.monotonic() + FAULT_DELAY)
             for key, _ in self.selector.select(None if end == float("inf") else max(end - time.monotonic(), 0.0)):
-                self._receive(int(key.data))
+                self._receive_bytes(int(key.data))
         if faults:
             raise _Fault(faults)
         return messages
 
-    def _receive(self, rank: int) -> None:
+    def _receive_bytes(self, rank: int) -> None:
         try:
             data = self.streams[rank].recv(2**20)
         except ConnectionResetError:
@@ -222,7 +222,7 @@ class _Leader:
             self.selector.unregister(self.streams[rank])
             self.ended.add(rank)
 
-    def _next(self, rank: int) -> dict[str, Any] | None:
+    def _next_message(self, rank: int) -> dict[str, Any] | None:
         """Return the next message of a rank, or how it ended; None if there is none yet."""
         line, mark, rest = self.received[rank].partition(b"\n")
         if mark:

@@ -50,7 +50,7 @@ def rank_switches(layout: Layout) -> dict[int, list[int]]:
     return {rank: switches for rank, switches in switches_of.items() if len(switches) > 1}
 
 
-def _card(rank: int) -> str:
+def _card_address(rank: int) -> str:
     return f"02:61:70:00:{rank >> 8:02x}:{rank & 255:02x}"
 
 
@@ -73,11 +73,11 @@ def batches(layout: Layout) -> list[Batch]:
         if port.peer in switches_of.get(port.node, ()):  # the first address of the device
             own = network_address(layout, port.node, port.peer)
             ip[port.node].append(f"address add {own}/32 dev {layout.space(port.peer)}")
-        _port(layout, port, ip[port.node], tc[port.node])
-    _routes(layout, ip, fdb)
+        _configure_port(layout, port, ip[port.node], tc[port.node])
+    _add_routes(layout, ip, fdb)
     _routes_by_switch(layout, switches_of, ip)
-    _limits(layout, ip, tc)
-    cables = "".join(_cable(layout, number, *cable) for number, cable in enumerate(layout.cables))
+    _add_limits(layout, ip, tc)
+    cables = "".join(_cable_command(layout, number, *cable) for number, cable in enumerate(layout.cables))
     batches_made: list[Batch] = [("ip", "", cables)]
     for program, texts in (("ip", ip), ("bridge", fdb), ("tc", tc)):
         batches_made += [
@@ -86,17 +86,17 @@ def batches(layout: Layout) -> list[Batch]:
     return batches_made
 
 
-def _cable(layout: Layout, number: int, first: Port, second: Port) -> str:
+def _cable_command(layout: Layout, number: int, first: Port, second: Port) -> str:
     """Return the command of a cable. Device indices are unique: else the kernel notices late that a pair is up."""
 
     def end(port: Port, index: int) -> str:
-        card = f" address {_card(port.node)}" if port.node < layout.machine.ranks else ""
+        card = f" address {_card_address(port.node)}" if port.node < layout.machine.ranks else ""
         return f"name {layout.space(port.peer)} index {index} mtu {MTU}{card} netns {layout.space(port.node)}"
 
     return f"link add {end(first, 2 * number + 10)} type veth peer {end(second, 2 * number + 11)}\n"
 
 
-def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
+def _configure_port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
     device = layout.space(port.peer)
     if port.node >= layout.machine.ranks:
         ip.append(f"link set dev {device} master br0")
@@ -105,10 +105,10 @@ def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
         ip.append(f"address add {rank_address(port.node)}/32 dev {device}")
     ip.append(f"link set dev {device} gso_max_size {PACKET} up")
     if port.rate is not None:
-        tc += _shaper(device, port.rate)
+        tc += _shaper_commands(device, port.rate)
 
 
-def _shaper(device: str, rate: Fraction) -> list[str]:
+def _shaper_commands(device: str, rate: Fraction) -> list[str]:
     how = f"rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",
@@ -116,13 +116,13 @@ def _shaper(device: str, rate: Fraction) -> list[str]:
     ]
 
 
-def _routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
+def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
     """Add routes of ranks to all others with the next card, and of switches the port to each card."""
     for target, steps in layout.step.items():
         for node in steps:
             device, card = _next_hop(layout, node, target)
             if node >= layout.machine.ranks:
-                fdb[node].append(f"fdb add {_card(target)} dev {device} master static")
+                fdb[node].append(f"fdb add {_card_address(target)} dev {device} master static")
             else:
                 _direct_route(ip[node], rank_address(target), device, card, rank_address(node))
 
@@ -134,7 +134,7 @@ def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
     device = layout.space(following)
     while following >= machine.ranks:
         following = int(machine.link_dst[steps[following]])
-    return device, _card(following)
+    return device, _card_address(following)
 
 
 def _direct_route(ip: list[str], target_address: str, device: str, card: str, own: str) -> None:
@@ -153,19 +153,19 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
             target_address = network_address(layout, target, switch)
             if switch in switches_of.get(node, ()):
                 own = network_address(layout, node, switch)
-                _direct_route(ip[node], target_address, layout.space(switch), _card(target), own)
+                _direct_route(ip[node], target_address, layout.space(switch), _card_address(target), own)
             else:
                 _direct_route(ip[node], target_address, *_next_hop(layout, node, target), rank_address(node))
 
 
-def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
+def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
     """Redirect the traffic of a shared limit over an additional device with the rate of the limit."""
     hooked: set[tuple[int, str]] = set()
     for funnel in layout.funnels:
         queue = f"ifb{funnel.number}"
         ip[funnel.node].append(f"link add name {queue} mtu {MTU} txqueuelen {_QUEUE} type ifb")
         ip[funnel.node].append(f"link set dev {queue} up")
-        tc[funnel.node] += _shaper(queue, funnel.rate)
+        tc[funnel.node] += _shaper_commands(queue, funnel.rate)
         for peer in funnel.peers:
             device = layout.space(peer)
             if (funnel.node, device) not in hooked:

@@ -45,7 +45,7 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     if ENTER in command:
         at = list(command).index(ENTER)
         return [*command[:at], *own, *command[at + 1 :]], False
-    first = _launcher(command)
+    first = _find_launcher(command)
     if Path(command[first]).name not in LAUNCHERS:
         return list(command), True
     at = first + 1
@@ -64,7 +64,7 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     return [*command[:at], *own, *command[at:]], False
 
 
-def _launcher(command: Sequence[str]) -> int:
+def _find_launcher(command: Sequence[str]) -> int:
     """Return the index of the launcher: 0, or after `env A=1 B=2`."""
     at = 0
     if Path(command[0]).name == "env":
@@ -81,8 +81,8 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
         raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
     started_command, each = with_entrance(command, len(lab.about["ranks"]))
     if not each:
-        _not_open_mpi(command[_launcher(command)])
-    settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_machine(lab)}
+        _not_open_mpi(command[_find_launcher(command)])
+    settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_describe_machine(lab)}
     environment = {**os.environ, **{key: value for key, value in settings.items() if key not in os.environ}}
     began = time.monotonic()
     process = subprocess.Popen(
@@ -104,7 +104,7 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
     return code, time.monotonic() - began
 
 
-def _machine(lab: Lab) -> dict[str, str]:
+def _describe_machine(lab: Lab) -> dict[str, str]:
     """Return the machine for table `auto`: nothing can be probed in a lab."""
     return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
 

@@ -42,32 +42,32 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # ---- system calls that Python 3.11 does not have ----
 
 
-def _check(code: int, call: str) -> None:
+def _check_call(code: int, call: str) -> None:
     if code:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), "unshare")
+    _check_call(_libc.unshare(flags), "unshare")
 
 
 def join_namespace(path: str, flag: int) -> None:
     """Enter the namespace of this file."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.setns(handle, flag), f"setns {path}")
+        _check_call(_libc.setns(handle, flag), f"setns {path}")
     finally:
         os.close(handle)
 
 
-def _mount(source: str, target: str, kind: str = "", flags: int = 0) -> None:
+def _mount_filesystem(source: str, target: str, kind: str = "", flags: int = 0) -> None:
     code = _libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), None)
-    _check(code, f"mount {target}")
+    _check_call(code, f"mount {target}")
 
 
 def _name_host(name: str) -> None:
-    _check(_libc.sethostname(name.encode(), len(name.encode())), "sethostname")
+    _check_call(_libc.sethostname(name.encode(), len(name.encode())), "sethostname")
 
 
 def die_with_parent() -> None:
@@ -113,11 +113,11 @@ def keep() -> None:
 
 def _set_up(spec: dict[str, Any]) -> None:
     """Create mounts, network namespaces and their content."""
-    _mount("none", "/", "", _RECURSIVE | _PRIVATE)
-    _mount("proc", "/proc", "proc")
-    _mount("tmpfs", "/dev/shm", "tmpfs")
+    _mount_filesystem("none", "/", "", _RECURSIVE | _PRIVATE)
+    _mount_filesystem("proc", "/proc", "proc")
+    _mount_filesystem("tmpfs", "/dev/shm", "tmpfs")
     os.makedirs(SPACES, exist_ok=True)
-    _mount("tmpfs", SPACES, "tmpfs")
+    _mount_filesystem("tmpfs", SPACES, "tmpfs")
     _name_host("localhost")
     with open(ABOUT, "w", encoding="utf-8") as out:
         json.dump(spec["about"], out)
@@ -126,14 +126,14 @@ def _set_up(spec: dict[str, Any]) -> None:
     if os.path.exists("/etc/hosts"):
         with open("/dev/shm/hosts", "w", encoding="utf-8") as out:
             out.write("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in spec["about"]["hosts"].items()))
-        _mount("/dev/shm/hosts", "/etc/hosts", "", _BIND)
+        _mount_filesystem("/dev/shm/hosts", "/etc/hosts", "", _BIND)
     for name in [*spec["spaces"], HOST]:  # the keeper stays in the last one
         unshare(NEW_NETWORK)
         for path, value in spec["settings"].items():
             _write_setting(f"/proc/sys/net/{path}", value)
         with open(f"{SPACES}/{name}", "w", encoding="ascii"):
             pass
-        _mount("/proc/self/ns/net", f"{SPACES}/{name}", "", _BIND)
+        _mount_filesystem("/proc/self/ns/net", f"{SPACES}/{name}", "", _BIND)
     for program, space, text in spec["batches"]:
         _run_batch([program, *(["-n", space] if space else []), "-batch", "-"], text)
 
@@ -170,10 +170,10 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
         join_namespace(f"/proc/{keeper}/ns/{namespace}", flag)
     os.chdir(folder)
     join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
-    return _wait_for(_fork(_in_own_process_namespace, each, command))
+    return _wait_for(_fork_into(_in_own_process_namespace, each, command))
 
 
-def _fork(call: Any, *arguments: Any) -> int:
+def _fork_into(call: Any, *arguments: Any) -> int:
     child = os.fork()
     if child:
         return child
@@ -199,20 +199,20 @@ def _exit_code(status: int) -> int:
 def _in_own_process_namespace(each: bool, command: Sequence[str]) -> int:
     """Create a process namespace below the keeper's, so that no process outlives the command."""
     unshare(NEW_MOUNTS | NEW_PROCESSES | NEW_NAMES)
-    return _wait_for(_fork(_run_each if each else _run_once, command))
+    return _wait_for(_fork_into(_run_each if each else _run_once, command))
 
 
 def _run_once(command: Sequence[str]) -> int:
-    _mount("proc", "/proc", "proc")
+    _mount_filesystem("proc", "/proc", "proc")
     _see_network()
-    main = _fork(_become, command)
+    main = _fork_into(_exec_command, command)
     while True:
         child, status = os.wait()
         if child == main:
             return _exit_code(status)
 
 
-def _become(command: Sequence[str]) -> int:
+def _exec_command(command: Sequence[str]) -> int:
     try:
         os.execvp(command[0], list(command))
     except OSError as error:
@@ -222,10 +222,10 @@ def _become(command: Sequence[str]) -> int:
 
 def _run_each(command: Sequence[str]) -> int:
     """Run once for each rank, in its namespace. Return the first exit code that is not 0, after ending the others."""
-    _mount("proc", "/proc", "proc")
+    _mount_filesystem("proc", "/proc", "proc")
     with open(ABOUT, encoding="utf-8") as text:
         ranks = json.load(text)["ranks"]
-    running = {_fork(_become_rank, rank, place, command) for place, rank in enumerate(ranks)}
+    running = {_fork_into(_become_rank, rank, place, command) for place, rank in enumerate(ranks)}
     worst = 0
     while running:
         child, status = os.wait()
@@ -247,7 +247,7 @@ def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
     os.environ.setdefault("MASTER_PORT", "29500")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", about["devices"][str(rank)])
     _move_to(rank)
-    return _become([word.replace("{rank}", str(rank)) for word in command])
+    return _exec_command([word.replace("{rank}", str(rank)) for word in command])
 
 
 def _move_to(rank: int) -> None:
@@ -261,7 +261,7 @@ def _see_network() -> None:
     """Mount /sys again: /sys/class/net is that of the namespace in which it was mounted."""
     _libc.umount2(b"/sys", _DETACH)
     with contextlib.suppress(OSError):
-        _mount("sysfs", "/sys", "sysfs")
+        _mount_filesystem("sysfs", "/sys", "sysfs")
 
 
 def become_rank(command: Sequence[str]) -> int:
@@ -279,7 +279,7 @@ def become_rank(command: Sequence[str]) -> int:
     rank = about["ranks"][place]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", about["devices"][str(rank)])
     _move_to(rank)
-    return _become(command)
+    return _exec_command(command)
 
 
 def start_time(process: int) -> str:

@@ -71,11 +71,13 @@ class _CasesOfLab:
         self.lab, self.layout, self.how = lab, lab.layout(), how
         used = list(dict.fromkeys(case.program for case in cases))
         self.programs = {number: programs[number] for number in used}
-        self.expected = {number: self._prepared(runnable.schedule) for number, runnable in self.programs.items()}
+        self.expected = {
+            number: self._prepare_predictor(runnable.schedule) for number, runnable in self.programs.items()
+        }
         self.cases = [self._with_timeout(case) for case in cases]
         self.place = {number: place for place, number in enumerate(used)}
 
-    def _prepared(self, schedule: Schedule) -> Callable[[int], float]:
+    def _prepare_predictor(self, schedule: Schedule) -> Callable[[int], float]:
         check_paths(self.layout, schedule.src.tolist(), schedule.dst.tolist(), schedule.route, schedule.routes)
         return make_predictor(schedule, self.layout)
 
@@ -101,12 +103,12 @@ class _CasesOfLab:
         def add_row(row: Row) -> bool:
             nonlocal remaining
             number, remaining = int(row.pop("case")), remaining - 1
-            on_row(number, self._row(self.cases[number], row))
+            on_row(number, self._complete_row(self.cases[number], row))
             return remaining > 0 and enough()
 
         _run_job(self.lab, job, self.how.timeout, add_row)
 
-    def _row(self, case: Case, row: Row) -> Row:
+    def _complete_row(self, case: Case, row: Row) -> Row:
         runnable = self.programs[case.program]
         links = _link_rows(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)
@@ -152,7 +154,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
 
         def stop() -> None:
             late.set()
-            _kill(process)
+            _kill_group(process)
 
         clock = threading.Timer(timeout, stop)
         clock.start()
@@ -175,7 +177,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
             code = process.wait()
         finally:
             clock.cancel()
-            _kill(process)
+            _kill_group(process)
         complaints.seek(0)
         lines = [line for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
     if late.is_set():
@@ -189,7 +191,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
         raise Failed(f"the run in lab {lab.name} failed: {' '.join(lines[-1:]) or f'exit code {code}'}")
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -166,7 +166,7 @@ class _LinesMeasured:
         self.programs: list[Runnable] = []
         self.numbers: dict[int, int] = {}
 
-    def _program(self, line: _Line) -> int:
+    def _program_number(self, line: _Line) -> int:
         schedule = line.entry.schedule
         if id(schedule) not in self.numbers:
             self.numbers[id(schedule)] = len(self.programs)
@@ -175,11 +175,11 @@ class _LinesMeasured:
 
     def places(self, line: _Line) -> list[bool]:
         """Return whether to measure in place: first no, then yes if supported."""
-        able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program(line)].in_place
+        able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program_number(line)].in_place
         return [False, True] if able else [False]
 
     def case(self, line: _Line, in_place: bool = False) -> Case:
-        number = self._program(line)
+        number = self._program_number(line)
         return replace(
             self.usual, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
             dtype=line.dtype, op=line.op, in_place=in_place, inner=inner_of(line.nbytes),
@@ -371,21 +371,23 @@ class _Predictions:
         self.ready: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
-        return float(self._of(line).seconds)
+        return float(self._predict_line(line).seconds)
 
-    def _of(self, line: _Line) -> Prediction:
+    def _predict_line(self, line: _Line) -> Prediction:
         schedule = line.entry.schedule
         if id(schedule) not in self.ready:
-            predictor = prepare(self._model(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
+            predictor = prepare(
+                self._model_of(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts
+            )
             self.ready[id(schedule)] = schedule, predictor
         return self.ready[id(schedule)][1](line.nbytes)
 
     def describe(self, line: _Line) -> str:
         """Return the model and the basis of its figures."""
-        model = self._model(line)
-        return f"{model}; {basis_of(self._of(line), self.profile)}"
+        model = self._model_of(line)
+        return f"{model}; {basis_of(self._predict_line(line), self.profile)}"
 
-    def _model(self, line: _Line) -> str:
+    def _model_of(self, line: _Line) -> str:
         return self.model or usual_model(line.plan.topology, self.profile, wanted=(line.plan.collective,))
 
 

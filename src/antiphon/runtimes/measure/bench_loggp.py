@@ -184,12 +184,12 @@ class _ChainsMeasured:
         runnables, cases = list[Runnable](), list[Case]()
         names: list[tuple[int, str]] = []
         for index, (size, chains) in enumerate(chains_of_sizes):
-            for name, copies in self._schedules(chains):
+            for name, copies in self._list_schedules(chains):
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
-                    runnables.append(Runnable(self._schedule(name, copies), self.place.machine))
+                    runnables.append(Runnable(self._make_schedule(name, copies), self.place.machine))
                 race = 2 * index + (name in SERVER)  # schedules of one collective take turns, with the same noise
-                cases.append(self._case(programs[name, copies], size, race))
+                cases.append(self._make_chain_case(programs[name, copies], size, race))
                 names.append((index, name))
         seconds: list[dict[str, float]] = [{} for _ in chains_of_sizes]
 
@@ -199,16 +199,16 @@ class _ChainsMeasured:
                 size = format_size(chains_of_sizes[index][0])
                 raise Failed(f"messages of {size} did not arrive as they were sent: this runtime lost data")
             seconds[index][name] = row["quartiles"][0]  # disturbances only make a run longer
-            if len(seconds[index]) == len(self._schedules(chains_of_sizes[index][1])):
+            if len(seconds[index]) == len(self._list_schedules(chains_of_sizes[index][1])):
                 on_seconds(chains_of_sizes[index][0], seconds[index])
 
         load_runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
 
-    def _schedules(self, chains: _Chains) -> list[tuple[str, int]]:
+    def _list_schedules(self, chains: _Chains) -> list[tuple[str, int]]:
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
-    def _schedule(self, name: str, copies: int) -> Schedule:
+    def _make_schedule(self, name: str, copies: int) -> Schedule:
         n, where = self.n, (self.place.ranks, self.place.far)
         if name in SERVER:
             return busy(n if name == "busy" else 1, copies, *where)
@@ -216,7 +216,7 @@ class _ChainsMeasured:
             return pings(PINGS, *where)
         return trip(1 if name == "one" else n, copies, name == "alone", *where)
 
-    def _case(self, program: int, size: int, race: int) -> Case:
+    def _make_chain_case(self, program: int, size: int, race: int) -> Case:
         nbytes = size * (2 if race % 2 else 1)  # a server has its own block, too
         return replace(
             self.usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=race, knockout=False

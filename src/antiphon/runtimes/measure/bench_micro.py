@@ -129,7 +129,7 @@ class Pattern:
         return max(carried.count(link) for link in self.links)
 
 
-def _chain(size: int, back: bool = False, op: int = COPY) -> Pattern:
+def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
     last = size - 1
     name = "chain-reduce-broadcast" if back else "chain-reduce" if op == REDUCE else "chain-forward"
     rows = [(at, 0, at, at + 1, op if at + 1 < last else COPY) for at in range(last)]
@@ -158,25 +158,25 @@ def _fan_out(size: int) -> Pattern:
     return Pattern("fan-out-forward", size, size + 2, [(0, 0)], [(0, at) for at in ends], rows)
 
 
-def _mimo() -> Pattern:
+def _mimo_pattern() -> Pattern:
     rows = [(0, 0, 0, 2, REDUCE), (0, 1, 1, 2, REDUCE), (1, 0, 2, 3, COPY), (1, 1, 2, 4, COPY)]
     return Pattern("mimo", 0, 5, [(0, 0), (0, 2), (1, 1), (1, 2)], [(0, 3), (1, 4)], rows)
 
 
-def _mca() -> Pattern:
+def _mca_pattern() -> Pattern:
     rows = [(0, 0, 0, 1, REDUCE), (0, 0, 2, 3, REDUCE), (1, 0, 1, 4, REDUCE), (1, 0, 3, 4, REDUCE)]
     return Pattern("mca", 0, 5, [(0, at) for at in range(5)], [(0, 4)], rows)
 
 
 PATTERNS: Mapping[str, tuple[Callable[[int], Pattern], tuple[int, int]]] = {
-    "chain-forward": (_chain, CHAIN),
-    "chain-reduce": (lambda size: _chain(size, op=REDUCE), CHAIN),
-    "chain-reduce-broadcast": (lambda size: _chain(size, True, REDUCE), CHAIN),
+    "chain-forward": (_chain_pattern, CHAIN),
+    "chain-reduce": (lambda size: _chain_pattern(size, op=REDUCE), CHAIN),
+    "chain-reduce-broadcast": (lambda size: _chain_pattern(size, True, REDUCE), CHAIN),
     "fan-in-forward": (lambda size: _fan_in(size, COPY), FAN),
     "fan-in-reduce": (lambda size: _fan_in(size, REDUCE), FAN),
     "fan-out-forward": (_fan_out, FAN),
-    "mimo": (lambda _: _mimo(), (0, 0)),
-    "mca": (lambda _: _mca(), (0, 0)),
+    "mimo": (lambda _: _mimo_pattern(), (0, 0)),
+    "mca": (lambda _: _mca_pattern(), (0, 0)),
 }
 
 

@@ -180,11 +180,11 @@ class Races:
         """Return the contestants by their numbers in the shortlist, the best by the model first."""
         shortlist = self.tuning.shortlist[kind]
         order = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
-        selected = set(order[: self.few]) | self._classics(shortlist, order)
+        selected = set(order[: self.few]) | self._best_classics(shortlist, order)
         return [number for number in order if number in selected]
 
     @staticmethod
-    def _classics(shortlist: Sequence[Listed], order: Sequence[int]) -> set[int]:
+    def _best_classics(shortlist: Sequence[Listed], order: Sequence[int]) -> set[int]:
         """Return the best schedule of every classic planner, by the model."""
         from antiphon.select.libraries import CLASSICS
 

@@ -210,15 +210,15 @@ class _DeviceBuffers(AllBuffers):
         return True
 
     def _place_all(self, place: int, values: Sequence[Array]) -> None:
-        self.where[:, place] = self._allocate(place, values)
+        self.where[:, place] = self._allocate_buffers(place, values)
         self.lengths[:, place] = [array.size for array in values]
 
-    def _allocate(self, place: int, values: Sequence[Array]) -> list[int]:
+    def _allocate_buffers(self, place: int, values: Sequence[Array]) -> list[int]:
         if self.uses_switches and place != SCRATCH:
             return self.group.joined(values)
         return [self.group.memory(rank, array) for rank, array in enumerate(values)]
 
-    def _place(self, rank: int, place: int, values: Array) -> None:
+    def _place_buffer(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
     def ready(
@@ -226,18 +226,18 @@ class _DeviceBuffers(AllBuffers):
     ) -> _Ready:
         """Return the plan with the fastest of its choices, which are timed if there are several."""
         case, group = self.case, self.group
-        all_tables = self._tables(schedule, names)
-        plans = self._plans(all_tables)
+        all_tables = self._make_tables(schedule, names)
+        plans = self._load_plans(all_tables)
         where, lengths = self._with_scratch(plans)
         candidates = list(choices_of(plans, group.blocks, case.nbytes))
         if len(candidates) < 2:
             return _Ready(plans, candidates[0], where, lengths, [])
         with self._spare_memory(lengths) as spare:
-            seconds = time_choices(lambda choice: self._call(plans, choice, spare, lengths), iter(candidates))
+            seconds = time_choices(lambda choice: self._make_call(plans, choice, spare, lengths), iter(candidates))
         return _Ready(plans, select_choice(seconds), where, lengths, pareto_frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
-        return self.by_us(lambda: self._call(ready.plans, ready.best, ready.where, ready.lengths))
+        return self.by_us(lambda: self._make_call(ready.plans, ready.best, ready.where, ready.lengths))
 
     def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
@@ -299,7 +299,7 @@ class _DeviceBuffers(AllBuffers):
         finally:
             opened.close()
 
-    def _tables(self, schedule: Schedule, names: Sequence[str]) -> dict[str, list[Table]]:
+    def _make_tables(self, schedule: Schedule, names: Sequence[str]) -> dict[str, list[Table]]:
         """Return the tables that exist for this schedule and size, by name."""
         case, tables_by_name = self.case, dict[str, list[Table]]()
         for name in names:
@@ -313,7 +313,7 @@ class _DeviceBuffers(AllBuffers):
                     raise
         return tables_by_name
 
-    def _plans(self, all_tables: Mapping[str, Sequence[Table]]) -> Plans:
+    def _load_plans(self, all_tables: Mapping[str, Sequence[Table]]) -> Plans:
         """Return the plans of tables that fit."""
         plans = {name: self.group.plan(rank_tables) for name, rank_tables in all_tables.items()}
         fitting = {name: plan for name, plan in plans.items() if plan.fits(self.case.unit, self.dtype)}
@@ -321,7 +321,7 @@ class _DeviceBuffers(AllBuffers):
             raise Unsupported(f"{self.case.nbytes} bytes are too many for packets")
         return fitting
 
-    def _call(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+    def _make_call(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
         case, group, plan = self.case, self.group, plans[how.tables]
         arguments, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
         if how.way == "kernel":
@@ -335,13 +335,13 @@ class _DeviceBuffers(AllBuffers):
         arrays_of_places = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
             yield np.array(
-                [self._allocate(place, arrays) for place, arrays in enumerate(arrays_of_places)], np.uintp
+                [self._allocate_buffers(place, arrays) for place, arrays in enumerate(arrays_of_places)], np.uintp
             ).T.copy()
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):
             elements = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
-            self._place(rank, SCRATCH, np.zeros(elements, self.dtype))
+            self._place_buffer(rank, SCRATCH, np.zeros(elements, self.dtype))
         return self.where.copy(), self.lengths.copy()
 
     def run_numpy(self) -> None:
@@ -361,7 +361,7 @@ class _DeviceBuffers(AllBuffers):
         for rank, array in enumerate(values):
             self.group.bring(rank, int(self.where[rank, OUTPUT]), array)
 
-    def _fetch(self) -> None:
+    def _fetch_outputs(self) -> None:
         """Fetch the outputs, if the device has newer ones."""
         if self.on_device:
             self.outputs = [np.zeros(int(length), self.dtype) for length in self.lengths[:, OUTPUT]]
@@ -370,13 +370,13 @@ class _DeviceBuffers(AllBuffers):
             self.on_device = False
 
     def wrong(self) -> int:
-        self._fetch()
+        self._fetch_outputs()
         return super().wrong()
 
     def agree(self) -> bool:
-        self._fetch()
+        self._fetch_outputs()
         return super().agree()
 
     def digest(self) -> str:
-        self._fetch()
+        self._fetch_outputs()
         return super().digest()

@@ -229,59 +229,59 @@ class Control:
         self.calls = ctypes.CDLL(mpi.__file__)  # the library that mpi4py is linked to
         self.handles: dict[str, ctypes.c_void_p] = {}
         level = ctypes.c_int()
-        self._do("MPI_T_init_thread", 0, ctypes.byref(level))
+        self._call_checked("MPI_T_init_thread", 0, ctypes.byref(level))
 
     def has(self, name: str) -> bool:
-        return self._index(name) is not None
+        return self._variable_index(name) is not None
 
     def get(self, name: str) -> int:
         value = ctypes.c_int(0)  # a variable of one byte only overwrites that
-        self._do("MPI_T_cvar_read", self._handle(name), ctypes.byref(value))
+        self._call_checked("MPI_T_cvar_read", self._variable_handle(name), ctypes.byref(value))
         return value.value
 
     def set(self, name: str, value: int) -> None:
-        self._do("MPI_T_cvar_write", self._handle(name), ctypes.byref(ctypes.c_int(value)))
+        self._call_checked("MPI_T_cvar_write", self._variable_handle(name), ctypes.byref(ctypes.c_int(value)))
 
     def names(self, name: str) -> dict[str, int]:
         """Return the names of the values: from the description, one per line in numeric order, else enumerated."""
-        index, length = self._index(name), ctypes.c_int(_MAX_TEXT)
+        index, length = self._variable_index(name), ctypes.c_int(_MAX_TEXT)
         if index is None:
             return {}
         text, number = ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int()
         kind, names = ctypes.c_void_p(), ctypes.c_void_p()
-        self._do(
+        self._call_checked(
             "MPI_T_cvar_get_info", index, None, None, ctypes.byref(number), ctypes.byref(kind), ctypes.byref(names),
             text, ctypes.byref(length), ctypes.byref(number), ctypes.byref(number),
         )  # fmt: skip
         words = re.findall(r"^(\w+) +- ", text.value.decode("utf-8", "replace"), re.MULTILINE)
-        return {word: number for number, word in enumerate(words)} if words else self._items(names)
+        return {word: number for number, word in enumerate(words)} if words else self._enumeration_items(names)
 
-    def _items(self, names: ctypes.c_void_p) -> dict[str, int]:
+    def _enumeration_items(self, names: ctypes.c_void_p) -> dict[str, int]:
         if not names.value:
             return {}
         count, items = ctypes.c_int(), dict[str, int]()
-        self._do("MPI_T_enum_get_info", names, ctypes.byref(count), None, None)
+        self._call_checked("MPI_T_enum_get_info", names, ctypes.byref(count), None, None)
         for at in range(count.value):
             value, text, length = ctypes.c_int(), ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int(_MAX_TEXT)
-            self._do("MPI_T_enum_get_item", names, at, ctypes.byref(value), text, ctypes.byref(length))
+            self._call_checked("MPI_T_enum_get_item", names, at, ctypes.byref(value), text, ctypes.byref(length))
             items[text.value.decode("utf-8", "replace")] = value.value
         return items
 
-    def _index(self, name: str) -> int | None:
+    def _variable_index(self, name: str) -> int | None:
         index = ctypes.c_int()
         code: int = self.calls.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index))
         return None if code else index.value
 
-    def _handle(self, name: str) -> ctypes.c_void_p:
+    def _variable_handle(self, name: str) -> ctypes.c_void_p:
         if name not in self.handles:
-            index, handle, count = self._index(name), ctypes.c_void_p(), ctypes.c_int()
+            index, handle, count = self._variable_index(name), ctypes.c_void_p(), ctypes.c_int()
             if index is None:
                 raise Unsupported(f"this MPI has no variable {name}")
-            self._do("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
+            self._call_checked("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
             self.handles[name] = handle
         return self.handles[name]
 
-    def _do(self, call: str, *arguments: Any) -> None:
+    def _call_checked(self, call: str, *arguments: Any) -> None:
         code = getattr(self.calls, call)(*arguments)
         if code:
             raise Unsupported(f"this MPI does not let its variables be set: {call} gave error {code}")

@@ -88,8 +88,10 @@ class LibraryRaces(Races):
         self.measure(ours)
         plans = {}
         for kind, rows in ours.items():
-            best_by_size = [best for size in self.ladder if (best := self._best(kind, size, rows[size])) is not None]
-            entries = _entries(best_by_size, tuning.shortlist[kind], self.library, self.on)
+            best_by_size = [
+                best for size in self.ladder if (best := self._best_at_size(kind, size, rows[size])) is not None
+            ]
+            entries = _library_entries(best_by_size, tuning.shortlist[kind], self.library, self.on)
             plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
         return MeasuredTuning(
             tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
@@ -141,7 +143,7 @@ class LibraryRaces(Races):
         self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
         self.theirs.setdefault((kind, size), {})[number] = row
 
-    def _best(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
+    def _best_at_size(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
         """Return the best at a size; None if the library was not measured. A single algorithm counts as the default."""
         ours = best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
         theirs = self.theirs.get((kind, size), {})
@@ -155,18 +157,23 @@ class LibraryRaces(Races):
         return None
 
 
-def _entries(best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str) -> list[Entry]:
+def _library_entries(
+    best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str
+) -> list[Entry]:
     """Return ranges between the sizes measured, all left to the library."""
     if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
         return [Entry(0, None, shortlist[0].schedule, unmeasured_claims(shortlist[0]))]
     return make_ranges(
-        best_by_size, lambda best: best.ours, lambda best: best.algorithm, lambda group: _claims(group, library, on)
+        best_by_size,
+        lambda best: best.ours,
+        lambda best: best.algorithm,
+        lambda group: _group_claims(group, library, on),
     )
 
 
-def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
+def _group_claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
     measurements = [_size_row(best) for best in group]
     last = {key: value for key, value in measurements[-1].items() if key not in ("nbytes", "algorithm")}
     algorithm = group[0].algorithm

@@ -164,21 +164,21 @@ class Measurement:
         """Measure one case beside the library; each begins a round in turn."""
         spent = []
         for turn in range(self.case.repeat):
-            spent.append(self._round([0], turn))
+            spent.append(self._time_round([0], turn))
         return np.max(self.peers.all(spent), axis=0), []
 
     def _measure_race(self, began: float) -> tuple[Array, list[Standing]]:
         """Measure rounds until the race is decided, or its time is over by the clock of the first process."""
         race = Race(len(self.ours), self.case.repeat)
         for turn in range(race.max_rounds if self.case.knockout else race.min_rounds):
-            results = self.peers.all([self._round(race.going, turn), time.monotonic() - began])
+            results = self.peers.all([self._time_round(race.going, turn), time.monotonic() - began])
             slowest = np.max([spent for spent, _ in results], axis=0).tolist()
             race.add(slowest[: len(race.going)], slowest[-1] if self.theirs else None)
             if self.case.knockout and (race.decide() or results[0][1] > self.case.seconds):
                 break
         return np.column_stack([race.times, *([race.theirs] if self.theirs else [])]), race.standings()
 
-    def _round(self, going: Sequence[int], turn: int) -> list[float]:
+    def _time_round(self, going: Sequence[int], turn: int) -> list[float]:
         """Time every call once, beginning with another one in each round; return the seconds, the library's last."""
         calls = [self.ours[number] for number in going] + ([self.theirs] if self.theirs else [])
         spent = [0.0] * len(calls)

@@ -226,30 +226,30 @@ class Process:
         elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
-                rows = self._measure(cases, comm, wire)
+                rows = self._measure_cases(cases, comm, wire)
             finally:
                 wire.close()
         _wait_for_all(self.world)
         return rows
 
-    def _measure(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
+    def _measure_cases(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
         case, rank = cases[0], cases[0].ranks[comm.rank]
         collective = self.job.collectives[case.program]
         buffers, plans = RankBuffers(collective, rank, case), []
         for single in cases:
-            plans.append(self._program(single).plan(rank, single.unit, single.in_place, single.split))
+            plans.append(self._open_program(single).plan(rank, single.unit, single.in_place, single.split))
         ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
         library_call = make_library_call(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
         theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
         mpi_call = (
-            call_of(collective, comm, case, buffers, self._program(case))
+            call_of(collective, comm, case, buffers, self._open_program(case))
             if library_call is not None and case.race is not None
             else None
         )
         if mpi_call is not None:
             for run in ours:  # then their plans know what they need
                 run()
-            programs = [self._program(single) for single in cases]
+            programs = [self._open_program(single) for single in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(
@@ -268,7 +268,7 @@ class Process:
             row["scratch"] = max(rank_needs[number][1] for rank_needs in needs) * buffers.dtype.itemsize
         return rows
 
-    def _program(self, case: Case) -> OpenProgram:
+    def _open_program(self, case: Case) -> OpenProgram:
         if case.program not in self.programs:
             self.programs[case.program] = self.engine.program(self.job.programs[case.program])
         return self.programs[case.program]

@@ -107,7 +107,7 @@ class RankData:
         self.data, self.rank = data, rank
         (first, first_at), (last, last_at) = data.sides
         self.sizes = int(first.size[rank]) * data.unit, int(last.size[rank]) * data.unit
-        self._first, self._last = self._places(first, first_at), self._places(last, last_at)
+        self._first, self._last = self._place_slices(first, first_at), self._place_slices(last, last_at)
         before, before_at, after, after_at = data.relation
         relation = data.collective.relation
         self._input_names: dict[int, list[int]] = {}
@@ -119,7 +119,7 @@ class RankData:
         for block, want in zip(relation.post_block[rows].tolist(), relation.post_want[rows].tolist(), strict=True):
             self._expected[block] = block, data.all_contributions[block] if want < 0 else tuple(relation.wants[want])
 
-    def _places(self, side: Side, at: Longs) -> list[tuple[int, slice]]:
+    def _place_slices(self, side: Side, at: Longs) -> list[tuple[int, slice]]:
         rows, unit = slice(int(at[self.rank]), int(at[self.rank + 1])), self.data.unit
         weights = self.data.collective.weights
         return [
@@ -196,17 +196,17 @@ def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
 
 def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
-    stored, wide = (float(_finfo(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
+    stored, wide = (float(_float_limits(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
     own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
     return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
 
 
 def smallest_positive(dtype: np.dtype[Any]) -> float:
     """Return the smallest number above 0: the maximum loss of an underflow."""
-    return float(_finfo(dtype).smallest_subnormal)
+    return float(_float_limits(dtype).smallest_subnormal)
 
 
-def _finfo(dtype: np.dtype[Any]) -> Any:
+def _float_limits(dtype: np.dtype[Any]) -> Any:
     if dtype.name == "bfloat16" or dtype.itemsize == 1:
         import ml_dtypes
 

@@ -92,7 +92,7 @@ class Recorder:
         ahead, error = clock_offset(peers)
         rows = [
             {"rank": rank, "turn": turn, "ahead": ahead, "error": error,
-             "records": _pack(trace.call(after + len(spent) - 1 - turn))}
+             "records": _pack_records(trace.call(after + len(spent) - 1 - turn))}
             for rank, trace in self.traces.items()
         ]  # fmt: skip
         return [rank for process in peers.all(rows) for rank in process]
@@ -109,7 +109,7 @@ def record_wires(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
             trace.stop()
 
 
-def _pack(records: np.ndarray[Any, Any]) -> str:
+def _pack_records(records: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(zlib.compress(records.tobytes(), 1)).decode("ascii")
 
 

@@ -53,14 +53,14 @@ class Calls:
 
     # ---- choosing ----
 
-    def _begin(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, counts: bool = True) -> None:
+    def _begin_call(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, counts: bool = True) -> None:
         """Begin a call. `counts`: whether the size of `tensor` must be the same at all processes."""
         if self.serving is not None:
             nbytes = tensor.numel() * tensor.element_size() if counts else 0
             type_ = type_code(tensor.dtype, tensor.layout is not torch.strided)
             self.serving.begin(kind, nbytes, type_, "" if op is None else operator_name(op), root)
 
-    def _page(
+    def _find_page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
         assert self.serving is not None
@@ -78,7 +78,7 @@ class Calls:
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in IN_PARTS else 1), time.perf_counter() - began)
 
-    def _run(self, page: Page, unit: int, source: Any, target: Any, seconds: float, op: str = "sum") -> None:
+    def _run_page(self, page: Page, unit: int, source: Any, target: Any, seconds: float, op: str = "sum") -> None:
         assert self.serving is not None
         self.serving.run(page, unit, source, target, op, seconds)
 
@@ -87,9 +87,9 @@ class Calls:
         if self.serving is None:
             target[:] = source
             return
-        page = self._page(kind, unit, target.itemsize, seconds, root, library=False)
+        page = self._find_page(kind, unit, target.itemsize, seconds, root, library=False)
         assert page is not None
-        self._run(page, unit, source, target, seconds)
+        self._run_page(page, unit, source, target, seconds)
 
     def barrier(self, seconds: float) -> None:
         if self.serving is not None:
@@ -98,7 +98,7 @@ class Calls:
 
     # ---- combining ----
 
-    def _combine(self, kind: str, tensor: Tensor, op: Any, plan: Any, seconds: float, root: int = -1) -> bool:
+    def _combine_tensors(self, kind: str, tensor: Tensor, op: Any, plan: Any, seconds: float, root: int = -1) -> bool:
         """Combine by the engine, into the root's tensor or, without a root, into all. False if it cannot."""
         if plan is None:
             return False
@@ -106,19 +106,19 @@ class Calls:
         buffer = as_contiguous(plan.scale(tensor))
         array = array_of(buffer)
         if self.serving is not None:
-            page = self._page(kind, len(array), array.itemsize, seconds, root, _gloo_supports(op, tensor))
+            page = self._find_page(kind, len(array), array.itemsize, seconds, root, _gloo_supports(op, tensor))
             if page is None:
                 return False
             source, target = (None, array) if has_result else (array, _NOTHING.view(array.dtype))
-            self._run(page, len(array), source, target, seconds, plan.op)
+            self._run_page(page, len(array), source, target, seconds, plan.op)
         if has_result:
             put_back(buffer, tensor)
         return True
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
-        self._begin("allreduce", tensor, op)
+        self._begin_call("allreduce", tensor, op)
         plan = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
-        if self._combine("allreduce", tensor, op, plan, seconds):
+        if self._combine_tensors("allreduce", tensor, op, plan, seconds):
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op
@@ -157,9 +157,9 @@ class Calls:
                 copy_from_flat(flat, same_type)
 
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
-        self._begin("reduce", tensor, op, root)
+        self._begin_call("reduce", tensor, op, root)
         plan = find_reduction(op, tensor.dtype)
-        if self._combine("reduce", tensor, op, plan, seconds, root):
+        if self._combine_tensors("reduce", tensor, op, plan, seconds, root):
             return
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = op, root
@@ -167,21 +167,21 @@ class Calls:
 
     def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
         need_fit("reduce_scatter: the input", input, output, self.ranks)
-        self._begin("reducescatter", output, op)
+        self._begin_call("reducescatter", output, op)
         plan = find_reduction(op, input.dtype)
         page = None
         if plan is not None:
             source, buffer = array_of(as_contiguous(plan.scale(input))), as_contiguous(output)
             target = array_of(buffer)
             if self.serving is not None:
-                page = self._page(
+                page = self._find_page(
                     "reducescatter", len(target), target.itemsize, seconds, library=_gloo_supports(op, input)
                 )
-                if page is not None and not _overlaps(source, target):
-                    self._run(page, len(target), source, target, seconds, plan.op)
+                if page is not None and not _share_memory(source, target):
+                    self._run_page(page, len(target), source, target, seconds, plan.op)
                 elif page is not None:
                     result = np.empty_like(target)
-                    self._run(page, len(target), source, result, seconds, plan.op)
+                    self._run_page(page, len(target), source, result, seconds, plan.op)
                     target[:] = result
             else:
                 target[:] = source
@@ -217,12 +217,12 @@ class Calls:
     def broadcast(self, tensor: Tensor, root: int, seconds: float) -> None:
         if self.serving is None:
             return
-        self._begin("broadcast", tensor, None, root)
+        self._begin_call("broadcast", tensor, None, root)
         buffer = as_contiguous(tensor)
         array = bits_of(buffer)
-        page = self._page("broadcast", len(array), array.itemsize, seconds, root)
+        page = self._find_page("broadcast", len(array), array.itemsize, seconds, root)
         if page is not None:
-            self._run(page, len(array), None, array, seconds)
+            self._run_page(page, len(array), None, array, seconds)
             if self.rank != root:
                 put_back(buffer, tensor)
             return
@@ -233,23 +233,23 @@ class Calls:
 
     def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
         need_fit("all_gather: the output", output, input, self.ranks)
-        self._begin("allgather", input)
+        self._begin_call("allgather", input)
         buffer = as_contiguous(output)
         source, target = bits_of(as_contiguous(input)), bits_of(buffer)
         if self.serving is None:
             target[:] = source
         else:
             unit = len(source)
-            page = self._page("allgather", unit, source.itemsize, seconds)
+            page = self._find_page("allgather", unit, source.itemsize, seconds)
             if page is None:
                 blocks = list(buffer.reshape(-1).chunk(self.ranks))
                 input = input.reshape(-1).clone()
                 self._by_gloo("allgather", [input], "", seconds, lambda: self.gloo().allgather([blocks], [input]))
             else:
                 own_block = target[self.rank * unit : (self.rank + 1) * unit]
-                if address(source) != address(own_block) and _overlaps(source, target):
+                if address(source) != address(own_block) and _share_memory(source, target):
                     source = source.copy()
-                self._run(page, unit, None if address(source) == address(own_block) else source, target, seconds)
+                self._run_page(page, unit, None if address(source) == address(own_block) else source, target, seconds)
         put_back(buffer, output)
 
     def allgather_list(self, outputs: Tensors, input: Tensor, seconds: float) -> None:
@@ -269,7 +269,7 @@ class Calls:
         flat = input.new_empty(input.numel() * self.ranks if self.rank == root else 0)
         if self.rank == root and not have_equal_sizes([*outputs, input]):
             raise WrongCall("gather: all tensors must have equally many elements")
-        self._begin("gather", input, None, root)
+        self._begin_call("gather", input, None, root)
         self._run_always("gather", len(source), source, bits_of(flat), seconds, root)
         if self.rank == root:
             copy_from_flat(flat, outputs)
@@ -277,7 +277,7 @@ class Calls:
     def scatter(self, output: Tensor, inputs: Tensors, root: int, seconds: float) -> None:
         if self.rank == root and not have_equal_sizes([*inputs, output]):
             raise WrongCall("scatter: all tensors must have equally many elements")
-        self._begin("scatter", output, None, root)
+        self._begin_call("scatter", output, None, root)
         buffer = as_contiguous(output)
         target = bits_of(buffer)
         source = bits_of(flatten_all(inputs)) if self.rank == root else _NOTHING.view(target.dtype)
@@ -301,7 +301,7 @@ class Calls:
             and buffer.data_ptr() < flat_input.data_ptr() + flat_input.nbytes
         ):
             flat_input = flat_input.clone()
-        self._begin("alltoall", input, counts=False)
+        self._begin_call("alltoall", input, counts=False)
         lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(input.element_size())
         outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
         if outcome == DISAGREED:
@@ -329,7 +329,7 @@ class Calls:
     ) -> None:
         """Raise an error that names two processes whose sizes do not agree."""
         assert self.serving is not None
-        self._begin("alltoall", input, counts=False)
+        self._begin_call("alltoall", input, counts=False)
         all_sizes = _gather_uncounted(self.serving, np.array([*in_sizes, *out_sizes], np.int64), seconds)
         sends, expects = all_sizes.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
         a, b = np.argwhere(sends != expects.T)[0]
@@ -346,7 +346,7 @@ def _why_gloo(plan: Any) -> str:
     return "" if plan is not None else "an operator or type that the engine has not"
 
 
-def _overlaps(a: Any, b: Any) -> bool:
+def _share_memory(a: Any, b: Any) -> bool:
     return bool(np.may_share_memory(a, b))
 
 

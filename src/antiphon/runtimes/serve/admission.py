@@ -147,10 +147,10 @@ class _Meeting:
             if oldest.deadline > now:
                 next_time = min(next_time, oldest.deadline)
                 break
-            self._reject(oldest)
+            self._reject_stranger(oldest)
         for call in self.calls:
             if not call.done and call.line is None and call.next <= now:
-                self._knock(call, now)
+                self._start_connecting(call, now)
             if not call.done:
                 next_time = min(next_time, call.line.deadline if call.line else call.next)
                 if call.line and call.line.deadline <= now:
@@ -158,13 +158,13 @@ class _Meeting:
         for key, _ in self.selector.select(max(next_time - time.monotonic(), 0.0)):
             if key.data is None:
                 assert isinstance(key.fileobj, socket.socket)
-                self._accept(key.fileobj)
+                self._accept_strangers(key.fileobj)
             elif key.data.call is not None or self.lines.get(key.fd) is key.data:  # it may just have been dropped
-                self._receive(key.data)
+                self._receive_frame(key.data)
 
     # ---- connections accepted at the doors ----
 
-    def _accept(self, door: socket.socket) -> None:
+    def _accept_strangers(self, door: socket.socket) -> None:
         for _ in range(_ACCEPTS):
             try:
                 connection, _ = door.accept()
@@ -186,7 +186,7 @@ class _Meeting:
 
     def _make_room(self) -> None:
         if self.lines:
-            self._reject(next(iter(self.lines.values())))
+            self._reject_stranger(next(iter(self.lines.values())))
         else:
             time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
@@ -201,7 +201,7 @@ class _Meeting:
         if rank in self.awaited:
             self.claimed.add(rank)
 
-    def _reject(self, line: _Connecting) -> None:
+    def _reject_stranger(self, line: _Connecting) -> None:
         self.selector.unregister(line.socket)
         del self.lines[line.socket.fileno()]
         with suppress(OSError):
@@ -211,7 +211,7 @@ class _Meeting:
 
     # ---- connections made to other doors ----
 
-    def _knock(self, call: _Call, now: float) -> None:
+    def _start_connecting(self, call: _Call, now: float) -> None:
         knock = call.knock
         family, address = knock.places[call.tries % len(knock.places)]
         call.tries += 1
@@ -236,15 +236,15 @@ class _Meeting:
         if code in _NOT_LISTENING and not call.knock.early:
             raise TransportFailed(f"{self._cannot_reach(call)}: {why}")
         call.first = math.inf
-        self._drop(call, why)
+        self._drop_connection(call, why)
 
     def _retry_handshake(self, call: _Call, why: str) -> None:
         """Try again after something accepted but did not answer as it should, within the patience of the knock."""
         if time.monotonic() - call.first >= call.knock.patience:
             raise TransportFailed(f"{self._cannot_reach(call)}: {why}; is this its address?")
-        self._drop(call, why)
+        self._drop_connection(call, why)
 
-    def _drop(self, call: _Call, why: str) -> None:
+    def _drop_connection(self, call: _Call, why: str) -> None:
         assert call.line is not None
         self.selector.unregister(call.line.socket)
         call.line.socket.close()
@@ -255,7 +255,7 @@ class _Meeting:
 
     # ---- both ----
 
-    def _receive(self, line: _Connecting) -> None:
+    def _receive_frame(self, line: _Connecting) -> None:
         try:
             if not line.connected:
                 if not self._finish_connect(line):
@@ -266,17 +266,17 @@ class _Meeting:
                     raise ConnectionResetError(errno.ECONNRESET, "it closes the connection")
                 line.received += data
                 if len(line.received) == line.frame_bytes:
-                    self._advance(line)
+                    self._advance_handshake(line)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             if line.call is None:
-                self._reject(line)
+                self._reject_stranger(line)
             else:
                 self._retry_handshake(line.call, error.strerror or str(error))
         except Stranger as stranger:
             if line.call is None:
-                self._reject(line)
+                self._reject_stranger(line)
             elif stranger.secret:
                 raise Invalid(f"{self._cannot_reach(line.call)}: {stranger}; {self.party.hint}") from None
             else:
@@ -291,15 +291,15 @@ class _Meeting:
             self._retry_connect(call, code)
             return False
         if line.socket.family != socket.AF_UNIX and line.socket.getsockname() == line.socket.getpeername():
-            self._drop(call, "nobody listens")  # TCP connects a port with itself if both ends are the same
+            self._drop_connection(call, "nobody listens")  # TCP connects a port with itself if both ends are the same
             return False
         call.first = min(call.first, time.monotonic())
         line.connected = True
         self.selector.modify(line.socket, selectors.EVENT_READ, line)
-        self._advance(line)
+        self._advance_handshake(line)
         return True
 
-    def _advance(self, line: _Connecting) -> None:
+    def _advance_handshake(self, line: _Connecting) -> None:
         """Handle a complete frame: send the next one, and finish the handshake after the last."""
         frame_received = bytes(line.received) if line.frame_bytes else None
         line.received.clear()

@@ -59,9 +59,9 @@ class PlanningProcess:
 
             fcntl.fcntl(self._output, _F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(self._output, False)
-        self._write(f"{question}end\n")
+        self._write_line(f"{question}end\n")
 
-    def _write(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # if it has ended already, `look` reports the missing answer
             self._process.stdin.write(text.encode())
@@ -69,7 +69,7 @@ class PlanningProcess:
 
     def lower(self) -> None:
         """From now on it only gets processor time that nothing else needs."""
-        self._write("lower\n")
+        self._write_line("lower\n")
 
     def look(self) -> Answer | None:
         """Return the answer if it is complete, without waiting. Unsupported, with the reason, if there will be none."""
@@ -169,7 +169,7 @@ class Turns:
                 fill_row(self.row, self.answer, number)
             return self.book
         if self._steps is None:
-            self._steps = self._prepare(state[_DIGEST].tobytes())
+            self._steps = self._prepare_book(state[_DIGEST].tobytes())
         self._busy = next(self._steps, self) is None
         return None
 
@@ -190,7 +190,7 @@ class Turns:
             state[_DIGEST] = np.frombuffer(self.answer.digest, np.int64)
         return state
 
-    def _prepare(self, digest: bytes) -> Iterator[None]:
+    def _prepare_book(self, digest: bytes) -> Iterator[None]:
         """Get the book of this digest, then get ready for calls by it, a step each."""
         if self.answer is None and self.path:
             cached, _ = read_kept(Path(self.path))

@@ -244,7 +244,7 @@ def proven_book(data: bytes) -> Book:
 # ---- bytes ----
 
 
-def _pad(data: bytes) -> bytes:
+def _pad_to_8(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
@@ -267,9 +267,9 @@ def encode_book(book: Book) -> bytes:
     tables = [
         name, np.asarray(book.hosts, "<i4").tobytes(), np.asarray(members, "<i4").tobytes(), labels, b"".join(rows),
     ]  # fmt: skip
-    body = b"".join(map(_pad, tables))
+    body = b"".join(map(_pad_to_8, tables))
     head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs)
-    at, entries, padded = head, [], [_pad(program) for program in book.programs]
+    at, entries, padded = head, [], [_pad_to_8(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
         at += len(padded_program)

@@ -102,13 +102,13 @@ class Comm:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._end(check=kind is None)
+        self._end_calls(check=kind is None)
 
     def close(self) -> None:
         """Close the connections. No call of this process may be under way."""
-        self._end(check=True)
+        self._end_calls(check=True)
 
-    def _end(self, check: bool) -> None:
+    def _end_calls(self, check: bool) -> None:
         with self._lock:
             self._closed = True
             if self._serving is not None:
@@ -126,98 +126,100 @@ class Comm:
 
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """Combine the arrays of all processes, at all of them."""
-        elements = _flatten(x, "x")
+        elements = _flatten_array(x, "x")
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
-        self._call("allreduce", len(elements), None if in_place else elements, target, op)
+        self._serve_call("allreduce", len(elements), None if in_place else elements, target, op)
         return result
 
     def reduce(self, x: Array, op: str = "sum", root: int = 0, out: Array | None = None) -> Array | None:
         """Combine the arrays of all processes at the root; None at the others, whose arrays stay as they are."""
-        elements = _flatten(x, "x")
-        if self.rank != self._root(root):
-            self._call("reduce", len(elements), elements, elements[:0], op, root)
+        elements = _flatten_array(x, "x")
+        if self.rank != self._check_root(root):
+            self._serve_call("reduce", len(elements), elements, elements[:0], op, root)
             return None
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
-        self._call("reduce", len(elements), None if in_place else elements, target, op, root)
+        self._serve_call("reduce", len(elements), None if in_place else elements, target, op, root)
         return result
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Copy the root's array into the arrays of all others, of the same length. Return x."""
-        elements = _flatten(x, "x")
-        if self.rank != self._root(root):
+        elements = _flatten_array(x, "x")
+        if self.rank != self._check_root(root):
             _refuse_read_only(elements, "x")
-        self._call("broadcast", len(elements), None, elements, "sum", root)
+        self._serve_call("broadcast", len(elements), None, elements, "sum", root)
         return x
 
     def allgather(self, x: Array, out: Array | None = None) -> Array:
         """Concatenate the arrays of all processes along the first axis, at all of them."""
-        return self._concatenate("allgather", _flatten(x, "x"), x.shape, out)
+        return self._gather_arrays("allgather", _flatten_array(x, "x"), x.shape, out)
 
     def gather(self, x: Array, root: int = 0, out: Array | None = None) -> Array | None:
         """Concatenate the arrays of all processes along the first axis, at the root; None at the others."""
-        elements = _flatten(x, "x")
-        if self.rank == self._root(root):
-            return self._concatenate("gather", elements, x.shape, out, root)
-        self._call("gather", len(elements), elements, elements[:0], "sum", root)
+        elements = _flatten_array(x, "x")
+        if self.rank == self._check_root(root):
+            return self._gather_arrays("gather", elements, x.shape, out, root)
+        self._serve_call("gather", len(elements), elements, elements[:0], "sum", root)
         return None
 
-    def _concatenate(
+    def _gather_arrays(
         self, kind: str, elements: Array, shape: tuple[int, ...], out: Array | None, root: int = -1
     ) -> Array:
         shape = (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
         result = _result_array(out, shape, elements)
         target = _check_target(result, len(elements) * self.ranks, elements.dtype)
         in_place = _in_place(elements, target, self.rank * len(elements), "its own block of out")
-        self._call(kind, len(elements), None if in_place else elements, target, "sum", root)
+        self._serve_call(kind, len(elements), None if in_place else elements, target, "sum", root)
         return result
 
     def reducescatter(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """Combine the arrays of all processes and split the result along the first axis: each gets its own block."""
-        return self._split("reducescatter", x, out, op)
+        return self._scatter_array("reducescatter", x, out, op)
 
     def scatter(self, x: Array | None, root: int = 0, out: Array | None = None) -> Array:
         """Split the root's array along the first axis: each process gets its own block. At the others x is None, and
         the size of `out` is that of the block."""
-        if self.rank == self._root(root):
+        if self.rank == self._check_root(root):
             if x is None:
                 raise Invalid("scatter: the root must give x")
-            return self._split("scatter", x, out, "sum", root)
+            return self._scatter_array("scatter", x, out, "sum", root)
         if out is None:
             raise Invalid("scatter: at all processes but the root, out= must be given")
         target = _check_target(out, out.size, data_type(out.dtype))
-        self._call("scatter", len(target), target[:0], target, "sum", root)
+        self._serve_call("scatter", len(target), target[:0], target, "sum", root)
         return out
 
-    def _split(self, kind: str, x: Array, out: Array | None, op: str, root: int = -1) -> Array:
-        elements = _flatten(x, "x")
+    def _scatter_array(self, kind: str, x: Array, out: Array | None, op: str, root: int = -1) -> Array:
+        elements = _flatten_array(x, "x")
         result = _result_array(out, self._block_shape(x.shape), elements)
         unit = len(elements) // self.ranks
         target = _check_target(result, unit, elements.dtype)
         if not _in_place(target, elements, self.rank * unit, "its own block of x"):
-            self._call(kind, unit, elements, target, op, root)
+            self._serve_call(kind, unit, elements, target, op, root)
             return result
         if kind == "reducescatter":  # combined within x
             _refuse_read_only(elements, "x")
-        self._call(kind, unit, None, elements, op, root)
+        self._serve_call(kind, unit, None, elements, op, root)
         return result
 
     def alltoall(self, x: Array, out: Array | None = None) -> Array:
         """Send block j of x, split along the first axis, to process j; return the blocks received, in rank order."""
-        elements = _flatten(x, "x")
+        elements = _flatten_array(x, "x")
         self._block_shape(x.shape)
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
-        self._call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
+        self._serve_call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
         return result
 
     # ---- making a call ----
 
-    def _call(self, kind: str, unit: int, source: Array | None, target: Array, op: str = "sum", root: int = -1) -> None:
+    def _serve_call(
+        self, kind: str, unit: int, source: Array | None, target: Array, op: str = "sum", root: int = -1
+    ) -> None:
         """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place."""
         combine_of(op)
         with self._lock:
@@ -241,7 +243,7 @@ class Comm:
             row = self._ledger.row(kind, "the library", "library", why)
             self._ledger.count(row, nbytes, time.perf_counter() - began)
 
-    def _root(self, root: int) -> int:
+    def _check_root(self, root: int) -> int:
         if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < self.ranks:
             raise Invalid(f"root: expected a rank from 0 to {self.ranks - 1}, got {quote(root)}")
         return int(root)
@@ -255,7 +257,7 @@ class Comm:
 # ---- arrays ----
 
 
-def _flatten(x: Any, name: str) -> Array:
+def _flatten_array(x: Any, name: str) -> Array:
     """Return a flat view of a contiguous array."""
     if not isinstance(x, np.ndarray):
         raise Invalid(f"{name}: expected a NumPy array, got {quote(type(x).__name__)}; np.asarray makes one")
@@ -276,7 +278,7 @@ def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Arr
 
 
 def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
-    elements = _flatten(out, "out")
+    elements = _flatten_array(out, "out")
     _refuse_read_only(elements, "out")
     if len(elements) != size or elements.dtype != dtype:
         raise Invalid(f"out: has {len(elements)} elements of {elements.dtype}, needed are {size} of {dtype}")
@@ -351,18 +353,22 @@ class MpiLibrary:
         if not unit:
             return
         if kind in ("allreduce", "reduce", "reducescatter"):
-            self._combine(kind, unit, source, target, op, root)
+            self._combine_by_mpi(kind, unit, source, target, op, root)
         else:
-            self._move(kind, unit, source, target, root)
+            self._move_by_mpi(kind, unit, source, target, root)
 
-    def _combine(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
+    def _combine_by_mpi(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
         """Combine in the accumulator type, then round once to the type of `target`."""
         operand = target if source is None else source
         wide = np.dtype(np.int32) if target.dtype.name in _NARROW else accumulator(target.dtype)
         operand = operand.astype(wide) if wide != target.dtype else operand.copy() if source is None else operand
         has_result = kind != "reduce" or self.group.rank == root
         result = np.empty(unit if has_result else 0, wide)
-        send, receive, mpi_op = self._typed(operand), self._typed(result), getattr(self.mpi, _OPERATORS[op])
+        send, receive, mpi_op = (
+            self._typed_buffer(operand),
+            self._typed_buffer(result),
+            getattr(self.mpi, _OPERATORS[op]),
+        )
         if kind == "allreduce":
             self.group.Allreduce(send, receive, mpi_op)
         elif kind == "reduce":
@@ -377,17 +383,17 @@ class MpiLibrary:
                 total = rounded if wide.kind in "iu" else result
                 rounded = average(total, self.group.size).astype(target.dtype)
         if kind == "reducescatter" and source is None:
-            target = self._block(target, unit)
+            target = self._own_block(target, unit)
         target[:] = rounded
 
-    def _move(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
+    def _move_by_mpi(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
         at_root, mpi, group = self.group.rank == root, self.mpi, self.group
         if source is None and kind == "alltoall":  # MPI wants it in place at all processes, or at none
             source = target.copy()
         elif source is None and kind == "allgather":
-            source = self._block(target, unit).copy()
-        send = mpi.IN_PLACE if source is None else self._bytes(source)
-        receive = self._bytes(target)
+            source = self._own_block(target, unit).copy()
+        send = mpi.IN_PLACE if source is None else self._byte_buffer(source)
+        receive = self._byte_buffer(target)
         if kind == "broadcast":
             group.Bcast(receive, root)
         elif kind == "allgather":
@@ -401,11 +407,11 @@ class MpiLibrary:
         else:
             group.Alltoall(send, receive)
 
-    def _typed(self, data: Array) -> Any:
+    def _typed_buffer(self, data: Array) -> Any:
         return [data, getattr(self.mpi, _TYPES[data.dtype.name])]
 
-    def _bytes(self, data: Array) -> Any:
+    def _byte_buffer(self, data: Array) -> Any:
         return [data.view(np.uint8), self.mpi.BYTE]
 
-    def _block(self, data: Array, unit: int) -> Array:
+    def _own_block(self, data: Array, unit: int) -> Array:
         return data[self.group.rank * unit : (self.group.rank + 1) * unit]

@@ -57,7 +57,7 @@ def connect_mesh(
         sockets = connect_all(
             party, door.sockets, key, [r for r in neighbors if r > rank], knocks, time.monotonic() + timeout
         )
-    return [_configure(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
+    return [_configure_socket(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _make_knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> 
     return Knock(peer, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
-def _configure(connection: socket.socket, buffer: int | None) -> socket.socket:
+def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.socket:
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     size = buffer or (_BUFFER if connection.family == socket.AF_UNIX else 0)

@@ -49,7 +49,7 @@ class Star:
         self.end = time.monotonic() + timeout
         host, port = _parse_address(address)
         self.where = f"{host}:{port}"
-        places = self._places(host, port)
+        places = self._resolve_places(host, port)
         self.secret = job_secret(secret, all(map(_is_loopback, places)), self.where)
         party = Party(rank, ranks, self.where, timeout, hint_of(self.secret))
         key = derive_key(self.secret.data, b"rendezvous")
@@ -57,7 +57,7 @@ class Star:
             knock = Knock(0, places, key, self.where, early=True, patience=PATIENCE)
             self.connections = connect_all(party, [], b"", (), [knock], self.end)
         else:
-            with self._door(places[0]) as door:
+            with self._open_door(places[0]) as door:
                 self.connections = connect_all(party, [door], key, range(1, ranks), [], self.end)
         for connection in self.connections.values():
             connection.setsockopt(
@@ -88,7 +88,7 @@ class Star:
         except OSError as error:
             raise TransportFailed(f"{self.where}: a process is gone ({error.strerror or error})") from None
 
-    def _places(self, host: str, port: int) -> list[Place]:
+    def _resolve_places(self, host: str, port: int) -> list[Place]:
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -96,7 +96,7 @@ class Star:
             raise Invalid(f"address: {self.where} is unknown here ({why}); choose another") from None
         return [(row[0], row[4]) for row in rows]
 
-    def _door(self, place: Place) -> socket.socket:
+    def _open_door(self, place: Place) -> socket.socket:
         try:
             with contextlib.ExitStack() as stack:
                 door = stack.enter_context(socket.socket(place[0], socket.SOCK_STREAM))

@@ -92,13 +92,13 @@ def _read_private(path: Path, prefix: str = "") -> bytes:
 
 def _user_secret() -> Secret:
     """Return the secret of all jobs of this user on this host. A process that can read it could as well trace them."""
-    path = _folder() / _NAME
+    path = _secret_folder() / _NAME
     if not path.exists():
-        _create(path)
+        _create_secret(path)
     return _check_length(_read_private(path), str(path))
 
 
-def _folder() -> Path:
+def _secret_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime) and _is_private(Path(runtime)):
         return Path(runtime)
@@ -118,7 +118,7 @@ def _is_private(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def _create(path: Path) -> None:
+def _create_secret(path: Path) -> None:
     """Create it atomically. If several processes do so, the first one wins."""
     try:
         number, draft = tempfile.mkstemp(prefix=f"{_NAME}-", dir=path.parent)

@@ -77,11 +77,11 @@ class Serving:
         try:
             self.wire.agree(timeout)
         except (TransportFailed, TimedOut) as error:
-            raise self._failed(error) from None
+            raise self._failed_error(error) from None
         finally:
             self._fail_if_stopped()
 
-    def _failed(self, error: AntiphonError) -> AntiphonError:
+    def _failed_error(self, error: AntiphonError) -> AntiphonError:
         """Return the error of a call that failed, with the call named. Nothing can run afterwards."""
         mismatch = isinstance(error, Mismatch)
         text = self.head.explain_mismatch(self.wire.theirs()) if mismatch else f"{error} ({self.head.describe()})"
@@ -131,7 +131,7 @@ class Serving:
         """Execute the call that was begun; without a source it is in place. After an error nothing can run."""
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
         if nbytes:
-            plan = self._plan(page, unit, target.dtype.itemsize, source is None)
+            plan = self._prepare_plan(page, unit, target.dtype.itemsize, source is None)
             self._run_plan(plan, source, target, op, timeout)
         else:
             self.agree(timeout)
@@ -146,7 +146,7 @@ class Serving:
         try:
             outcome = self.wire.uneven(source, target, lengths, timeout)
         except (TransportFailed, TimedOut) as error:
-            raise self._failed(error) from None
+            raise self._failed_error(error) from None
         finally:
             self._fail_if_stopped()
         if outcome == MOVED:
@@ -158,21 +158,21 @@ class Serving:
         try:
             plan.run(source, target, self.wire, op, timeout)
         except (TransportFailed, TimedOut) as error:
-            raise self._failed(error) from None
+            raise self._failed_error(error) from None
         finally:
             self._fail_if_stopped()
 
-    def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
+    def _prepare_plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
         key = (id(page), unit, itemsize, in_place)
         plan = self._plans.pop(key, None)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]  # the least recently used
-            plan = self._program(self._program_of[id(page)]).plan(self.rank, unit, in_place)
+            plan = self._open_program(self._program_of[id(page)]).plan(self.rank, unit, in_place)
         self._plans[key] = plan
         return plan
 
-    def _program(self, data: bytes) -> OpenProgram:
+    def _open_program(self, data: bytes) -> OpenProgram:
         program = self._programs.get(data)
         if program is None:
             program = self._programs[data] = self.engine.program(data)
@@ -189,9 +189,9 @@ class Serving:
             except AntiphonError as error:
                 data = b"-" + str(error).encode()
         size = np.array([len(data)], np.int64)
-        self._broadcast(size, timeout, 1)
+        self._broadcast_bytes(size, timeout, 1)
         buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
-        self._broadcast(buffer, timeout, 2)
+        self._broadcast_bytes(buffer, timeout, 2)
         data = buffer.tobytes()
         if data[:1] == b"-":
             raise Invalid(data[1:].decode(errors="replace"))
@@ -199,15 +199,15 @@ class Serving:
         self.head.stage(0)
         return decode_book(data[1:])
 
-    def _broadcast(self, buffer: Array, timeout: float, stage: int) -> None:
+    def _broadcast_bytes(self, buffer: Array, timeout: float, stage: int) -> None:
         self.head.stage(stage)
-        self._run_plan(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
+        self._run_plan(self._open_program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
 
     # ---- plans that another process makes meanwhile ----
 
     def ask_for_plans(self, turns: Turns, program: bytes) -> None:
         """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
-        self._turns, self._sum, turns.ready = turns, program, self._prepare
+        self._turns, self._sum, turns.ready = turns, program, self._prepare_for_book
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
@@ -225,10 +225,10 @@ class Serving:
     def _add_up(self, values: Array) -> None:
         assert self._turns is not None
         self.head.stage(3)
-        plan = self._program(self._sum).plan(self.rank, len(values), True)
+        plan = self._open_program(self._sum).plan(self.rank, len(values), True)
         self._run_plan(plan, None, values, "sum", self._turns.timeout)
 
-    def _prepare(self, book: Book) -> Iterator[None]:
+    def _prepare_for_book(self, book: Book) -> Iterator[None]:
         """Make plans by a book for calls like those whose plans are cached, and touch their memory. A plan per step."""
         pages = Pages[Page]()
         for page in book.pages:
@@ -240,7 +240,7 @@ class Serving:
             new_page = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
             if new_page is not None and new_page.program >= 0:
                 with suppress(AntiphonError):  # the call itself will raise it
-                    plan = self._program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
+                    plan = self._open_program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
                     self._early[id(new_page), unit, itemsize, in_place] = plan
                 yield
         self._warming = Warming([(plan, key[2]) for key, plan in self._early.items()])
@@ -268,14 +268,14 @@ class Serving:
         """Close the wire, so that the other processes notice. Nothing can run afterwards."""
         if not self.broken:
             self.broken = why or "it was closed"
-            self.begin = self._refuse
+            self.begin = self._refuse_call
             if self._turns is not None:
                 self._turns.end()
             if self._warming is not None:
                 self._warming.end()
             self.wire.close()
 
-    def _refuse(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+    def _refuse_call(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
         raise TransportFailed(f"an earlier call failed: {self.broken}")
 
     def finish(self) -> None:
@@ -284,7 +284,7 @@ class Serving:
             try:
                 self.wire.refuse_unreceived()
             except Mismatch as error:
-                raise self._failed(error) from None
+                raise self._failed_error(error) from None
 
     def close(self) -> None:
         self.fail("the group was closed")

@@ -18,10 +18,10 @@ def register() -> None:
     with contextlib.suppress(Exception):  # an unknown version of PyTorch: its import must not fail because of us
         dist: Any = sys.modules["torch.distributed"]
         if NAME not in dist.Backend.backend_list:
-            dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+            dist.Backend.register_backend(NAME, _create_group, extended_api=True, devices=["cpu"])
 
 
-def _create(options: Any, backend_options: Any = None) -> Any:
+def _create_group(options: Any, backend_options: Any = None) -> Any:
     from antiphon.runtimes.serve.torch_backend import create, register
 
     register()

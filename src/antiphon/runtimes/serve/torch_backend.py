@@ -73,15 +73,15 @@ class AntiphonGroup(QueuedGroup):
         )
         arguments.need_some("allreduce", tensors)
         arguments.need_same("allreduce", tensors)
-        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
         do = lambda: self.calls.allreduce_as_one(tensors, op, seconds)  # noqa: E731
-        return self._submit("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(op)})")
+        return self._submit_call("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(op)})")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         arguments.need_some("allreduce_coalesced", tensors)
-        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
         do = lambda: self.calls.allreduce_several(tensors, op, seconds)  # noqa: E731
-        return self._submit("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(op)})")
+        return self._submit_call("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(op)})")
 
     def reduce(
         self, tensors: Any = None, opts: Any = None, op: Any = None, timeout: Any = None, *, tensor: Any = None,
@@ -92,10 +92,10 @@ class AntiphonGroup(QueuedGroup):
             arguments.options_of(c10d.ReduceOptions, opts, root, op, timeout),
         )
         arguments.need_one("reduce", tensors)
-        place = self._root("reduce", opts)
-        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        place = self._root_rank("reduce", opts)
+        op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
         detail = f" ({operator_name(op)}) to rank {place}"
-        return self._submit(
+        return self._submit_call(
             "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, op, seconds), seconds, opts, detail
         )
 
@@ -106,10 +106,10 @@ class AntiphonGroup(QueuedGroup):
             arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
-        place = self._root("broadcast", opts)
+        place = self._root_rank("broadcast", opts)
         number = arguments.root_tensor_of("broadcast", opts, tensors)
         arguments.need_same("broadcast", tensors)
-        seconds = self._seconds(opts)
+        seconds = self._timeout_seconds(opts)
 
         def do() -> None:
             """Copy that tensor of the root into all tensors."""
@@ -118,7 +118,7 @@ class AntiphonGroup(QueuedGroup):
                 if other is not tensors[number]:
                     other.detach().copy_(tensors[number])
 
-        return self._submit("broadcast", tensors, tensors, do, seconds, opts, f" from rank {place}")
+        return self._submit_call("broadcast", tensors, tensors, do, seconds, opts, f" from rank {place}")
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -137,7 +137,7 @@ class AntiphonGroup(QueuedGroup):
 
     def _allgather_copies(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
         """Gather several inputs of each process into every list: those of process 0, those of process 1, ..."""
-        seconds, count = self._seconds(opts), len(inputs)
+        seconds, count = self._timeout_seconds(opts), len(inputs)
 
         def do() -> None:
             for number, tensor in enumerate(inputs):
@@ -148,17 +148,17 @@ class AntiphonGroup(QueuedGroup):
                     output.detach().copy_(gathered)
 
         results = [output for outputs in output_lists for output in outputs]
-        return self._submit("all_gather", inputs, results, do, seconds, opts)
+        return self._submit_call("all_gather", inputs, results, do, seconds, opts)
 
     def _allgather_each(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
         """Gather every input into the list of its own."""
-        seconds = self._seconds(opts)
+        seconds = self._timeout_seconds(opts)
 
         def do() -> None:
             for outputs, tensor in zip(output_lists, inputs, strict=True):
                 self.calls.allgather_list(outputs, tensor, seconds)
 
-        return self._submit(
+        return self._submit_call(
             "all_gather", inputs, [output for outputs in output_lists for output in outputs], do, seconds, opts
         )
 
@@ -176,13 +176,13 @@ class AntiphonGroup(QueuedGroup):
 
     def all_gather_single_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         arguments.need_as_many("all_gather_single", output_lists, input_list)
-        seconds = self._seconds(opts)
+        seconds = self._timeout_seconds(opts)
 
         def do() -> None:
             for output, tensor in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, tensor, seconds)
 
-        return self._submit("all_gather_single", input_list, list(output_lists), do, seconds, opts)
+        return self._submit_call("all_gather_single", input_list, list(output_lists), do, seconds, opts)
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -194,28 +194,30 @@ class AntiphonGroup(QueuedGroup):
         arguments.need_as_many("reduce_scatter", input_lists, outputs)
         for inputs in input_lists:
             arguments.need_per_process("reduce_scatter", "input", inputs, self._own[1])
-        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
 
         def do() -> None:
             for result, inputs in zip(outputs, input_lists, strict=True):
                 self.calls.reduce_scatter_list(result, inputs, op, seconds)
 
         flat = [tensor for inputs in input_lists for tensor in inputs]
-        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(op)})", flat)
+        return self._submit_call(
+            "reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(op)})", flat
+        )
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputTensors: Any, inputTensors: Any, opts: Any = None) -> Any:
         arguments.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
-        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
 
         def do() -> None:
             for output, tensor in zip(outputTensors, inputTensors, strict=True):
                 self.calls.reduce_scatter(output, tensor, op, seconds)
 
         detail = f" ({operator_name(op)})"
-        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, opts, detail)
+        return self._submit_call("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, opts, detail)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -225,11 +227,11 @@ class AntiphonGroup(QueuedGroup):
         output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
         opts = arguments.options_of(c10d.GatherOptions, opts, root, None, timeout)
         arguments.need_one("gather", inputs)
-        place = self._root("gather", opts)
+        place = self._root_rank("gather", opts)
         arguments.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
-        seconds = self._seconds(opts)
+        seconds = self._timeout_seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
-        return self._submit(
+        return self._submit_call(
             "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds), seconds,
             opts, f" to rank {place}", inputs,
         )  # fmt: skip
@@ -242,11 +244,11 @@ class AntiphonGroup(QueuedGroup):
         input_lists, outputs = arguments.lists_and_tensors(input_tensors, tensors)
         opts = arguments.options_of(c10d.ScatterOptions, opts, root, None, timeout)
         arguments.need_one("scatter", outputs)
-        place = self._root("scatter", opts)
+        place = self._root_rank("scatter", opts)
         arguments.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
-        seconds = self._seconds(opts)
+        seconds = self._timeout_seconds(opts)
         inputs = list(input_lists[0]) if input_lists else []
-        return self._submit(
+        return self._submit_call(
             "scatter", inputs, list(outputs), lambda: self.calls.scatter(outputs[0], inputs, place, seconds), seconds,
             opts, f" from rank {place}",
         )  # fmt: skip
@@ -255,8 +257,8 @@ class AntiphonGroup(QueuedGroup):
         opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         for name, tensors in (("output", output_tensors), ("input", input_tensors)):
             arguments.need_per_process("alltoall", name, tensors, self._own[1])
-        seconds = self._seconds(opts)
-        return self._submit(
+        seconds = self._timeout_seconds(opts)
+        return self._submit_call(
             "all_to_all",
             input_tensors,
             list(output_tensors),
@@ -271,12 +273,12 @@ class AntiphonGroup(QueuedGroup):
         opts: Any = None, timeout: Any = None,
     ) -> Any:  # fmt: skip
         opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
-        seconds, ranks = self._seconds(opts), self._own[1]
+        seconds, ranks = self._timeout_seconds(opts), self._own[1]
         sizes = [
             arguments.elements_of(output, output_split_sizes, ranks),
             arguments.elements_of(input, input_split_sizes, ranks),
         ]
-        return self._submit(
+        return self._submit_call(
             "all_to_all_single",
             [input],
             [output],
@@ -288,8 +290,8 @@ class AntiphonGroup(QueuedGroup):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         opts = arguments.options_of(c10d.BarrierOptions, opts, timeout=timeout)
-        seconds = self._seconds(opts)
-        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
+        seconds = self._timeout_seconds(opts)
+        return self._submit_call("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait as gloo does; a timeout of 0 is one."""

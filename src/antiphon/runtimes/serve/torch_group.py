@@ -215,7 +215,7 @@ class QueuedGroup(GroupFacts):
 
     # ---- making calls ----
 
-    def _submit(
+    def _submit_call(
         self, kind: str, inputs: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
         opts: Any, detail: str = "", alike: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
@@ -235,12 +235,12 @@ class QueuedGroup(GroupFacts):
         at_once = self._coalesced is None and arguments.at_once(opts, inputs, results)
         return self._note_begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
 
-    def _root(self, kind: str, opts: Any) -> int:
+    def _root_rank(self, kind: str, opts: Any) -> int:
         root = arguments.root_of(opts)
         arguments.need_root(kind, root, self._own[1])
         return root
 
-    def _seconds(self, options: Any) -> float:
+    def _timeout_seconds(self, options: Any) -> float:
         """Return the timeout of a call: seconds without any progress."""
         timeout = getattr(options, "timeout", None)
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0

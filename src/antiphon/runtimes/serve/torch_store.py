@@ -38,22 +38,22 @@ class Exchanges:
         if self._number == 1:
             if self._first_text != text:
                 self._first_text = text
-                self._write(self._own_mark + text)
-            texts = self._read(1)
+                self._write_text(self._own_mark + text)
+            texts = self._read_texts(1)
             self.generation = _digest_marks(texts)
         else:
-            self._write(self.generation + text)
-            texts = self._read(self._number)
+            self._write_text(self.generation + text)
+            texts = self._read_texts(self._number)
             while any(other[:_MARK_LETTERS] != self.generation for other in texts):
-                self._wait()
+                self._pause_or_time_out()
                 # later exchanges must not be repeated: only a process that read other marks in the first one restarts
-                if self._number == 2 and _digest_marks(self._read(1)) != self.generation:
+                if self._number == 2 and _digest_marks(self._read_texts(1)) != self.generation:
                     self._number = 0
                     raise Outdated
-                texts = self._read(self._number)
+                texts = self._read_texts(self._number)
         return [other[_MARK_LETTERS:] for other in texts]
 
-    def _wait(self) -> None:
+    def _pause_or_time_out(self) -> None:
         """Pause before reading again, longer each time. TimedOut if processes are still missing."""
         self._end = self._end or time.monotonic() + self._patience
         if time.monotonic() > self._end:
@@ -64,10 +64,10 @@ class Exchanges:
         self._reads += 1
         time.sleep(min(0.001 * self._reads, _MAX_PAUSE))
 
-    def _write(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._store.set(f"antiphon/{self._number}/{self._rank}", text)
 
-    def _read(self, number: int) -> list[str]:
+    def _read_texts(self, number: int) -> list[str]:
         keys = [f"antiphon/{number}/{other}" for other in range(self._ranks)]
         if self._store.has_extended_api():  # a single request
             return [text.decode() for text in self._store.multi_get(keys)]
@@ -94,7 +94,7 @@ class Monitored:
         milliseconds = round(timeout.total_seconds() * 1000)
         if self._rank:
             self._store.set(f"{self._passed}/{self._rank}", "here")
-            if not self._appears("go", end):
+            if not self._wait_for_key("go", end):
                 raise RuntimeError(
                     f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received "
                     f"errors while waiting for send/recv from rank 0: no answer in {milliseconds} ms. See which ranks "
@@ -103,7 +103,7 @@ class Monitored:
             return
         missing: list[str] = []
         for other in range(1, self._size):
-            if not self._appears(str(other), end):
+            if not self._wait_for_key(str(other), end):
                 missing.append(str(other))
                 if not wait_all_ranks:
                     break
@@ -118,10 +118,10 @@ class Monitored:
             for name in ("go", *map(str, range(1, self._size))):
                 self._store.delete_key(f"{self._passed - 1}/{name}")
 
-    def _appears(self, name: str, end: float) -> bool:
+    def _wait_for_key(self, name: str, end: float) -> bool:
         """Wait until the store has this key; False after `end`."""
         key = [f"{self._passed}/{name}"]
-        for pause in _pauses():
+        for pause in _growing_pauses():
             if self._store.check(key):
                 return True
             seconds = end - time.monotonic()
@@ -131,7 +131,7 @@ class Monitored:
         raise AssertionError("pauses have no end")
 
 
-def _pauses() -> Iterator[float]:
+def _growing_pauses() -> Iterator[float]:
     pause = 0.0005
     while True:
         yield pause

@@ -164,12 +164,12 @@ class WorkerWork(Waited):
         with self._lock:
             if self._future is None:
                 self._base = torch.futures.Future()
-                self._future = future_of(self._base, self._outcome)
+                self._future = future_of(self._base, self._results_or_error)
                 if self._over:
                     self._base.set_result(None)
             return self._future
 
-    def _outcome(self) -> list[torch.Tensor]:
+    def _results_or_error(self) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return self._results
@@ -230,10 +230,10 @@ class Pool:
                 self._idle -= 1
             else:
                 self._threads += 1
-                threading.Thread(target=self._run, name="antiphon-futures", daemon=True).start()
+                threading.Thread(target=self._run_queue, name="antiphon-futures", daemon=True).start()
         self._todo.put(do)
 
-    def _run(self) -> None:
+    def _run_queue(self) -> None:
         while (do := self._todo.get()) is not None:
             do()
             del do
@@ -275,7 +275,7 @@ class Worker:
         if self._caller == threading.get_ident():
             work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
         elif not at_once or not self._try_here(work):
-            self._enqueue(work)
+            self._enqueue_work(work)
         return work
 
     def _try_here(self, work: WorkerWork) -> bool:
@@ -300,7 +300,7 @@ class Worker:
                     self._under_way -= 1
         return entered
 
-    def _enqueue(self, work: WorkerWork) -> None:
+    def _enqueue_work(self, work: WorkerWork) -> None:
         with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))
@@ -308,17 +308,17 @@ class Worker:
             self._under_way += 1
             self._todo.put(work)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
+                self._thread = threading.Thread(target=self._run_queue, name="antiphon", daemon=True)
                 self._thread.start()
 
-    def _done(self) -> None:
+    def _note_done(self) -> None:
         with self._lock:
             self._under_way -= 1
 
-    def _run(self) -> None:
+    def _run_queue(self) -> None:
         while (work := self._todo.get()) is not None:
             with self._turn:
-                work.execute(self._done)
+                work.execute(self._note_done)
             del work
 
     def close(self, patience: float) -> bool:

@@ -66,7 +66,7 @@ class Connecting:
         self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
         digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
         self._key = derive_key(self._secret.data if self._secret else b"", b"group " + digest)
-        return self._prove(self._rank, _YES if self._opens_all(engine, places) else _NO)
+        return self._append_proof(self._rank, _YES if self._opens_all(engine, places) else _NO)
 
     def _opens_all(self, engine: Engine, offers: Sequence[tuple[Place | None, bytes]]) -> bool:
         """Open the shared memory and all pipes. Closes those of an earlier call: they may be of other processes."""
@@ -81,24 +81,24 @@ class Connecting:
         places = [(rank, place) for rank, (place, _) in enumerate(offers) if rank != self._rank]
         return all(place is not None and self._alive.open_other(rank, place) for rank, place in places)
 
-    def _prove(self, rank: int, text: str) -> str:
+    def _append_proof(self, rank: int, text: str) -> str:
         """Append the proof to an answer. It is valid for this rank and group only."""
         return f"{text} {hmac.digest(self._key, f'{rank} of {self._ranks}: {text}'.encode(), 'sha256').hex()}"
 
     def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
         if self._alive is not None and all(text.startswith(_YES) for text in answers):
             for rank, text in enumerate(answers):
-                if not hmac.compare_digest(text.encode(), self._prove(rank, _YES).encode()):
+                if not hmac.compare_digest(text.encode(), self._append_proof(rank, _YES).encode()):
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._alive.release())
         with ExitStack() as stack:
-            meshes = [self._mesh(address, stack) for address in self._addresses[: self._rails]]
+            meshes = [self._connect_mesh(address, stack) for address in self._addresses[: self._rails]]
             stack.pop_all()
         self._sockets = [number for row in zip(*map(detach_all, meshes), strict=True) for number in row]
         return engine.sockets(self._rank, self._sockets, self._rails)
 
-    def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
+    def _connect_mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
         """Connect to all others by this address of ours."""
         timeout, secret = self._timeout, self._secret
         connections = connect_mesh(
@@ -176,7 +176,7 @@ class AlivePipes:
         finally:
             for end in ends:
                 os.close(end)
-        self._device, number = _identify(self._ends[rank])
+        self._device, number = _identify_end(self._ends[rank])
         self.place: Place = (os.getpid(), self._ends[rank], number)
 
     def open_other(self, other: int, place: Place) -> bool:
@@ -185,7 +185,7 @@ class AlivePipes:
             self._ends[other] = _open_descriptor(place[0], place[1], os.O_RDONLY)
         except (OSError, OverflowError):
             return False
-        return _identify(self._ends[other]) == (self._device, place[2])
+        return _identify_end(self._ends[other]) == (self._device, place[2])
 
     def forget(self) -> None:
         """Close the pipes of all others."""
@@ -215,6 +215,6 @@ def _open_descriptor(process: int, number: int, flags: int) -> int:
     return os.open(f"/proc/{process}/fd/{number}", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-def _identify(end: int) -> tuple[int, int]:
+def _identify_end(end: int) -> tuple[int, int]:
     status = os.fstat(end)
     return status.st_dev, status.st_ino

@@ -288,7 +288,7 @@ def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
         angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
         x, y = radius * math.cos(angle), radius * math.sin(angle)
         placed.append(block.moved(x - block.width / 2, y - block.height / 2))
-    return _combine(graph, placed, {})
+    return _combine_blocks(graph, placed, {})
 
 
 def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
@@ -326,10 +326,10 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
             else:
                 y = middle + (len(shared) - 1 - shared.index(number)) * _LEVEL if row else 0.0
             _spread_switches(graph, row, at, y, wide * columns)
-    return _combine(graph, placed, {s: at[s] for s in outside})
+    return _combine_blocks(graph, placed, {s: at[s] for s in outside})
 
 
-def _combine(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+def _combine_blocks(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
     at = {node: point for block in blocks for node, point in block.at.items()} | switches
     return fit_drawing(graph, at, [frame for block in blocks for frame in block.frames])
 

@@ -53,7 +53,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     words = _title_lines(schedule, topology, limits, grown)
     legend, room = _make_legend([growth for _, growth in shown], colours)
     lines = [_route_arrows(stage, growth) for _, growth in shown]
-    before, above, after, below = _overhang(stage, [line.curve for arrows in lines for line in arrows])
+    before, above, after, below = _measure_overhang(stage, [line.curve for arrows in lines for line in arrows])
     wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
     columns, top = _count_columns(wide, len(shown)), 16.0 + 20 * len(words)
     width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
@@ -180,7 +180,7 @@ def _make_stage(graph: Graph) -> Stage:
     return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
 
 
-def _overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
+def _measure_overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
     """How far lines go beyond the ranks and switches: to the left, above, to the right, below."""
     control_points = np.array([*stage.links, *curves]).reshape(-1, 3, 2)
     if not len(control_points):
