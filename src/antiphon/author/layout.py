@@ -1,4 +1,9 @@
-"""Layout of the ranks' inputs and outputs: which chunk lies at which place."""
+"""Map places of user-written schedules to chunks, and back.
+
+A place is (rank, buffer, index). Every chunk that a rank starts with lies at an index of its `input`, every chunk
+that it must end with at an index of its `output`; a chunk that a rank only forwards gets an index of `scratch`.
+`Layout` answers both questions: which chunk belongs at a place, and where a chunk lies at a rank.
+"""
 
 from __future__ import annotations
 

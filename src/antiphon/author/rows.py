@@ -1,4 +1,10 @@
-"""From transfers with their steps to a schedule: slots for scratch, routes where the machine leaves a choice."""
+"""Convert transfers with steps to a `Schedule`: assign scratch slots, and choose routes where the machine leaves a
+choice.
+
+`Moment` collects the transfers of one step and reports conflicts: two writers of one place, or a write to a place
+that another transfer of the step still reads. `complaint` translates a fault that verification reports for a row of
+the schedule into the user's source line.
+"""
 
 from __future__ import annotations
 

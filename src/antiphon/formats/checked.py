@@ -1,4 +1,4 @@
-"""Check whether a runtime runs a plan for a call: execute its files, and apply the runtime's rules."""
+"""Check whether a runtime will run a plan for a call: interpret its files and apply its own rules."""
 
 from __future__ import annotations
 

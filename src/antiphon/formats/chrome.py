@@ -1,4 +1,4 @@
-"""Traces in Chrome's format, ours and those of others, put side by side into one file."""
+"""Read traces in Chrome's format, ours and others, and merge them into one file, each starting at time 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a back end: streamed to temporary names, renamed only when all are complete."""
+"""Write the files of a format: stream each to a temporary name, and rename all of them once all are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Files for runtimes of GPUs (MSCCL, MSCCL++), by any writer: execute and verify them, then convert them to plans."""
+"""Read files for GPU runtimes (MSCCL, MSCCL++) from any writer: interpret and verify them, then convert them to
+plans.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read recorded jobs: traces of PyTorch's profiler, of Chakra's tools and of NCCL's profilers."""
+"""Read recorded jobs: traces of PyTorch's profiler, of Chakra's tools and of NCCL's profilers.
+
+The format follows from the content of the files; all readers return the same type of job.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What profilers of NCCL write: its example plugin (Chrome's events, a file for each rank) and its Inspector (a line of
-JSON for each collective).
+"""Read the output of NCCL's profilers: the example plugin (Chrome's events, a file per rank) and Inspector (JSON
+lines).
 
-Both record collectives, but no computation and no dependencies.
-github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
+Both record collectives, but neither computation nor dependencies. github.com/NVIDIA/nccl: ext-profiler/example
+(print_event.cc), ext-profiler/inspector (README.md).
 """
 
 from __future__ import annotations

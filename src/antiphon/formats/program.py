@@ -1,4 +1,6 @@
-"""Programs: what every rank does with which addresses, and what waits for what (docs/program.md)."""
+"""Write programs for the native engine: the operations of every rank with addresses and dependencies
+(docs/program.md).
+"""
 
 from __future__ import annotations
 

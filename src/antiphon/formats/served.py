@@ -1,4 +1,4 @@
-"""Sizes that a plan leaves to a library of GPUs: runtimes that take the place of that library get no file for them."""
+"""Select the size ranges that a plan serves itself; sizes that it leaves to a GPU library get no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of a file for a runtime of others, and the error for incorrect ones."""
+"""The result of reading another runtime's file, and the error for an incorrect one."""
 
 from __future__ import annotations
 

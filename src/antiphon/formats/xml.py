@@ -1,4 +1,6 @@
-"""XML from elsewhere, read as a stream and safely: no document types, so no entities to expand and nothing fetched."""
+"""Parse untrusted XML as a stream: document types are rejected, so there are no entities to expand and nothing to
+fetch.
+"""
 
 from __future__ import annotations
 

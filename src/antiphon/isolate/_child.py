@@ -1,4 +1,4 @@
-"""In a process set apart: what it may take, and how it tells what it finds. Nothing else of the package is loaded."""
+"""The worker side of an isolated process: limits, and messages to the parent. Imports nothing else of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Many jobs, several processes at a time."""
+"""Run many jobs on a pool of isolated processes: `as_done` yields results as they come, `in_order` in the order of
+jobs.
+
+One loop per pool: start processes up to `workers`, wait until one is readable or due for a check, pass on its
+message, give it the next job. Budgets are enforced here, by the CPU time that `_meter` reads, so a worker cannot
+exceed its limit by ignoring signals. Ctrl-C is remembered while messages are read and raised afterwards, so no result
+is lost halfway.
+"""
 
 from __future__ import annotations
 

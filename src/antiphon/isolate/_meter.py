@@ -1,4 +1,4 @@
-"""What processes have computed so far, as the system counts it: their CPU time, which other processes cannot take."""
+"""Measure the CPU time of a process and its descendants as the system counts it; other load does not change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""One process set apart, as who started it sees it."""
+"""The parent side of one isolated process: start it, give it jobs, read its messages, enforce its budget, end it.
+
+Stopping escalates: SIGTERM asks the process to hand over its best result and end; after `grace` seconds, or when it
+has overrun its CPU budget by a tenth, the process and everything that it started are killed. `look` must be called
+regularly, because that is where budgets are checked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Blink reports of its trees: counts, Figure 14, the trees of 8 GPUs, and the simulation of Figure 22(b)."""
+"""Reproduce Blink's results on trees: counts, Figure 14, the trees of 8 GPUs, and the simulation of Figure 22(b)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Figures that papers measured on hardware, predicted by what a call costs on such GPUs (cost/nccl).
+"""Compare results that papers measured on hardware with predictions by the calibrated costs of GPU calls (cost/nccl).
 
-They are drawn; the text is compared. Ours is the time of the paper's verified algorithms by the model `calls`, over
-that of NCCL's own choice by the model of NCCL: launch, protocols and shares of the wire of V100s, calibrated by
-published tables of nccl-tests, and the same on both sides. Where GPUs are not calibrated, only rates are compared.
+The papers show figures; the claims in their text are compared. Ours is the time of the paper's verified algorithms by
+the model `calls`, relative to NCCL's own choice by the model of NCCL. Both sides use the same launch costs, protocols
+and wire efficiencies of V100s, calibrated by published tables of nccl-tests. For GPUs without calibration only rates
+are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the paper on parameterized collectives draws: Figure 4, Figure 8, and how good its choice of k is (V.E).
+"""Reproduce Figures 4 and 8 of the paper on parameterized collectives, and the quality of its choice of k (V.E).
 
-All of it is drawn without figures, of measurements on machines whose LogGP figures are not published: its words are
-compared, with assumed figures.
+The paper shows all of this as figures without numbers, measured on machines whose LogGP parameters are not published:
+the claims in its text are compared, with assumed parameters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text in columns and paragraphs, as wide as the terminal."""
+"""Format text in columns and paragraphs that fit the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits as text and as pictures: the parameters, their confidence, and where the model misses."""
+"""Print and draw fits: the parameters, their confidence intervals, and the residuals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latency-bandwidth frontier as text: the points, what their labels mean, and what no algorithm can do."""
+"""Print the latency-bandwidth frontier: its points, the meaning of their labels, and the impossible points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is: the tables of topologies, planners and models, for scripts and for people."""
+"""List the tables of topologies, planners and models, for scripts and for people."""
 
 from __future__ import annotations
 

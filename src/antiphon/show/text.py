@@ -1,4 +1,4 @@
-"""Machines, bounds, plans and runs as text."""
+"""Print machines, bounds, plans and runs as text."""
 
 from __future__ import annotations
 

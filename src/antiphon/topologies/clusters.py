@@ -1,4 +1,4 @@
-"""Clusters: any box of the catalogue, several times, on a fabric; Amazon EC2, NCSA Delta and Argonne Polaris."""
+"""Clusters: copies of any box of the catalogue on a fabric; Amazon EC2, NCSA Delta and Argonne Polaris."""
 
 from __future__ import annotations
 

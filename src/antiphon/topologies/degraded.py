@@ -1,5 +1,6 @@
-"""A machine with failures: links that are gone or slow, named as `topology show` prints them, ranks that are gone, a
-random fraction of all links."""
+"""Apply failures to a machine: links that are down or slow, named as `topology show` prints them, missing ranks, or a
+random fraction of failed links.
+"""
 
 from __future__ import annotations
 

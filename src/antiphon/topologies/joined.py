@@ -1,4 +1,6 @@
-"""Boxes joined by a fabric of switches: network cards as links and limits, switches by level."""
+"""Connect boxes by a fabric of switches: network cards become links and shared limits, switches are built level by
+level.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options as people write them on a topology: whole numbers, dimensions, yes or no, factors, speeds."""
+"""Parse the options of topologies: integers, dimensions, yes or no, factors, speeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine as people name it: name:key=value,key=value."""
+"""Parse a machine's name with options: name:key=value,key=value."""
 
 from __future__ import annotations
 

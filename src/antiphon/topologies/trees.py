@@ -1,4 +1,9 @@
-"""Trees of switches with ranks as leaves: read from their fan-outs, and built."""
+"""Build trees of switches with ranks as leaves from their fan-outs.
+
+`fanouts` is read by recursive descent: "8" is a switch of 8 ranks, "4x8" a root over 4 switches of 8 ranks each, and
+"2x(3+5)" a root over 2 different switches, of 3 and of 5 ranks; "8*32" within such a list stands for 8 equal
+children.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Nodes of an execution trace, from bytes and to bytes: schema/protobuf/et_def.proto of github.com/mlcommons/chakra."""
+"""Encode and decode the nodes of a Chakra execution trace (schema/protobuf/et_def.proto of
+github.com/mlcommons/chakra).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Protocol buffers on the wire, as far as Chakra needs them: numbers, bytes, and messages within messages.
+"""Encode and decode the Protocol Buffers wire format, as far as Chakra needs it: integers, bytes, and nested
+messages.
 
-https://protobuf.dev/programming-guides/encoding tells the format. Written by hand: it takes less than its library
-would, and a file from elsewhere is held to bounds before anything is made of it.
+The format is documented at https://protobuf.dev/programming-guides/encoding. Written by hand: it is smaller than the
+dependency would be, and a file from elsewhere is checked against limits before memory is allocated for it.
 """
 
 from __future__ import annotations

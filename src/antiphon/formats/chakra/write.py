@@ -1,4 +1,9 @@
-"""A plan as Chakra execution traces: a file for each rank, which ASTRA-sim replays or takes as a custom collective."""
+"""Write a plan as Chakra execution traces: a file per rank, which ASTRA-sim replays or takes as a custom collective.
+
+A send is a COMM_SEND node, a receive a COMM_RECV node with the same tag, the number of the message; a combination is
+a COMP_NODE with its duration. Additional attributes record the rows of the schedule, so that `read.plan_of` can
+restore the plan.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A plan as one file of CUDA or HIP that compiles and runs by itself, on threads of a processor too (docs/device.md).
+"""Write a plan as one CUDA or HIP source file that compiles and runs by itself, also on CPU threads (docs/device.md).
 
-It holds the headers of our kernel as they stand in runtimes/device/native, the plan as functions made of its tables,
-and a driver with `main`.
+The file contains the headers of our kernel from runtimes/device/native, the plan as functions generated from its
+tables (`statements` reads the tables, `shapes` finds functions that ranks share, loops and formulas), and a driver
+with `main` that checks the results and prints times.
 """
 
 from __future__ import annotations

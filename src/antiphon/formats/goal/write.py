@@ -1,6 +1,18 @@
-"""GOAL: what every rank sends, receives and computes, and what waits for what; LogGOPSim and ATLAHS replay it.
+"""Write the messages of a plan as GOAL, which LogGOPSim and ATLAHS replay: sends, receives, calcs and dependencies
+per rank.
 
 T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language (ICPP 2009).
+
+Stages: expand the pipeline into messages; compute the set of events that each send waits for; list the operations of
+each rank (send, receive, compute, join) in an order in which they can be executed; write one line per operation and
+one per dependency. A `join` is a calc of 0 ns for a set that several operations wait for, so that m operations
+waiting for the same n need m + n lines instead of m * n:
+
+    rank 0 {
+    l1: recv 1024b from 1 tag 0
+    l2: send 1024b to 2 tag 1
+    l2 requires l1
+    }
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Collectives in events of PyTorch's profiler: their names and types, and the arguments of record_param_comms, which
-kernels of NCCL and calls of ours have, too."""
+"""Find collectives among the events of PyTorch's profiler: names, data types, and the arguments of
+record_param_comms, which NCCL kernels and our own calls carry, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that computes on a GPU: its line is what the GPU computes, all streams together."""
+"""Read a rank that computes on a GPU: its timeline is the union of all its CUDA streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A rank that computes on a processor: its line is the thread that trains."""
+"""Read a rank that computes on a CPU: its timeline is the thread that trains.
+
+gloo executes collectives in other threads, so the end of a call must be derived from the events of this one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler read: of each rank when it computed, called collectives, and waited for them."""
+"""Read traces of PyTorch's profiler: when each rank computed, called collectives, and waited for them."""
 
 from __future__ import annotations
 

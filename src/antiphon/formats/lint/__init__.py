@@ -1,1 +1,1 @@
-"""Checks whether a runtime would really run an exported file, or refuse it, ignore it, hang or compute wrongly."""
+"""Check whether a runtime would run an exported file, or reject it, ignore it, hang or compute wrong values."""

@@ -1,4 +1,4 @@
-"""Calls to check, findings, and the rules of a runtime."""
+"""The data types of lint: the call to check, findings with outcome and remedy, and a runtime as a list of rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MSCCL's executor, and RCCL with it: what they do with a file, a size, a type and an operator."""
+"""Rules of MSCCL's executor, and of RCCL's, for a file, a size, a data type and an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""MSCCL++ 0.9 and its NCCL interface: which calls its selector gives a plan, and what the executor does with them."""
+"""Rules of MSCCL++ 0.9 and its NCCL interface: which calls its selector serves by a plan, and how the executor runs
+them.
+"""
 
 from __future__ import annotations
 

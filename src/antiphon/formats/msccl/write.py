@@ -1,4 +1,8 @@
-"""Schedules as MSCCL XML, which MSCCL's executor and RCCL run in the place of their own algorithms."""
+"""Write schedules as MSCCL XML, which MSCCL's executor and RCCL run instead of their own algorithms.
+
+Each rank's sends and receives are assigned to thread blocks, at most one send peer and one receive peer per block, as
+the executor requires. Steps of a block run in order; a dependency on another block is a `depid`/`deps` pair.
+"""
 
 from __future__ import annotations
 

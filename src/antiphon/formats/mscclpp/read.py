@@ -1,4 +1,6 @@
-"""Read an execution plan: its head, and the code of its thread blocks, for `lower.machine.judge`."""
+"""Read an execution plan of MSCCL++: its header, and the operations of its thread blocks as code for
+`lower.machine.judge`.
+"""
 
 from __future__ import annotations
 

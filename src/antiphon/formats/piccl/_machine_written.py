@@ -1,4 +1,4 @@
-"""A machine and its LogGP figures as PICCL reads them: groups in groups, and a file of figures for each level."""
+"""Write a machine and its LogGP parameters for PICCL: nested groups, and a file of parameters for each level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""PICCL's schedules: transfers with sizes, ends and what each waits for; of ours also which data they carry."""
+"""Read PICCL's schedules: transfers with sizes, endpoints and dependencies; ours also name the data that they carry.
+
+The XML is read as a stream into arrays, in batches, so that memory stays a few times that of the arrays. A schedule
+without data can be timed but not verified; one that Antiphon wrote contains its plan.
+"""
 
 from __future__ import annotations
 

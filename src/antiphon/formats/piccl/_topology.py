@@ -1,7 +1,7 @@
-"""PICCL's topologies: groups in groups, each with a file of LogGP figures; read as a machine and its profile.
+"""Read PICCL's topologies: nested groups, each with a file of LogGP parameters, as a machine and its profile.
 
-A pair goes by the file of its lowest common group. Of the machine a group is a switch, so that every other command
-can use it too; what LogGP says exactly is in the profile.
+The parameters of a pair of ranks are those of their lowest common group. In the machine a group becomes a switch, so
+that all other commands work on it; the exact LogGP parameters are in the profile.
 """
 
 from __future__ import annotations

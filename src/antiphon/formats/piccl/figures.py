@@ -1,4 +1,6 @@
-"""PICCL's file of LogGP figures by message size: s,L,o_s,o_r,g,G, in bytes, seconds and seconds per byte."""
+"""Read and write PICCL's file of LogGP parameters by message size: s,L,o_s,o_r,g,G, in bytes, seconds, seconds per
+byte.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The files of PICCL (https://github.com/PICCL-Project/PICCL): schedules, topologies, and LogGP figures by size.
+"""Read PICCL's files (https://github.com/PICCL-Project/PICCL): schedules, topologies, and LogGP parameters by size.
 
-A schedule of theirs says how many bytes go where and what waits for what, not which data: a graph of messages. Those
-that Antiphon writes (`antiphon export --to piccl-xml`) say that too, and can be verified. docs/formats.md has examples.
+A PICCL schedule contains sizes, endpoints and dependencies, but not the data that moves: it is a graph of messages.
+Schedules that Antiphon writes (`antiphon export --to piccl-xml`) contain that, too, and can be verified. Examples are
+in docs/formats.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PICCL's schedule XML, and with a profile its topology XML and files of figures: what its simulator reads."""
+"""Write PICCL's schedule XML and, with a profile, its topology XML and parameter files: the input of its simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Claims of a plan about points (C, S, R), as satisfiability questions for any solver."""
+"""Express the claims of a plan about points (C, S, R) as satisfiability questions for any solver.
+
+A schedule of C chunks, S steps and R rounds claims "sat" for its own point. A proof that it is optimal claims "unsat"
+for every better point: fewer steps, or more chunks per round.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DIMACS: is there a k-synchronous algorithm of so many chunks, steps and rounds? Any SAT solver decides it.
+"""Write DIMACS: is there a k-synchronous algorithm with C chunks, S steps and R rounds? Any SAT solver decides it.
 
-The clauses are those that proofs by resolution are about (core/ksync/cnf.py), written from the machine alone.
+The clauses are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""SMT-LIB 2: is there a k-synchronous algorithm of so many chunks, steps and rounds? z3, cvc5, Yices, ... decide it.
+"""Write SMT-LIB 2: is there a k-synchronous algorithm with C chunks, S steps, R rounds? z3, cvc5 or Yices decide it.
 
-The encoding of SCCL, section 3.4, as it is printed, mended and generalised, in QF_LIA. An integer t{c}_{n} says when
-chunk c comes to rank n (1: what is sent in the first step; S + 1: never), a Boolean x{c}_{a} whether it comes over arc
-a, at whatever time; r{s} are the rounds of step s. Where the text is mended: never is S + 1 and then nothing is sent
-there, to where a chunk is from the first nothing is sent at all, and a link stands in E only if it has bandwidth.
-Generalised: arcs are paths through switches too, and load all on their way; capacities are fractions. It uses no
-symmetry and no distances, and shares nothing with the clauses that our engines and proofs are made of.
+The encoding of SCCL, section 3.4, corrected and generalised, in QF_LIA. An integer t{c}_{n} is the step after which
+chunk c is at rank n (1: sent in the first step; S + 1: never), a Boolean x{c}_{a} whether it arrives over arc a, at
+any step; r{s} are the rounds of step s.
+
+Corrections: "never" is S + 1, and then nothing is sent to that rank; nothing is sent to a rank that has the chunk
+from the start; and E contains only links with bandwidth. Generalisations: arcs are paths through switches, too, and
+load every link on their path; capacities are fractions.
+
+The file uses neither symmetry nor distances and shares nothing with the clauses of our own engines and proofs, so a
+solver's answer to it is an independent check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A box as tools see it: GPUs on a tree of PCIe, the faster links between them, network cards; and how it is drawn.
+"""Model a server as tools describe it (a PCIe tree with GPUs, faster links, network cards), and convert it to a
+machine.
 
-Drawn as the catalogue draws: NVLinks between two GPUs as one link, all NVSwitches as one switch, PCIe as switches below
-the host bridges of sockets, with the limit that a bridge sets. Where the faster links join all GPUs, PCIe is left out:
-nothing that is planned would use it.
+The conversion follows the catalogue: NVLinks between two GPUs become one link, all NVSwitches one switch, PCIe
+becomes switches below the host bridges of the sockets, with the bandwidth limit of each bridge. Where the faster
+links connect all GPUs, PCIe is omitted, because no plan would use it.
 """
 
 from __future__ import annotations

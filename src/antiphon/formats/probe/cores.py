@@ -1,7 +1,7 @@
-"""A box without GPUs: its ranks are its cores, below the caches and memories that they share.
+"""Model a server without GPUs: its ranks are cores, below the caches and memories that they share.
 
-What a core copies stands in no file: 10 GB/s each way are assumed, and that caches and memories carry what their cores
-do together. Between sockets it is what NCCL reckons.
+No tool reports the copy bandwidth of a core: 10 GB/s each way are assumed, and caches and memories carry the sum of
+their cores. Between sockets the figure is NCCL's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ibnetdiscover prints: blocks of switches, adapters and routers, each with its ports and what they lead to."""
+"""Read the output of ibnetdiscover: blocks of switches, adapters and routers, each with its ports and their peers."""
 
 from __future__ import annotations
 

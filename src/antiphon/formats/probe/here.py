@@ -1,7 +1,7 @@
-"""This machine, as Linux and the vendors' programs show it: GPUs and their links, PCIe, memories, caches, cards.
+"""Probe this machine from Linux's files and vendors' programs: GPUs and their links, PCIe, memories, caches, cards.
 
-What Linux shows stands in files below /sys (`sysfs`: where they are, so that a copy of them can be read as well).
-NVLinks stand in none of them: nvidia-smi shows them. xGMI does (the driver's topology). Notes list what cannot be seen.
+Linux's information is read below /sys (`sysfs` names another root, so that a copy can be read as well). NVLinks are
+not there: nvidia-smi lists them. xGMI links are (the driver's topology). Notes list what could not be determined.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lstopo of hwloc writes as XML, of its versions 1 to 3: packages, memories, caches and cores, the tree of PCIe
-with GPUs and network cards, and the bandwidths of NVLink and xGMI, where hwloc was built to ask for them.
+"""Read XML of hwloc's lstopo, versions 1 to 3: packages, memories, caches and cores, the PCIe tree with GPUs and
+network cards, and the bandwidths of NVLink and xGMI if hwloc was built with support for them.
 
-Where GPUs are shown they are the ranks, else cores are.
+GPUs become ranks if there are any, else cores do.
 """
 
 from __future__ import annotations

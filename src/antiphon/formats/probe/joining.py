@@ -1,4 +1,4 @@
-"""A box and a fabric together: a box in the place of every host, its network cards in the place of its cables."""
+"""Combine a server and a fabric: each host of the fabric becomes a copy of the server, its cables the network cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of text line by line: nothing but the line at hand is in memory, however long the file is."""
+"""Read a text file line by line with limits on length and count, so that memory stays bounded for any file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A network of hosts and switches as tools see it, and how it is drawn: a rank per host, cables of a host to one switch
-as one link, all cables between two switches as one trunk."""
+"""Model a network of hosts and switches as tools describe it, and convert it to a machine: a rank per host, the
+cables of a host to one switch as one link, all cables between two switches as one trunk.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Networks as simulators are given them: ASTRA-sim's (YAML, and JSON of its first version), those of ns-3 as HPCC and
-SimAI write them, and the links in TACOS's CSV.
+"""Read the network files of simulators: ASTRA-sim's (YAML, and JSON of its first version), those of ns-3 in the forms
+of HPCC and SimAI, and the links in TACOS's CSV.
 
-ASTRA-sim has dimensions, the inmost first: in each, GPUs that differ in that coordinate alone are a ring, joined
-pairwise, or on a switch of their own. Bandwidths are of one link each way; GB are taken as 10^9 bytes.
+ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
+fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What nvidia-smi prints: `topo -m` (and `-mp`), `nvlink -s`, `-c` and `-R`, `-L`, and --query-gpu as CSV; one file or
-several, one text after the other.
+"""Read the output of nvidia-smi: `topo -m` (and `-mp`), `nvlink -s`, `-c` and `-R`, `-L`, and --query-gpu as CSV; one
+file or several, or one text after another.
 
-The matrix tells how many NVLinks lead from GPU to GPU (NV4), and else by what PCIe leads: PIX, PXB (switches), PHB,
-NODE (the host bridges of a socket), SYS (between sockets). NVLinks between GPUs and NVLinks to NVSwitches look alike in
-it: where a row has more than a GPU has links, they lead to NVSwitches.
+The matrix shows the number of NVLinks between two GPUs (NV4), else the PCIe path: PIX, PXB (switches), PHB, NODE
+(host bridges of one socket), SYS (between sockets). It does not distinguish NVLinks to GPUs from NVLinks to
+NVSwitches: a row with more of them than a GPU has leads to NVSwitches.
 """
 
 from __future__ import annotations

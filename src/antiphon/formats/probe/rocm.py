@@ -1,8 +1,9 @@
-"""What rocm-smi prints of a box: `--showtopo` (with `--shownodesbw` and `--showproductname`), as tables or as JSON, and
+"""Read the output of rocm-smi: `--showtopo` (with `--shownodesbw` and `--showproductname`), as tables or as JSON, and
 the tables of `amd-smi topology`.
 
-"XGMI" stands between all GPUs of a hive, joined directly or not; the weight tells: 15 for one link, more for ways by
-others. How wide a pair is joined stands in `--shownodesbw` alone (its maximum, in MB/s); else it follows from the make.
+"XGMI" is printed for all pairs of a hive, directly connected or not; the weight tells them apart: 15 for one link,
+more for paths via other GPUs. Only `--shownodesbw` gives the width of a pair (its maximum, in MB/s); else it follows
+from the GPU model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Slurm: topology.conf (switches in a tree, or blocks), or what `scontrol show topology` prints; and lists of hosts.
+"""Read Slurm's topology.conf (switches in a tree, or blocks) or the output of `scontrol show topology`, and host
+lists.
 
-Speeds stand in neither (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
-host, and that every switch has upwards what it has below.
+Neither contains speeds (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
+host, and as much bandwidth upwards as downwards at every switch.
 """
 
 from __future__ import annotations

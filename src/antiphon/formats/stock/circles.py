@@ -1,4 +1,9 @@
-"""Which rings or chains of ranks a schedule goes along, read off its rows alone."""
+"""Find the ring or chain of ranks that each chunk of a schedule follows, from its rows alone.
+
+The copies (and reductions) of a chunk are hops. They form a ring if they lead through all ranks, each once; a
+reduction along a path and the broadcast back along the reverse path form a chain. Example: the hops 2>3, 3>0, 0>1 are
+the path 2 3 0 1, written from rank 0 as the ring 0 1 2 3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's own algorithms in a table that `tune --library-only` wrote."""
+"""Read the library's own algorithms from a table that `tune --library-only` wrote."""
 
 from __future__ import annotations
 

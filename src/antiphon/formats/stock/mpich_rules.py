@@ -1,4 +1,4 @@
-"""Selection trees for MPICH 4 and 5: which of its own algorithms for which size."""
+"""Write selection trees for MPICH 4 and 5: which of its own algorithms serves which size."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The selection trees that an MPICH has in itself, read out of its library, and what becomes of them for one number of
-processes.
+"""Extract the built-in selection trees of an MPICH from its library, and reduce them for a given number of processes.
 
-A selection file takes the place of the whole tree, for all collectives: what it does not mention cannot be called any
-more. So ours is the library's own tree with our rules in it, never one that we think it has.
+A selection file replaces the whole tree for all collectives: an algorithm that it does not mention can no longer be
+called. So our file is the library's own tree with our rules inserted, never a tree written from memory.
 """
 
 from __future__ import annotations

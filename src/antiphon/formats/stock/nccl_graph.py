@@ -1,4 +1,4 @@
-"""The rings and chains of a plan as a graph file of NCCL, which takes them in the place of those that it finds."""
+"""Write the rings and chains of a plan as an NCCL graph file, which NCCL uses instead of its own search."""
 
 from __future__ import annotations
 

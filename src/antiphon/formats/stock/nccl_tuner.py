@@ -1,4 +1,4 @@
-"""A table for our tuner plugin of NCCL: which of its algorithms for which collective and size."""
+"""Write a table for our NCCL tuner plugin: NCCL's algorithm for each collective and size."""
 
 from __future__ import annotations
 

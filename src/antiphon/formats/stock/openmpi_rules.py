@@ -1,4 +1,4 @@
-"""Rules for the component coll/tuned of Open MPI 4.1 and 5: which of its own algorithms for which size."""
+"""Write rules for Open MPI's component coll/tuned, versions 4.1 and 5: its algorithm for each size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for which sizes: the entries of a plan, those that follow each other with the same to say being one."""
+"""Merge adjacent size ranges of a plan for which a rule file has the same entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning strings for UCC: which algorithm of its component tl/ucp for which collective and size."""
+"""Write tuning strings for UCC: the algorithm of its component tl/ucp for each collective and size."""
 
 from __future__ import annotations
 

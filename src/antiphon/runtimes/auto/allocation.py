@@ -1,4 +1,4 @@
-"""Find the machine of a job from its question: with a rank for each process, in their order."""
+"""Determine the machine of a job from its question: one rank per process, in the order of the processes."""
 
 from __future__ import annotations
 

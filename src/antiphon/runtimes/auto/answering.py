@@ -1,4 +1,4 @@
-"""Answer the question of a job: find its machine, and cached plans for an isomorphic one, or make plans."""
+"""Answer the question of a job: find its machine, then plans cached for an isomorphic machine, or plan."""
 
 from __future__ import annotations
 

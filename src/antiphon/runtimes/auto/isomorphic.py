@@ -1,7 +1,14 @@
-"""Cache plans for isomorphic machines, such as other allocations of a cluster, with other numbers.
+"""Cache plans by machine up to isomorphism, so that other allocations of the same cluster find them.
 
-A file per machine in canonical form: the plans for the first such machine, in its numbers, and their gain. Files are
-not trusted: every schedule is verified on the requesting machine before use, and its program is proven like any other.
+The key is a hash of the machine's canonical form (a canonical graph labelling). The file contains the plans for the
+first such machine, in its numbers, and their gain; on a hit, the composition of the two canonical labellings
+renumbers them:
+
+    allocation A: GPUs 0 1 4 5  -> canonical form X, plans saved
+    allocation B: GPUs 2 3 6 7  -> canonical form X, plans relabelled 0>2, 1>3, 4>6, 5>7
+
+Files are not trusted: every schedule is verified on the requesting machine before use, and its program is proven like
+any other.
 """
 
 from __future__ import annotations

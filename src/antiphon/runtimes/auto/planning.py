@@ -1,4 +1,4 @@
-"""Plan for an allocation: the plans with a predicted gain over standard algorithms, and a book of them."""
+"""Plan for an allocation: keep the plans with a predicted gain over standard algorithms, and compile them to a book."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of device.h in the library of a device: for CUDA, HIP, or threads."""
+"""Declare the C functions of device.h for Python, in the library of a device: CUDA, HIP, or threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Groups of ranks on devices, and calls by tables. A process has all ranks of a group, or some of them."""
+"""Groups of ranks on devices, and calls by tables; a process has all ranks of a group, or some of them.
+
+A call: bind a plan's tables to a size and to buffer addresses, launch one cooperative kernel per device, wait for its
+stream. Calls are numbered, and signals carry the number, so that no signal is ever reset. `Captured` is such a call
+recorded as a CUDA graph.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the ranks of a group: of single ranks, accessible to all ranks, or known to switches."""
+"""Allocate memory for the ranks of a group: private to a rank, accessible to all ranks, or with a multicast address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collectives of NCCL or RCCL on the same buffers as ours, for comparison; loaded by name."""
+"""Call NCCL's or RCCL's collectives on the same buffers, for comparison; the library is loaded by name at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Compiling the native engine with the user's own compiler, once for each MPI."""
+"""Compile the native engine with the user's compiler, once per MPI library, and cache the result.
+
+The cache key hashes the sources and everything else that the result depends on. A library is compiled to a temporary
+name and renamed, so processes that compile at the same time never load a partial file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C functions in a library of the engine, and their errors."""
+"""Declare the C functions of the engine's library, and convert their error structs to exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine did on a wire, and when: the records of native/api.h (ap_record), as arrays."""
+"""Read the records of the engine (native/api.h, ap_record) as arrays: what ran on a wire, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of `ip`, `bridge` and `tc` that create a layout: texts for their -batch, by network namespace."""
+"""Generate the `ip`, `bridge` and `tc` commands that create a layout, as input for their -batch mode, per namespace."""
 
 from __future__ import annotations
 

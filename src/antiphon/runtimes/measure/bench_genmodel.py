@@ -1,4 +1,6 @@
-"""Measurements for `fit genmodel`: co-located parameter servers, rings, and x to x, as schedules on a runtime."""
+"""Measure the data for `fit genmodel`: co-located parameter servers, rings, and x-to-x incasts, as schedules on a
+runtime.
+"""
 
 from __future__ import annotations
 

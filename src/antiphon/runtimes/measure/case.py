@@ -1,4 +1,4 @@
-"""What a runtime measures: programs, cases of them, and the interface of runtimes."""
+"""The unit of measuring: programs, cases (program, size, type, operator), and the interface that runtimes implement."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Tune by measuring: race the best schedules by the model, the classics and the library's own collective.
+"""Tune by measuring: race the model's best schedules, the classic algorithms and the library's own collective.
 
-The result has ranges between the sizes measured, each with the fastest schedule or left to the library.
+For each size the contestants run in turn within one launch (`race`), until the fastest is known or the time limit
+ends. The result has ranges between the measured sizes, each with the fastest schedule or left to the library.
 """
 
 from __future__ import annotations

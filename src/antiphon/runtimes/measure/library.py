@@ -1,4 +1,7 @@
-"""The algorithms of an MPI library, and how to make it use one of them, by the tools interface of MPI (MPI_T)."""
+"""List the algorithms of an MPI library and select one of them, through MPI's tools interface (MPI_T).
+
+An algorithm is selected by setting a control variable, an integer whose values have names (an MPI_T enumeration).
+"""
 
 from __future__ import annotations
 

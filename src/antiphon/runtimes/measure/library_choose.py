@@ -1,4 +1,4 @@
-"""Tune an MPI library that stays as it is: race its own algorithms, and show what our best schedules would gain."""
+"""Tune an unmodified MPI library: race its own algorithms, and show the gain that our best schedules would add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The loop of all measurements: calls among processes in turn with the library's own, with every element checked."""
+"""The loop of all measurements: time our calls and the library's in turn, synchronized, and check every element.
+
+Each round times every contestant once, starting with a different one, so that drift of the machine affects all alike.
+Outputs are spoiled before the checked call, so that a call that does nothing is noticed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime `mpi`: processes of an MPI, beside its own collectives. One launch serves many cases."""
+"""The runtime `mpi`: processes of an MPI library, beside its own collectives. One launch serves many cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of measurements, what the runtimes of the table support, and running a schedule at some sizes."""
+"""Build rows of measurements (algbw, busbw), list what each runtime supports, and run one schedule at several sizes."""
 
 from __future__ import annotations
 

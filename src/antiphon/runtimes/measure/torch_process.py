@@ -1,4 +1,4 @@
-"""A process of `bench --on torch`. `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one."""
+"""A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them."""
 
 from __future__ import annotations
 

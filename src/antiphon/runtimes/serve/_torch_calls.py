@@ -1,4 +1,8 @@
-"""Execute the collectives of PyTorch, one at a time, in the thread of a group's worker: by the engine, else by gloo."""
+"""Execute PyTorch's collectives, one at a time, in the worker thread of a group: by the engine, else by gloo.
+
+For each call: find the page for its kind and size, and run that plan, else gloo. The decision depends only on
+arguments that are equal on all processes, so all of them decide alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Collectives on NumPy arrays by the plans of a table, over MPI or over sockets (docs/numpy.md)."""
+"""Collectives on NumPy arrays by the plans of a table, over MPI or over sockets (docs/numpy.md).
+
+`comm` starts the group; every method of `Comm` finds the plan for its size and runs it on the arrays in place. Calls
+without a plan are served by the MPI library (`MpiLibrary`).
+"""
 
 from __future__ import annotations
 

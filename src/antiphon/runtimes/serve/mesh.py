@@ -1,4 +1,4 @@
-"""Connect the processes of a group by stream sockets, given any exchange of texts among them."""
+"""Connect the processes of a group by stream sockets, over any channel that exchanges a string per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connect processes without MPI: they meet at an address where rank 0 listens."""
+"""Connect processes without MPI: all connect to rank 0's address, which collects and redistributes their strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process group: how it starts serving, makes calls, and ends. The collectives are in torch_backend."""
+"""A process group of PyTorch: starting to serve, executing calls, ending. The collectives are in torch_backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives under way as PyTorch's work objects, and the threads that execute them."""
+"""PyTorch's work objects for calls in progress, and the worker threads that execute them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chosen plan on the page: its figures, its steps, its loads and its timeline."""
+"""Render a chosen plan for the report: its figures, steps, link loads and timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule does, small enough for a page: messages by step, loads of links, who sends when."""
+"""Summarize a schedule for a page: messages by step, loads of links, and a timeline of senders."""
 
 from __future__ import annotations
 

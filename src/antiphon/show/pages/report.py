@@ -1,4 +1,4 @@
-"""The report of a tuning: one HTML page that needs nothing else, no network either."""
+"""Render a tuning as one self-contained HTML page."""
 
 from __future__ import annotations
 

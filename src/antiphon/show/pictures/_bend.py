@@ -1,4 +1,4 @@
-"""Lines between nodes that pass by the other nodes, and the heads of arrows."""
+"""Route lines between nodes around other nodes, and draw arrowheads."""
 
 from __future__ import annotations
 

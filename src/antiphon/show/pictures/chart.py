@@ -1,4 +1,4 @@
-"""Time by size, as SVG: every candidate, the best ones in colour, and the bound below them all."""
+"""Plot time against size as SVG: all candidates in grey, the best ones in colour, and the lower bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A machine as it is drawn: nodes with labels, links gathered per pair and kind, what is alike folded into stacks."""
+"""Prepare a machine for drawing: nodes with labels, links merged per pair and kind, identical boxes folded into
+stacks.
+"""
 
 from __future__ import annotations
 

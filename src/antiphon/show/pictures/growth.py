@@ -1,4 +1,9 @@
-"""What the parts of the data travel along: trees, read off the rows of any schedule."""
+"""Recover the trees along which chunks travel from the rows of any schedule.
+
+The rows of a chunk form an out-tree if its data has one source, an in-tree if it has one destination, or both for an
+allreduce. Chunks that travel along the same tree are merged, and their shares of the data added; the heaviest tree
+comes first. Data that follows no tree is shown by step instead. O(rows log rows).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes by the values of an option: how near each value is to the best one at every size, per planner."""
+"""Plot, per planner, sizes against values of an option: the time of each value relative to the best at that size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Where everything stands: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
+"""Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
-A `Drawing` is a block of nodes and frames that is moved, flipped and framed as one.
+Bottom-up: each box of a cluster is laid out by itself (`inner`), by the first rule that matches its structure:
+coordinates in the names of nodes, no switches (circles), a tree, routers with ranks of their own, else levels. The
+boxes are then placed in rows below or around their fabric (`below`). A `Drawing` is a block of nodes and frames that
+is moved, flipped and framed as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures for papers: our SVG as PNG."""
+"""Convert our SVG pictures to PNG."""
 
 from __future__ import annotations
 

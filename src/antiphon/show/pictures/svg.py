@@ -1,4 +1,4 @@
-"""A machine as a picture: ranks and switches by their place, links as wide as they are fast."""
+"""Draw a machine as SVG: ranks and switches at their positions, links as wide as their bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees along which the data travel: a panel for each, with the layout of the machine's own picture."""
+"""Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture."""
 
 from __future__ import annotations
 
