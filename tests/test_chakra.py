@@ -286,7 +286,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(Invalid, match=why):
             antiphon.export(made, "chakra", tmp_path, nbytes="1MB", options=options)
-    with pytest.raises(Invalid, match="say which by nbytes"):
+    with pytest.raises(Invalid, match="pass nbytes"):
         antiphon.export(made, "chakra", tmp_path)
     deep = antiphon.plan("broadcast", "line:ranks=3", planner="relay", options={"pieces": 2**21})
     with pytest.raises(Unsupported, match="plan with fewer pieces"):

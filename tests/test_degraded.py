@@ -87,7 +87,7 @@ def test_parts_without_a_link_between_them_are_reported() -> None:
         ({"drop_links": "0-7"}, "no link joins rank 0 and rank 7 of dgx1v"),
         ({"drop_links": 3}, 'expected links such as "0-1,2-3"'),
         ({"slow": "0-1"}, "slow: expected 0-1=0.5"),
-        ({"slow": "0-1=2"}, "expected what is left of the bandwidth, such as 0.5 or 10GB/s"),
+        ({"slow": "0-1=2"}, "expected the remaining bandwidth, such as 0.5 or 10GB/s"),
         ({"slow": {"0-1": "fast"}}, "cannot read 'fast'"),
         ({"drop_ranks": [8]}, "rank 8 is out of range; dgx1v has ranks 0 to 7"),
         ({"drop_ranks": list(range(8))}, "names every rank"),

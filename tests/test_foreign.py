@@ -237,7 +237,7 @@ def test_what_a_rank_has_room_for() -> None:
         assert ("refused" in outcomes(head, CALL, RCCL)) is bool(rccl)
     for blocks in (108, 109):
         found = outcomes(replace(HEAD, extra={"blocks": blocks}), CALL)["note"]
-        assert (f"{blocks} thread blocks, all of which must run at once" in found) is (blocks > 108)
+        assert (f"{blocks} thread blocks, which must all run at once" in found) is (blocks > 108)
 
 
 def test_scratch_is_allocated_as_the_file_says(tmp_path: Path, capsys: Capture) -> None:

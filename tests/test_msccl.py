@@ -247,7 +247,7 @@ def test_the_root_of_a_call_shows_or_must_be_told() -> None:
     assert next(codes_of(read_msccl(data))).collective.roots == (1,)
     assert "tb 0" in str(fault_of(data, root=0))
     both = data.replace(b'coll="broadcast"', b'coll="reduce"')
-    with pytest.raises(Unsupported, match="does not say who is the root of the reduce; give it as root"):
+    with pytest.raises(Unsupported, match="does not name the root of the reduce; pass it as root"):
         list(codes_of(read_msccl(both)))
 
 

@@ -194,7 +194,7 @@ MISSING = {
         hwloc("dgx1v", library=False).replace("NVLinkBandwidth", "Other"), "the file tells no NVLink bandwidths",
     ),
     "where NVLinks lead: nvidia-smi nvlink -s without topo -m": (
-        nvidia_names("dgx1v"), "no matrix says where NVLinks lead",
+        nvidia_names("dgx1v"), "no matrix shows the peers of NVLinks",
     ),
 }  # fmt: skip
 

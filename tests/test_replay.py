@@ -248,7 +248,7 @@ HUGE = [made.op("aten::mm", 0, 9), made.allreduce(0.0, 1.0, 2**59), made.carried
         (changed(made.gpu(0), **{"In msg nelems": "x"}), "In msg nelems, Out msg nelems or Group size is not there"),
         (changed(made.gpu(0), dtype=["Float"]), "its dtype is not known"),
         (changed(made.gpu(0), correlation=[1]), "no collectives in its steps"),
-        (changed(made.gpu(0), **{"Collective name": {}}), "do not tell"),
+        (changed(made.gpu(0), **{"Collective name": {}}), "lack the arguments"),
         (changed(made.gpu(0), **{"Process Group Ranks": [[[]]]}), None),
         ({**made.gpu(0), "distributedInfo": {"pg_config": [7]}}, "pg_config"),
         ({**made.gpu(0), "distributedInfo": []}, None),

@@ -149,7 +149,7 @@ def frontier(  # noqa: PLR0913
     tell
         Called with progress messages.
     heard
-        Called with each point as soon as it is found.
+        Called with each point at once when the planner finds it.
     apart
         Run the planner in a process of its own even without a budget: Ctrl-C then stops it at once, and its memory is
         limited.

@@ -54,7 +54,7 @@ class Layout:
         return self._sides[buffer].block[begin[rank] : begin[rank + 1]]
 
     def size(self, rank: int, buffer: str) -> int:
-        """How many places the input or output of a rank has."""
+        """Return the number of places of a rank's input or output."""
         begin = self._begin[buffer]
         return int(begin[rank + 1] - begin[rank]) * self.slices
 

@@ -109,7 +109,7 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     chosen: dict[tuple[int, int], int] = {}
     if pairs:
         shortest = find_paths(topology, *np.array(pairs, np.int32).T)
-        unreachable = set(shortest.lost.tolist())  # verify says what is wrong with these
+        unreachable = set(shortest.lost.tolist())  # verify reports these
         for number, pair in enumerate(pairs):
             if number not in unreachable and not shortest.plain[number]:
                 chosen[pair] = table.setdefault(shortest.table[number], len(table))

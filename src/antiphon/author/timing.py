@@ -40,7 +40,7 @@ class Clock:
         self._read: dict[Spot, int] = {}
 
     def least(self, move: Move) -> int:
-        """The least step for a transfer, after all that are known."""
+        """Return the earliest step at which a transfer can read and write its places."""
         before = self._written if move.copy else self._copied
         arrived = max(self._written.get(move.src, -1), before.get(move.dst, -1))
         return max(self.floor, arrived + 1, self._read.get(move.dst, -1))

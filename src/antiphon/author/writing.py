@@ -37,7 +37,7 @@ class Places:
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
         via: Iterable[SupportsIndex] | None = None,
     ) -> Places:  # fmt: skip
-        """Replace what is at the same chunks of another rank (or of several) by what is here; the places there.
+        """Copy these chunks to another rank (or to several); return the places there.
 
         `rank`: where to, also the own rank.
         `buffer`: "output" and "input" are the rank's place for the chunk, any other name is scratch of that rank. Left
@@ -170,9 +170,11 @@ class Writing:
     # ---- steps ----
 
     def step(self) -> Simultaneous:
-        """Begin a step after all that is written so far: what follows is in it, and reads what was there when it began,
-        until the next `w.step()`; with `with w.step():` until that block ends, after which steps follow from data
-        again, none before the end of this one."""
+        """Begin a step after everything written so far, until the next `w.step()`, or to the end of `with w.step():`.
+
+        All transfers of a step read the data of its beginning. After a block, steps follow from data again, none before
+        the end of this one.
+        """
         self._need_open()
         if self._now is not None and not self._now.called:
             raise self._make_error("a step within a step; end the one before")

@@ -64,7 +64,7 @@ def emit(
     arguments = dict(options or {})
     if "nbytes" in entry.can.needs:
         if "nbytes" in arguments or nbytes is None:
-            raise Invalid(f"back end {name} writes the messages of one size: say which by nbytes, such as 64MiB")
+            raise Invalid(f"back end {name} writes the messages of one size: pass nbytes, such as 64MiB")
         arguments["nbytes"] = nbytes
     elif nbytes is not None:
         raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")

@@ -43,7 +43,7 @@ def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
         check_correct(written)
     except Wrong as error:
         outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
-        return _result_row(name, [Finding(outcome, str(error), "mend the file, or write it anew from a plan")])
+        return _result_row(name, [Finding(outcome, str(error), "fix the file, or export it again from a plan")])
     return _result_row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))
 
 

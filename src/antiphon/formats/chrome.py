@@ -70,11 +70,11 @@ def _look_at(event: dict[str, Any], number: int) -> None:
 
 
 def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str, Any]]]:
-    """One trace with all that these have, each from its own beginning on: its processes under its title, beside those
-    of the others; and what was taken from each (file, title, events, start_us).
+    """Return one trace with the events of all, each starting at 0, its processes prefixed by its title; and a row for
+    each (file, title, events, start_us).
 
     The first process of every trace comes first, then the second of every one: what is alike in two traces lies side by
-    side. Arrows and whatever else has an id stay within their trace.
+    side. Ids are made unique per trace, so arrows stay within it.
     """
     if not 2 <= len(files) <= MAX_FILES:
         raise Invalid(f"expected 2 to {MAX_FILES} traces, got {len(files)}")

@@ -17,7 +17,7 @@ Text = TypeVar("Text")
 
 
 class Files(dict[str, Text]):
-    """What each file holds, by name, with `notes`: a line each on what was left out of them, and why."""
+    """The content of each file by name, with `notes`: a line for each omission with its reason."""
 
     def __init__(self, files: Mapping[str, Text], notes: Iterable[str] = ()) -> None:
         super().__init__(files)
@@ -25,7 +25,7 @@ class Files(dict[str, Text]):
 
 
 class Written(list[tuple[Path, int]]):
-    """The files written, each with its bytes, and the `notes` on what was left out of them."""
+    """The files written, each with its size, and the `notes` on omissions."""
 
     def __init__(self, files: Iterable[tuple[Path, int]], notes: Iterable[str] = ()) -> None:
         super().__init__(files)
@@ -35,7 +35,7 @@ class Written(list[tuple[Path, int]]):
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:
     """Write files into a folder, which is created if missing; return each with its size in bytes.
 
-    Each is made beside its place, synced, then renamed; on any failure, and on Ctrl-C, what was there is untouched.
+    Each is written beside its target, synced, then renamed; on any failure, and on Ctrl-C, existing files are intact.
     """
     for name in files:
         if name != os.path.basename(name) or name in ("", ".", ".."):

@@ -34,7 +34,7 @@ def local_work(schedule: Schedule, nbytes: int, local: str, operation: str, per_
     if not local:
         kinds = ", ".join(work.kind for work in schedule.local)
         raise Unsupported(
-            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a {operation} at so many bytes per "
+            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a {operation} at that many bytes per "
             "second, local=off leaves it out, as our own runtimes do"
         )
     share = sum((work.share for work in schedule.local), start=Fraction(0))

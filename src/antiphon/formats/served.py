@@ -14,7 +14,7 @@ def refuse_served(plan: Plan, format_name: str) -> list[str]:
     if len(served) == len(plan.entries):
         raise NotFound(
             f"{format_name}: {name}'s own choice is as good for {plan.collective.kind} at all sizes: nothing to write "
-            "(a plan made by antiphon plan, or tuned with --no-nccl, is written whatever NCCL does)"
+            "(a plan made by antiphon plan, or tuned with --no-nccl, is always written)"
         )
     spans = [
         f"from {format_size(entry.start)}" + ("" if entry.stop is None else f" to {format_size(entry.stop)}")

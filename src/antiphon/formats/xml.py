@@ -24,7 +24,7 @@ _ENCODINGS = {  # by how a file in them begins: with a mark of the order of byte
 
 
 def encoding(data: bytes) -> str:
-    """What the first bytes of a file say that it is in; UTF-8 stands for all that ASCII is a part of."""
+    """Return the encoding by the first bytes of a file; UTF-8 stands for every extension of ASCII."""
     return next((name for start, name in _ENCODINGS.items() if data.startswith(start)), "UTF-8")
 
 

@@ -1,13 +1,18 @@
 """Work in separate processes, each with a CPU budget and a memory limit, and safe against crashes.
 
-`as_done` runs jobs in any order, in programs of their own that take one job after the other: whatever users' planners
-do there harms nobody else. `in_order` runs each in a process forked from this one, which has all that is here at hand,
-and hands results on in the order of the jobs. `stream_job` does one job, either way. A job tells what it finds while it
-works, and what it told is kept whatever becomes of it. Ctrl-C, an early end of whoever asked, and even SIGKILL leave no
-process behind.
+`as_done` runs jobs in any order on a pool of worker programs, so that a user's planner cannot harm another job.
+`in_order` runs each job in a process forked from this one, which shares everything loaded here, and yields results in
+the order of the jobs. `stream_job` runs one job, either way:
 
-Budgets count the CPU time of a process and of all that it starts, so that a busy machine takes nothing from them; time
-in which all of these sleep counts apart, with `SLEEP` seconds on top (docs/decisions.md).
+    terms = Terms(work, workers=4, seconds=lambda job: 60.0)
+    for job, event in as_done(jobs, terms):     # event: Said(value) while it works, then Ended(result)
+        ...
+
+A job can report intermediate results, which are kept even if it is killed later. Ctrl-C, an abandoned iteration, and
+even SIGKILL of this process leave no process behind.
+
+Budgets count the CPU time of a process and its descendants, so load on the machine does not shorten them; time in which
+all of them sleep is limited separately, with `SLEEP` seconds on top (docs/decisions.md).
 """
 
 from antiphon.isolate._child import Say, in_words

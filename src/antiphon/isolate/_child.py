@@ -27,7 +27,7 @@ Say = Callable[[Any], None]
 
 
 class UnsendableError(Exception):
-    """What was to be told cannot be pickled; says why."""
+    """A message that cannot be pickled, with the reason."""
 
 
 class Voice:
@@ -69,7 +69,7 @@ class Voice:
 
 
 def do(voice: Voice, work: Callable[[Any, Say], Any], job: Any, memory: int | None) -> None:
-    """Do one job, and send how it ended, whatever it raises."""
+    """Do one job and send its result, or the error that it raised."""
     try:
         how, value = RETURNED, work(job, voice.say)
     except AntiphonError as error:
@@ -101,7 +101,7 @@ def in_words(error: BaseException) -> str:
 def forked(
     channel: Connection, parent: int, work: Callable[[Any, Say], Any], job: Any, memory: int | None, grace: bool
 ) -> None:
-    """All that a forked process does; it leaves Ctrl-C to its parent, and ends with it, even if that is killed.
+    """Run one job in a forked process, which ignores Ctrl-C and ends with its parent, even if that is killed.
 
     `grace`: whether SIGTERM raises TimedOut in the work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -117,7 +117,7 @@ def forked(
 
 
 def program() -> None:
-    """All that a program of its own does: job after job, until its channel is closed."""
+    """Run one job after another in a worker program, until its channel is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its processes
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
@@ -138,7 +138,7 @@ def program() -> None:
 
 
 def _read_orders(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
-    """Hand over what comes. Leave at once when the parent is gone, whatever the work is doing, with all it started.
+    """Queue the orders of the parent. When it is gone, kill this process group at once.
 
     Likewise where an order cannot be read: the parent then reports that job."""
     try:
@@ -149,7 +149,7 @@ def _read_orders(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
 
 
 def _limit_memory(memory: int) -> None:
-    """To so many bytes beyond what the process takes now."""
+    """Limit the address space to `memory` bytes more than are in use."""
     with open("/proc/self/statm", encoding="ascii") as file:
         bytes_in_use = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (bytes_in_use + memory, resource.RLIM_INFINITY))

@@ -23,7 +23,7 @@ from antiphon.isolate._meter import TICK
 from antiphon.isolate._process import NUDGE, Ended, Job, Lost, Process, Said, Stopped, Terms, can_fork
 
 MOST_WORKERS = 4
-AHEAD = 3  # jobs begun or done before they are asked for, per worker
+AHEAD = 3  # jobs per worker that are begun before their results are consumed
 STILLBORN = 3  # processes that never got ready, after which no more are started
 SOONEST = 0.02  # seconds from one look to the next
 
@@ -48,7 +48,7 @@ class _Listener:
         self._interrupted = False
 
     def hear(self, processes: Sequence[Process[Job]]) -> list[Told[Job]]:
-        """Wait for any of them: what each said of which job, None where it is ready for one; what became of others."""
+        """Wait for any process: return messages with their jobs, None for a process ready for a job, and ends."""
         self.interrupt()
         ready = wait([process.channel for process in processes], _seconds_until_look(processes))
         handler = signal.getsignal(signal.SIGINT)
@@ -100,8 +100,8 @@ def as_done(
 ) -> Generator[tuple[Job, Said | Ended], None, None]:
     """What jobs say while they work, and how each ended, as it comes. `work` and jobs must be picklable.
 
-    A process takes the next job as soon as it is done with one; one that is stopped or lost is replaced. With `grace`,
-    Ctrl-C is raised after the last words of what was at work. Where no process gets ready, what is left is Lost.
+    A process takes the next job as soon as it is done with one; a stopped or lost one is replaced. With `grace`,
+    Ctrl-C is raised after the last words of what was at work. If no process gets ready, the remaining jobs are Lost.
     Jobs that are no longer needed (`is_needed`) are dropped, or ended without a word.
     """
     line, crew, stillborn = deque(jobs), list[Process[Job]](), 0
@@ -166,8 +166,8 @@ def in_order(
 ) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
     """Every needed job with what `work` returned, or with Stopped or Lost; AntiphonErrors are raised in their turn.
 
-    What comes of it does not depend on how many workers there are: a job sees nothing of those before it, results are
-    handed on in the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each)
+    The results do not depend on the number of workers: a job sees nothing of those before it, results are yielded in
+    the order of the jobs, and a job that earlier results make needless (`is_needed` is asked after each)
     is ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which
     is raised after those that have begun.
     """

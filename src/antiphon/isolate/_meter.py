@@ -27,7 +27,7 @@ def cpu_clock() -> float:
 
 
 class Meter:
-    """What a process and all that descends from it have used since the last `start`."""
+    """The CPU and sleep time of a process and its descendants since the last `start`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

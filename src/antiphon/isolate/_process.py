@@ -25,7 +25,7 @@ from antiphon.isolate._meter import Meter
 START = 120.0  # CPU seconds for a program to get ready
 GRACE = 2.0  # seconds to hand over what is half done, after being told to stop
 NUDGE = 0.05  # seconds between two times of telling
-OVERRUN, OVERRUN_SECONDS = 1.1, 0.2  # CPU time used meanwhile at most: this times the budget, and so many seconds
+OVERRUN, OVERRUN_SECONDS = 1.1, 0.2  # maximum CPU time while it is stopping: factor of the budget, plus seconds
 SETTLE = 1.0  # seconds in which one that has closed its channel ends
 _PROGRAM = "from antiphon.isolate._child import program; program()"
 _QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -65,13 +65,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Terms(Generic[Job]):
-    """How jobs are done. `work(job, say)` runs in the process.
+    """Options of a pool: `work(job, say)` runs in the worker process.
 
-    `seconds`: the CPU time that a job may take when it begins (None: any); `memory`: bytes beyond what the process
-    takes at its start; `grace`: seconds for the work to hand over what is half done: at the end of its budget and at
-    Ctrl-C, TimedOut is raised in it; it is ended sooner where it goes OVERRUN beyond its budget. `prepare`: done once
-    in a program of its own before its first job, on no budget. `watch`: of `as_done`; hears
-    at every look, TICK or sooner, which jobs are at work, and the CPU seconds that each has used.
+    `seconds`: CPU budget of a job, computed when it begins (None: unlimited). `memory`: bytes that a process may
+    allocate beyond its size at the start. `grace`: seconds for the work to return a partial result after TimedOut has
+    been raised in it, at the end of its budget or at Ctrl-C; it is killed earlier if it exceeds its budget by OVERRUN.
+    `prepare`: runs once in a worker program before its first job, without a budget. `watch`: with `as_done`, called at
+    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each.
     """
 
     work: Callable[[Job, Say], Any]
@@ -90,7 +90,7 @@ class Process(Generic[Job]):
         self.terms, self.forked = terms, bool(job)
         self.ready = self.forked
         self.running, self.result = True, None
-        self.stopping = 0.0  # since when it has been told to stop
+        self.stopping = 0.0  # time of the request to stop, 0 if none
         self._code: int | None = None
         self.limit: float | None = terms.seconds(*job) if job else START
         self.channel, theirs = Pipe(duplex=True)
@@ -185,7 +185,7 @@ class Process(Generic[Job]):
         return Ended(result)
 
     def end(self) -> None:
-        """The process is gone after this, whatever it does, and a program of its own with all that it started."""
+        """Kill the process; a worker program also with its descendants."""
         if not self.running:
             return
         self.running = False
@@ -212,7 +212,7 @@ def _spawn_program(theirs: Connection) -> int:
     """A program of its own, not forked: solvers that have run here do not survive a fork, and neither multiprocessing
     nor a pool of it does without running the main program of the user again.
 
-    Its group is its own: Ctrl-C is for us, and it ends with all that it started. What it prints goes nowhere."""
+    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere."""
     source_folder = str(Path(__file__).parents[2])
     paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]

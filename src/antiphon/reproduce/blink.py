@@ -228,7 +228,7 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
     )  # fmt: skip
     exact_plan = measure_plan(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
-    more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 is how many of weight 1 are needed"
+    more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
     yield row(
         f"{name} {kind}, fewest at the optimum", published, ours, exact_plan.rate == best and exact_plan.proved,
         deviation=more_than_six if published and ours != published else None,

@@ -80,7 +80,7 @@ def figure8() -> Iterator[Row]:
             f"greatest error of {model}", {"greatest_error": printed}, errors, judge_row(False, reached),
             deviation="only in words: the parameters are not printed, and the measured times only of these "
             f"{len(measured)} cells",
-            note=f"whatever its parameters are, with w_t = {W_T}, {model} errs by at least the first; "
+            note=f"for any parameters, with w_t = {W_T}, {model} errs by at least the first; "
             + ("the published error can be" if model == "genmodel" else "more than GenModel is said to at most"),
             engine="linear program",
             proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in fit.binding)}"],

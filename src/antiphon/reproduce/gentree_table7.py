@@ -179,7 +179,7 @@ def growth(ranks: int, seconds: Sequence[float]) -> float:
 
 
 def too_few_steps(ranks: int, published: Sequence[float]) -> str:
-    """Why a published time of a flat ring cannot be one: of how many steps its time of no data has room for."""
+    """Explain why a published time of a flat ring is impossible: its time without data allows too few steps."""
     first, *_, last = SIZES.values()
     latency = published[0] - (published[-1] - published[0]) / (last - first) * first
     steps = latency / (5 * ALPHA)

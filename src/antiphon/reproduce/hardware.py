@@ -112,7 +112,7 @@ BLINK_SAID = {  # 5.2.1, 5.2.2: the greatest speedup and the geometric mean
 
 
 def blink_figures() -> Iterator[Row]:
-    """Trees over NCCL's rings on all allocations of a DGX-1 at 500 MB, where bytes are all that counts; how much less
+    """Trees over NCCL's rings on all allocations of a DGX-1 at 500 MB, where only bandwidth counts; how much less
     an allreduce gets than a broadcast; and how much communication that saves a training."""
     share, link = _wire_share()
     boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}

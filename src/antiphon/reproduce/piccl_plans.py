@@ -24,7 +24,7 @@ from antiphon.units import format_size
 
 PROFILE = "loggp-delta"
 PER_NODE = 4  # GPUs
-# PICCL permutes buffers where the schedule says so
+# PICCL permutes buffers where the schedule contains a permutation
 PACKETS = "loggp:fidelity=packet,local=on"
 MESSAGES = "loggp:local=on"
 FREE = "loggp:contention=off,local=on"

@@ -111,7 +111,7 @@ def _check_label(
     limits = group.limits()
     if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
         return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
-    try:  # it is the steps: then an algorithm that takes no more than the bound refutes the label
+    try:  # it is the steps: then an algorithm within the bound refutes the label
         quickest = group.make(1, limits.latency_steps, limits.latency_steps)
     except AntiphonError as error:
         return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"

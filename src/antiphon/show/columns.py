@@ -68,7 +68,7 @@ def fitted_rows(
 
 
 def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], int]:
-    """The lines of the head and of every row, and how many columns they exceed the terminal by."""
+    """Return the lines of the head and of every row, and the columns by which they exceed the terminal."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
     right = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]

@@ -111,7 +111,7 @@ def loggp_text(fit: LogGPFit) -> str:
 
 
 def _radices_table(fit: LogGPFit) -> list[str]:
-    """How many messages go at once, where that was measured."""
+    """The number of concurrent messages, where it was measured."""
     if not fit.at_once:
         return []
     labels = {
@@ -205,7 +205,7 @@ def _interval_text(estimate: Estimate) -> str:
 
 
 def genmodel_svg(fit: GenmodelFit) -> str:
-    """Time by number of ranks, one line per plan and size, and below by what part each measurement is off it."""
+    """Plot time by number of ranks, one line per plan and size, and the relative error of each measurement below."""
     grouped: dict[tuple[str, str, int], list[Point]] = {}
     for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         key = (row.plan.name, row.plan.collective, row.nbytes)
@@ -223,7 +223,7 @@ def genmodel_svg(fit: GenmodelFit) -> str:
 
 
 def memory_svg(fit: MemoryFit) -> str:
-    """The time per addition by how many vectors are added at once: Figure 4 of the GenModel paper."""
+    """Plot the time per addition by the number of vectors added at once: Figure 4 of the GenModel paper."""
     grouped: dict[int, list[Point]] = {}
     for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         adds = row.vectors - 1
@@ -330,7 +330,7 @@ def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequ
 
 
 def _draw_deviations(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
-    """By what part each measurement is above or below the fit."""
+    """Plot the relative residual of each measurement."""
     top = TOP + UPPER + GAP
     greatest = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
     reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= greatest), 1.0)

@@ -20,7 +20,7 @@ MAX_ROWS = 40
 
 
 def topology_text(topology: Topology) -> str:
-    """Who is linked with whom, how wide, and what they share; large machines by what is alike."""
+    """List links with their bandwidths and shared limits; of large machines, classes of equal links."""
     switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
     summary = f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
@@ -51,7 +51,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def _units_text(number: Fraction) -> str:
-    """How many unit links: exact where that is short."""
+    """Return a bandwidth in unit links, as an exact fraction if that is short."""
     return str(plain(number)) if len(str(number)) <= 6 else f"{float(number):.4g}"
 
 
@@ -180,7 +180,7 @@ def _unaided_gap(gap: float | None) -> list[str]:
 
 
 def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
-    """GenModel's theorems, for people: the fewest memory accesses, and how many must send at once for that."""
+    """Print GenModel's theorems: the minimum of memory accesses, and the concurrent senders that it needs."""
     accesses, senders = Fraction(fewest["memory"]["accesses"]), fewest["memory"]["senders"]
     if not accesses:
         return []

@@ -89,7 +89,7 @@ def helped_text(limit: Limit) -> str:
 
 
 def stopped_text(tunings: Sequence[Tuning]) -> str:
-    """The last line: how many candidates ended by their budget, and what else was ended before it was done."""
+    """Return the last line: the number of candidates that reached their budget, and other early ends."""
     ended = [c for tuning in tunings for c in tuning.ended_early]
     texts = []
     for by, words in ENDINGS.items():
@@ -139,7 +139,7 @@ def model_text(tuning: Tuning) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """How many times the bound: 1.5x."""
+    """Return a multiple of the bound: 1.5x."""
     return "-" if value is None else f"{value:.3g}x"
 
 

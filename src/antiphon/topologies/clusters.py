@@ -13,7 +13,7 @@ from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_o
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
-# InfiniBand: what a switch combined goes on to others, and from the last of them to all that want it. Operators and
+# InfiniBand: a switch forwards its partial result to the next, and the last one multicasts the result. Operators and
 # types: NVIDIA's documentation of SHARP.
 SHARP = Ability(
     multicast=True, reduce=True, through=True, operators=("sum", "min", "max"),
@@ -170,7 +170,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     """`instances` EC2 instances on EFA: instance=p4d (8 A100), p5 (8 H100), p5en (8 H200), p6-b200 (8 B200) or trn2 (16
     Trainium2).
 
-    The network between them stands as one switch, as in a placement group: whatever its cards can send arrives
+    The network between them stands as one switch, as in a placement group: it carries everything that cards can send
     (assumed). It neither multicasts nor reduces. Cards are spread evenly over accelerators; latency as of InfiniBand
     (assumed).
     """

@@ -31,7 +31,7 @@ def degrade_machine(
 ) -> Topology:
     """The machine after these failures; a link stands for both directions.
 
-    `drop_links`: gone, such as "0-1" or "3-nvswitch". `slow`: by link what is left of its bandwidth, a factor below 1
+    `drop_links`: failed, such as "0-1" or "3-nvswitch". `slow`: by link the remaining bandwidth, a factor below 1
     (0.5: half) or a bandwidth. `fraction`: so much of all links is gone, chosen by `seed`; of the same seed a larger
     fraction drops what a smaller one does, and more. `drop_ranks`: gone last, the others are renumbered from 0.
     Linear in the links, times the different values of `slow`.
@@ -92,7 +92,7 @@ def _degrade_arguments(remaining: str) -> dict[str, object]:
         return {"to": remaining}
     share = exact(remaining, "slow")
     if not 0 < share < 1:
-        raise Invalid(f"slow: {quote(remaining)}: expected what is left of the bandwidth, such as 0.5 or 10GB/s")
+        raise Invalid(f"slow: {quote(remaining)}: expected the remaining bandwidth, such as 0.5 or 10GB/s")
     return {"slower": 1 / share}
 
 

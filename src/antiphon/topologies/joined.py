@@ -17,7 +17,7 @@ from antiphon.topologies.options import MAX_LISTED, check_link_count, check_node
 
 @dataclass(frozen=True)
 class Cards:
-    """The network cards of a box: how many, how fast each, on which nodes of the box.
+    """The network cards of a box: their number, bandwidth, and the nodes of the box that use them.
 
     Nodes in consecutive groups share a card where there are fewer cards; each has several where there are more.
     """

@@ -1,7 +1,7 @@
 """Links as they are built: speeds from public figures, each with its source.
 
 Latencies are those of an empty message between two neighbours. Where no public figure is known they are assumed,
-and say so: the time of small messages depends on them, the bandwidth of large ones does not.
+and marked as such: the time of small messages depends on them, the bandwidth of large ones does not.
 """
 
 from __future__ import annotations

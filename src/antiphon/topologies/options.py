@@ -18,7 +18,7 @@ MAX_DIMENSIONS = 20
 
 Bandwidth = str | int | float | Fraction
 Latency = str | int | float
-BANDWIDTH, LATENCY = "25GB/s", "1us"  # of a link, unless something else is asked for
+BANDWIDTH, LATENCY = "25GB/s", "1us"  # defaults of a link
 
 
 def check_integer(value: object, option: str, low: int = 1, high: int = MAX_PLACED) -> int:
@@ -29,7 +29,7 @@ def check_integer(value: object, option: str, low: int = 1, high: int = MAX_PLAC
 
 
 def ranks_of(ranks: object) -> int:
-    """How many ranks a network has: at least two."""
+    """Parse a number of ranks: at least two."""
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_PLACED:
         raise Invalid(
             f"ranks={quote(ranks)}: expected a whole number; a network needs at least 2 ranks, at most {MAX_PLACED}"

@@ -17,7 +17,7 @@ def pcie8(*, gen: int = 4) -> Topology:
     """Eight GPUs, two on each PCIe switch, two switches on the host bridge of each of two sockets; PCIe gen= 3, 4 or 5.
 
     Every PCIe link has 16 lanes at its nominal speed (PCI-SIG), so two GPUs share their switch's uplink. Traffic
-    between the sockets gets 16 GB/s each way (NCCL's figure), and all that enters a host bridge together is
+    between the sockets gets 16 GB/s each way (NCCL's figure), and everything that enters a host bridge together is
     limited to two x16 links: peer traffic through a bridge is slower than through a switch (assumed).
     """
     if gen not in PCIE or isinstance(gen, bool):
@@ -37,7 +37,7 @@ def pcie_links(gen: int) -> list[Link]:
 
 
 def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
-    """All that enters a host bridge together is limited to two x16 links."""
+    """Limit the traffic into each host bridge to two x16 links."""
     return bridge_limits(links, (12, 13), PCIE[gen])
 
 

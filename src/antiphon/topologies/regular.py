@@ -58,7 +58,7 @@ def full(
 ) -> Topology:
     """A link from every rank to every other."""
     ranks_of(ranks)
-    check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of so many")
+    check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of that size")
     src, dst = np.divmod(np.arange(ranks * ranks), ranks)
     apart = src != dst
     return _build_network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
@@ -111,11 +111,11 @@ def hypercube(
     latency: Latency = LATENCY,
     routers: Switch = False,
 ) -> Topology:
-    """Ranks are linked whose numbers differ in one bit; ranks= a power of 2, or dims= how many bits."""
+    """Ranks are linked whose numbers differ in one bit; ranks= a power of 2, or dims= the number of bits."""
     if (dims is None) == (ranks is None):
         raise Invalid("hypercube needs ranks or dims, one of them; for example hypercube:ranks=16 or hypercube:dims=4")
     if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or not 1 <= dims <= 20):
-        raise Invalid(f"dims={dims!r}: expected how many bits a rank's number has, from 1 to 20")
+        raise Invalid(f"dims={dims!r}: expected the number of bits of a rank's number, from 1 to 20")
     count = ranks_of(2**dims if dims is not None else ranks)
     if count & (count - 1):
         low = 1 << (count.bit_length() - 1)

@@ -127,7 +127,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
         if waits > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
-            raise Invalid(f"byte {begin}: nodes and attributes are too short for so many: {LEAST_PART} bytes are usual")
+            raise Invalid(f"byte {begin}: too many short nodes and attributes: {LEAST_PART} bytes are usual")
         nodes.append(entry)
     _check_dependencies(nodes)
     return head_attributes, nodes
@@ -203,7 +203,7 @@ def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
         if number_ != 1:
             continue
         if len(values) > FEW_PARTS + (end - begin) // LEAST_PART and type_name in ("string", "bytes"):
-            raise Invalid(f"byte {begin}: texts that are too short for so many: {LEAST_PART} bytes are usual")
+            raise Invalid(f"byte {begin}: too many short texts: {LEAST_PART} bytes are usual")
         if kind != BYTES or type_name in ("string", "bytes"):
             values.append(_read_value(type_name, data, kind, value, stop))
         elif type_name in _FIXED:
@@ -215,7 +215,7 @@ def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
 
 
 def _check_dependencies(nodes: Sequence[Node]) -> None:
-    """Numbers are given once, and nothing waits for what is not there."""
+    """Check that node numbers are unique and that every wait refers to an existing node."""
     ids: set[int] = set()
     for entry in nodes:
         if entry.id in ids:
@@ -228,7 +228,7 @@ def _check_dependencies(nodes: Sequence[Node]) -> None:
 
 
 def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
-    """The nodes, each after all that it waits for. Invalid where some wait for each other. O(nodes and waits)."""
+    """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + waits)."""
     place = {entry.id: number_ for number_, entry in enumerate(nodes)}
     missing, last = array("q", (len(entry.waits) for entry in nodes)), array("q", [-1]) * len(nodes)
     reader, before = array("q"), array("q")  # of every wait who waits, and the wait before it for the same

@@ -48,7 +48,7 @@ def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     for entry in map(Path, paths_given):
         try:
             paths += sorted(path for path in entry.iterdir() if _NAME.fullmatch(path.name))
-        except (OSError, ValueError):  # not a folder: what reads it says what is wrong, if anything is
+        except (OSError, ValueError):  # not a folder: the reader reports errors
             paths.append(entry)
     if not paths or len(paths) > MAX_FILES:
         raise Invalid(f"expected the files of some ranks, such as NAME.0.et, or their folder; there are {len(paths)}")
@@ -65,7 +65,7 @@ def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
 
 
 def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Traces:
-    """All that these files hold. Invalid names the file, and the byte or node."""
+    """Read the traces of all ranks. Invalid names the file, and the byte or node."""
     traces = {}
     for rank, path in files_of(paths).items():
         with reading(name_of(path)):
@@ -86,7 +86,7 @@ def plan_of(traces: Traces) -> Plan:
     than the plan says."""
     head = next((head for head, _ in traces.values() if "antiphon" in head), None)
     if head is None:
-        raise Invalid("these traces do not say of which plan they are: they are not written by export --to chakra")
+        raise Invalid("these traces contain no plan: they were not written by export --to chakra")
     plan = loads(str(head["antiphon"]).encode(), "the plan in the head")
     if not isinstance(plan, Plan) or len(plan.entries) != 1 or plan.entries[0].schedule.transfers:
         raise Invalid("the plan in the head: expected one with one schedule, whose rows are in the nodes")
@@ -257,10 +257,10 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
         raise Invalid(f"rank {rank}: has no collectives")
     end = max([now, *(call.end for call in calls)])
     if not end > 0:
-        raise Invalid(f"rank {rank}: no node tells how long it took (duration_micros)")
+        raise Invalid(f"rank {rank}: no node has a duration (duration_micros)")
     return Recorded(rank, "", groups, [(0.0, end)], calls, waits)
 
 
 def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:
-    """Each after all that it waits for, and otherwise in the order in which they began, if recorded."""
+    """Return nodes in topological order, with ties in the order in which they began, if recorded."""
     return list(read_in_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))

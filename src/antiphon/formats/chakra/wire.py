@@ -35,7 +35,7 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field with a whole number; nothing where it is 0, as all that is left out is."""
+    """Encode a field with an integer; 0 is omitted, as the default."""
     return varint(field << 3) + varint(value) if value else b""
 
 

@@ -37,15 +37,23 @@ _IDS = 4  # numbers for each message: its send, its receive, what combines it
 def chakra(
     plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, local: str = "", name: str = "chakra"
 ) -> dict[str, Iterator[bytes]]:
-    """The messages of a plan at a size as COMM_SEND and COMM_RECV nodes, whose tag is the number of the message;
-    receives wait for nothing, a send (docs/program.md) by "data" for what it reads, by "rounds" for all that its
-    rank sent or received in earlier steps.
+    """Write the messages of a plan at one size as Chakra traces: COMM_SEND and COMM_RECV nodes, a file per rank.
 
-    What is combined, and what a rank copies within itself, is a COMP node, of `gamma` seconds per byte that is
-    combined (in whole microseconds, as the format has them: rounded). What the schedule declares as local work is a
-    COMP node at the end of every rank (`local`: "100GB/s"), or is left out ("off"); without a word it is refused.
-    Names and attributes beyond those of Chakra say which rows of the schedule a message is, so that `read.plan_of`
-    finds the plan again. O(n log n).
+    The tag is the number of the message. Additional names and attributes record the rows of the schedule, so that
+    reading the traces restores the plan. O(n log n).
+
+    Parameters
+    ----------
+    order
+        When a send may start: "data" waits for what it reads, "rounds" for everything that its rank sent or received in
+        earlier steps (docs/program.md). Receives wait for nothing.
+    gamma
+        Seconds per byte of combining; combinations and copies within a rank are COMP nodes, in whole microseconds.
+    local
+        Local work that the schedule declares: "100GB/s" writes it as a COMP node at the end of every rank, "off" omits
+        it. Default: such a schedule is an error.
+    name
+        Prefix of the file names.
     """
     seconds = read_gamma(gamma)
     check_order(order)
@@ -97,7 +105,7 @@ class _Files:
             self.waits.setdefault(message, []).append(self._node_number(item >> 1, bool(item & 1)))
         columns = messages.schedule.columns()
         self.columns = {name: columns[name] for name in ROWS if name in columns}
-        rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # whatever the order of the schedule's
+        rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # for any order of the schedule's
         self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
         ends = np.concatenate([messages.src, messages.dst])
         order_by_rank = order_of(ends, messages.ranks)

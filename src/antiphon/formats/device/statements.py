@@ -15,9 +15,11 @@ MOST_AT_ONCE = 8  # places that one statement names; where there are more, each 
 
 
 class Statement(NamedTuple):
-    """`form`: what it is, and the buffers that it names, by which its numbers are read. `values`: its numbers: of a
-    place the rank, whole units, a cut, and in scratch also a cut to take off and how many slots of each class come
-    before; of packets (`box`) the rank and their slot."""
+    """One operation. `form`: its kind and the buffers that it names, which determine the meaning of its numbers.
+
+    `values`: its numbers: of a place the rank, whole units, a cut, and in scratch also a cut to subtract and the number
+    of preceding slots of each class; of packets (`box`) the rank and their slot.
+    """
 
     form: tuple[str, ...]
     values: tuple[int, ...]

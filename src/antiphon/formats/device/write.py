@@ -58,13 +58,23 @@ def cuda(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
     arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """plan0.cu for the first schedule, and so on.
+    """Write a CUDA program per schedule (plan0.cu, ...) that runs the plan, checks the results and prints times.
 
-    `dtype`, `op`: what it is compiled for, unless the compiler is told otherwise (-DTYPE=, -DOPERATOR=). `in_place`: in
-    one buffer. `streams`: at most so many parts of the plan go on side by side, each in blocks of its own. `arrival`:
-    blocks lie as they arrive until they are permuted at the end (planner permrecmult). `packets`: small data also as
-    packets, which the program then tries: unless told otherwise where neither of the other two is asked for, which
-    exclude it and each other. `pull`: who receives reads.
+    Parameters
+    ----------
+    dtype, op
+        Data type and operator; the compiler can override them (-DTYPE=, -DOPERATOR=).
+    in_place
+        Input and output are one buffer.
+    streams
+        Maximum number of concurrent streams of the plan, each in blocks of its own.
+    arrival
+        Leave blocks in the order of arrival and permute them at the end (planner permrecmult).
+    packets
+        Also send small data as packets, which the program then tries. Default: yes unless `arrival` or `pull` is set;
+        the three exclude each other.
+    pull
+        The receiver reads, instead of the sender writing.
     """
     how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
     return _write_files(plan, "cu", how)
@@ -74,7 +84,7 @@ def hip(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
     arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """plan0.hip.cpp, ...: as for CUDA."""
+    """Write a HIP program per schedule (plan0.hip.cpp, ...); options as for cuda."""
     how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
     return _write_files(plan, "hip.cpp", how)
 

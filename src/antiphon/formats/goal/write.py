@@ -44,18 +44,24 @@ SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
 def goal(
     plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, nics: int = 1, local: str = ""
 ) -> dict[str, Iterator[bytes]]:
-    """The messages of a plan at a size, as sends and receives of the same tag: the number of the message. Receives are
-    posted at once; a send waits (docs/program.md) by "data" for the versions that it reads, by "rounds" for all that
-    its rank sent or received in earlier steps. (A rank knows only what happens at itself: what it has sent is done when
-    it has left, not when it has been received.)
+    """Write the messages of a plan at one size as GOAL: sends and receives with the number of the message as tag.
 
-    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. A message within a rank is a calc
-    too, and as it has no tag a comment above it says its number: what comes at one moment goes by these. What the
-    schedule declares as local work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"),
-    or is left out ("off", as our runtimes do); without a word it is refused. Many that wait for the same many wait for
-    one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank sends, or
-    receives, in one step are dealt to so many.
-    O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
+    Receives are posted at once. A rank knows only its own events: a send counts as done when the data has left, not
+    when it has been received. A message within a rank is a calc. Empty messages have one byte, because replayers charge
+    for size - 1. O(n log n) in rows.
+
+    Parameters
+    ----------
+    order
+        When a send may start: "data" waits for the versions that it reads, "rounds" for everything that its rank sent
+        or received in earlier steps (docs/program.md).
+    gamma
+        Seconds per byte of combining, written as a calc in whole nanoseconds.
+    nics
+        Distribute the messages that a rank sends or receives in one step over this number of network cards.
+    local
+        Local work that the schedule declares: "100GB/s" writes it as a calc of that speed at the end of every rank,
+        "off" omits it. Default: such a schedule is an error.
     """
     seconds = read_gamma(gamma)
     if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MAX_NICS:

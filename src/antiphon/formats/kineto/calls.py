@@ -86,12 +86,14 @@ def both_sides(kind: str, dims: Sequence[object]) -> tuple[int, int]:
 
 
 def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Called | None:
-    """None where it is no collective, or does not say which. A group that is new goes into `groups`."""
+    """Return the collective of an event, or None if it names none. A new group is added to `groups`."""
     args = args_of(event)
     name = args.get("Collective name")
     kind = kind_of(str(name)) if name is not None else None
     if kind is None:
-        label = "sends from one to another" if name in ("send", "recv") else "kernels that do not tell their collective"
+        label = (
+            "sends from one to another" if name in ("send", "recv") else "kernels without the name of their collective"
+        )
         notes.append(f"{label} count as computation")
         return None
     input_elements, output_elements = (args.get(key, 0) for key in ("In msg nelems", "Out msg nelems"))
@@ -111,7 +113,7 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
 
 
 def _parse_members(listed: object, count: int) -> tuple[int, ...]:
-    """Of "[0, 1, 2, 3]"; long lists are told in part only, and then none are known."""
+    """Parse "[0, 1, 2, 3]"; PyTorch abbreviates long lists, which give ()."""
     words = str(listed).strip("[]").split(",", MAX_MEMBERS) if listed else []
     ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)
     return ranks if len(ranks) == len(words) == count else ()

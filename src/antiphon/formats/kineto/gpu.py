@@ -51,7 +51,7 @@ def on_gpu(
         )
     if not calls:
         raise Invalid(
-            "has no collectives in its steps, or its kernels of NCCL do not tell what they do (Collective name, dtype)"
+            "has no collectives in its steps, or its NCCL kernels lack the arguments Collective name and dtype"
         )
     return Recorded(
         rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _find_waits(calls, busy), (), notes

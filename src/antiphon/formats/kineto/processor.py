@@ -28,7 +28,7 @@ from antiphon.formats.kineto.calls import (
 )
 
 _US = 1e-6
-_LOOKED_AT = 512  # pieces of computation before a collective is told to be over
+_LOOKED_AT = 512  # intervals of computation inspected before the recorded end of a collective
 _LATE, _LATE_SHARE = 1000.0, 0.02  # us, or of its time, that a thread may take to say that a collective is over
 _HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -198,7 +198,9 @@ def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, repo
     """When a collective was over: as recorded, or a little earlier, when the line went on after the longest gap without
     computation. The thread that carries it out may lose its core before it has written down that it is done."""
     last = bisect_right(begins, reported_end)
-    longest = 10 * (reported_end - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
+    longest = (
+        10 * (reported_end - busy[last - 1][1]) if last else 0.0
+    )  # it must be far longer than the gap before the recorded end
     end, earliest = reported_end, max(called, reported_end - max(_LATE, _LATE_SHARE * (reported_end - called)))
     for place in range(last - 1, max(last - _LOOKED_AT, 0), -1):
         if begins[place] < earliest:
@@ -240,13 +242,13 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
         notes.append("calls of c10d do not name their group: all are taken to be of the first one")
     dims = _list_argument(call.event, "Input Dims")
     if not dims and kind != "barrier":
-        raise Invalid(f"{call.event['name']} at {call.at} us: no shapes are told; record with record_shapes=True")
+        raise Invalid(f"{call.event['name']} at {call.at} us: no shapes were recorded; record with record_shapes=True")
     types = [
         bytes_of(type_name) for event in (call.event, call.carried) for type_name in _list_argument(event, "Input type")
     ]
     item = next((type_name for type_name in types if type_name), None)
     if item is None and kind != "barrier":
-        notes.append("no type is told of some calls: 4 bytes for an element are assumed")
+        notes.append("some calls have no recorded data type: 4 bytes per element are assumed")
     nbytes = count_as_nccl_tests(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
     return kind, nbytes, group
 

@@ -13,8 +13,8 @@ WILL_NOT = ("refused", "ignored", "hangs", "wrong")
 
 @dataclass(frozen=True)
 class Head:
-    """What a file says of itself. `least`, `most`: bytes of a call (None: without end). `chunks`: into how many equal
-    parts the buffer of a call is cut. `verbs`: all names of steps in it. `extra`: what only one format has."""
+    """The header of a file. `least`, `most`: bytes of a call (None: unlimited). `chunks`: number of equal chunks of a
+    call's buffer. `verbs`: all names of steps in it. `extra`: what only one format has."""
 
     format: str
     name: str
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Finding:
-    """`outcome`: refused (the runtime says so), ignored (it silently takes its own way), hangs, wrong, or note."""
+    """`outcome`: refused (with an error), ignored (it silently uses its own algorithm), hangs, wrong, or note."""
 
     outcome: str
     why: str
@@ -74,7 +74,7 @@ class Runtime:
     about: str
     format: str
     rules: tuple[Rule, ...]
-    options: Mapping[str, str] = field(default_factory=dict)  # what the back end must be told for it
+    options: Mapping[str, str] = field(default_factory=dict)  # options that the export needs for it
 
     def check(self, head: Head, call: Call) -> list[Finding]:
         if head.format != self.format:

@@ -117,7 +117,7 @@ def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
     if blocks > AT_ONCE:
         yield Finding(
             "note",
-            f"it has {blocks} thread blocks, all of which must run at once: on a GPU with fewer multiprocessors (A100: "
+            f"it has {blocks} thread blocks, which must all run at once: on a GPU with fewer multiprocessors (A100: "
             f"{AT_ONCE}, H100: 132) calls hang",
             "export with fewer instances, or take a planner with fewer partners",
         )

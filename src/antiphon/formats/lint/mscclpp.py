@@ -19,14 +19,14 @@ COMBINES = ("allreduce", "reduce", "reducescatter")
 def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
     """The executor is handed the operator and does not look at it."""
     if head.kind in COMBINES and call.op != "sum":
-        yield Finding("wrong", f"it adds, whatever the operator: {call.op} is not told apart from sum", "use sum")
+        yield Finding("wrong", f"it adds, even for operator {call.op}", "use sum")
 
 
 def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
     if head.kind not in SELECTED:
         yield Finding(
             "ignored",
-            f"its NCCL interface asks for plans of {', '.join(SELECTED)}, and for none of {head.kind}",
+            f"its NCCL interface asks for plans of {', '.join(SELECTED)}, and not of {head.kind}",
             "call the executor from Python",
         )
 

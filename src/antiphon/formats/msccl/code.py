@@ -140,13 +140,14 @@ def _find_root(algorithm: Algorithm) -> int:
         doing = [any(step.verb in verbs for block in gpu.blocks for step in block.steps) for gpu in gpus]
         candidates = [rank for rank, does in enumerate(doing) if not does]
     if len(candidates) != 1 and algorithm.ranks > 1:
-        raise Unsupported(f"the file does not say who is the root of the {kind}; give it as root")
+        raise Unsupported(f"the file does not name the root of the {kind}; pass it as root")
     return candidates[0] if candidates else 0
 
 
 def _refuse_idle(algorithm: Algorithm) -> None:
-    """Chunks of the collective, and of scratch, of which far more are said to be than steps move, get no room: all but
-    one rank's share of the chunks must be read and written, also in place."""
+    """Refuse files that declare far more chunks than their steps can move, before memory is allocated for them.
+
+    All but one rank's share of the chunks must be read and written, also in place, by steps of at most MOST_COUNT."""
     steps = sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks)
     moved = MOST_COUNT * steps
     if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > 2**15 + MOST_COUNT:
@@ -155,7 +156,7 @@ def _refuse_idle(algorithm: Algorithm) -> None:
             f"to or from all of {algorithm.ranks} ranks"
         )
     if sum(named_scratch(algorithm)) > moved + 2**16:
-        raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, most of which nothing can touch")
+        raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, far more than its steps can touch")
 
 
 def named_scratch(algorithm: Algorithm) -> list[int]:
@@ -340,7 +341,7 @@ class _Messages:
             sends, receives = self.sends.get(connection, []), self.receives.get(connection, [])
             for send, receive in zip(sends, receives, strict=False):
                 if send[2].count != receive[2].count:
-                    mismatch = f"sends {send[2].count} chunks, of which {_step_text(*receive)} takes {receive[2].count}"
+                    mismatch = f"sends {send[2].count} chunks, but {_step_text(*receive)} takes {receive[2].count}"
                     raise Invalid(f"{_step_text(*send)}: {mismatch}")
             if len(sends) > len(receives):
                 raise Invalid(

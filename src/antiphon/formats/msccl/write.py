@@ -34,14 +34,24 @@ UNFUSED = 64  # thread blocks of a rank: RCCL, for which nothing is fused, holds
 def msccl_xml(
     plan: Plan, *, proto: str = "Simple", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
 ) -> Files[Iterator[bytes]]:  # fmt: skip
-    """A file per schedule of the plan and place: out of place, in place, or one for both where steps are the same.
+    """Write MSCCL XML: a file per schedule for calls out of place and in place, or one for both if they are the same.
 
-    `proto`: Simple, LL or LL128. `instances`: everything so many times over, each with its part of every chunk and
-    channels of its own. `fused`: no is for RCCL: no steps that receive and at once add or send on, and at most 64
-    thread blocks of a rank. `alone`: what switches would combine or multicast goes row by row. `name`: of the files and
-    in them; left out, the planner's. A file is for the sizes of its schedule in the plan, as far as they are multiples
-    of its chunks: for all else the runtime uses its own algorithm. Where not all ranks of the machine take part, the
-    file is for a communicator of those that do, in their order.
+    A file serves the sizes of its schedule in the plan that are multiples of its chunks; for all others the runtime
+    uses its own algorithm. For a subset of the machine's ranks, the file is for a communicator of that subset, in its
+    order.
+
+    Parameters
+    ----------
+    proto
+        Simple, LL or LL128.
+    instances
+        Run this number of copies of the algorithm, each on its share of every chunk with channels of its own.
+    fused
+        "no" is for RCCL: no steps that receive and forward at once, and at most 64 thread blocks per rank.
+    alone
+        Replace multicasts and reductions of switches by single transfers.
+    name
+        Name of the files and of the algorithm in them. Default: the planner's.
     """
     if proto not in SLOTS:
         raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")

@@ -404,7 +404,7 @@ def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) ->
     why, streams, tried = "", 0, 0
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
-        if crowd == 2 and streams < tried:  # there are no more than these
+        if crowd == 2 and streams < tried:  # there are not more
             continue
         (streams, steps_of, bound), gpus, tried = dealt(max_streams), list[Gpu](), max_streams
         try:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from antiphon.lower.machine.code import Block, Instruction
 
 Spot = tuple[int, int]  # a block of the machine, and an instruction of it
-Cells = tuple[int, int]  # the first, and how many
+Cells = tuple[int, int]  # the first cell, and the number of cells
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Lanes:
     def __init__(self, machine: Machine, rank: int, name: str) -> None:
         self.machine, self.rank, self.name = machine, rank, name
         self.main = machine.block(rank, name)
-        self.beside: list[int] = []  # blocks of the machine for what is not in line
+        self.beside: list[int] = []  # blocks of the machine for operations that are not in line
         self.open: list[Item] = []
         self.loose: list[Spot] = []  # what the next sync must wait for
 

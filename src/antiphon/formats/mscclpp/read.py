@@ -29,7 +29,7 @@ FEW_OPERATIONS = 2**17
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
     """`smallest`, `largest`: for which sizes in bytes, as the loader measures them; these are multiples of `alignment`
-    and of the chunks. `code`: what it does; `antiphon.lower.machine.judge` says whether that is right."""
+    and of the chunks. `code`: its operations, which `antiphon.lower.machine.judge` verifies."""
 
     name: str
     protocol: str
@@ -41,7 +41,7 @@ class ExecutionPlan:
 
 def read_plan(path: str | os.PathLike[str], *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
     """`collective`: what the plan is for, where its file does not say or says it otherwise; `root`: of a broadcast and
-    the like. Every fault is one line that says where. Linear; memory is a few times the file."""
+    the like. Every fault is one line with its location. Linear; memory is a few times the file."""
     with reading(name_of(path)):
         return plan_of(read_bytes(path, MOST_BYTES), collective=collective, root=root)
 

@@ -14,12 +14,12 @@ from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, Unsupported, quote
 
 MOST_OPERATIONS = 64  # of a thread block, those within a pipeline counted with it
-MOST_CHANNELS = 16  # of each type in a thread block, and so many remote buffers
+MOST_CHANNELS = 16  # of each type in a thread block; also the limit of remote buffers
 MOST_OF_ONE = 8  # channels of an operation
 MOST_PLACES = 10  # sources of an operation, and destinations
 MOST_SEMAPHORES = 16  # of a GPU, and in an operation
 MOST_BARRIERS = 16  # of a GPU
-MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has so many multiprocessors
+MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has 108 multiprocessors
 MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
 SCRATCH = 2**26  # bytes that plans with reuse_resources share
 FEW_CELLS = 2**21  # chunks of all buffers of a plan, of which a short file may speak: ours
@@ -232,6 +232,6 @@ def _check_operation(where: str, operation: Inner, semaphores: int) -> None:
         if semaphore >= semaphores:
             raise Invalid(f"{where}: semaphore {semaphore}, but this GPU has {semaphores}")
     if operation.reduce_op not in (None, "sum"):
-        raise Unsupported(f"{where}: reduce_op is {quote(operation.reduce_op)}; the executor sums whatever it says")
+        raise Unsupported(f"{where}: reduce_op is {quote(operation.reduce_op)}; the executor sums in any case")
     if operation.tbg_info is not None and operation.tbg_info.tb_id >= operation.tbg_info.tbg_size:
         raise Invalid(f"{where}: is the part {operation.tbg_info.tb_id} of {operation.tbg_info.tbg_size}")

@@ -79,7 +79,7 @@ class Wiring:
         room = [gpu.scratch_chunks * self.scratch * twice for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
         if sum(room) + declared > max(FEW_CELLS, nbytes):
-            raise Invalid(f"{sum(room) + declared} chunks, but only {nbytes} bytes of text to say what happens to them")
+            raise Invalid(f"{sum(room) + declared} chunks, but only {nbytes} bytes of operations on them")
         places = Places.of(self.collective, file.inplace, grain * self.width, room)
         if file.inplace:  # a rank without input, or without output, passes the other buffer twice
             for side, other in ((INPUT, OUTPUT), (OUTPUT, INPUT)):
@@ -269,12 +269,10 @@ def collective_of(file: File, collective: Collective | None, root: int, nbytes: 
         collective = stored
     if collective is None:
         if file.collective not in KNOWN:
-            raise Unsupported(f"collective: {quote(file.collective)} has no result by itself; say which it is")
+            raise Unsupported(f"collective: {quote(file.collective)} does not define its result; pass the collective")
         collective = Collective(file.collective, len(file.gpus), roots=(root,) if file.collective in ROOTED else ())
     if collective.blocks > max(FEW_CELLS, nbytes):
-        raise Invalid(
-            f"collective: {collective.blocks} blocks, but only {nbytes} bytes of text to say what happens to them"
-        )
+        raise Invalid(f"collective: {collective.blocks} blocks, but only {nbytes} bytes of operations on them")
     if collective.ranks != len(file.gpus):
         raise Invalid(f"gpus: {len(file.gpus)}, for a collective of {collective.ranks} ranks")
     return collective

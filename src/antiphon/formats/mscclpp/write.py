@@ -113,15 +113,27 @@ def mscclpp_json(
     plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, alone: bool = False,
     name: str = "", packets: int | str = 0,
 ) -> Files[bytes]:  # fmt: skip
-    """plan0.json for the first schedule, plan0-in-place.json, and register.py, which hands them to MSCCL++; and
-    plan0-packets.json, plan0-packets-in-place.json for small sizes, if asked for.
+    """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
-    `blocks`: at most so many thread blocks of a GPU work side by side (more where the schedule does not fit).
-    `threads`: of each. `alignment`: of chunks, in bytes. `lag`: as of programs; 0: scratch is not used twice, unless it
-    were more than twice the largest buffer. `alone`: what switches would combine or multicast goes row by row.
-    `name`: what names of plans begin with: letters, digits, - and _. `packets`: calls of up to so many bytes go by
-    packets (protocol LL), where everyone hears from everyone, within a host, and no switch works. Where not all ranks
-    of the machine take part, the files are for a communicator of those that do, in their order.
+    For a subset of the machine's ranks, the files are for a communicator of that subset, in its order.
+
+    Parameters
+    ----------
+    blocks
+        Maximum number of concurrent thread blocks per GPU (more if the schedule does not fit).
+    threads
+        Threads of each block.
+    alignment
+        Alignment of chunks in bytes.
+    lag
+        As for programs; 0: scratch is not reused, unless it were more than twice the largest buffer.
+    alone
+        Replace multicasts and reductions of switches by single transfers.
+    name
+        Prefix of the plans' names: letters, digits, - and _.
+    packets
+        Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
+        all ranks exchange data within a host and no switch combines.
     """
     for option, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),

@@ -52,7 +52,7 @@ class PicclSchedule:
         """The plan in the file; Unsupported where it has none."""
         if self.plan is None:
             raise Unsupported(
-                f"{self.path}: says how many bytes go where, but not which data (it has no <antiphon plan=.../>), so "
+                f"{self.path}: contains sizes, but not the data that moves (it has no <antiphon plan=.../>), so "
                 "it can be simulated but not verified (antiphon predict FILE --topology TOPO.xml); files that "
                 "`antiphon export --to piccl-xml` wrote can be"
             )
@@ -248,7 +248,7 @@ class _Reader:
     def _resolve_ids(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
         """By place in the file instead of id, every one once.
 
-        Of transfers with the ids 10 and 12 the second waits, and says so twice, for the first:
+        Transfers with the ids 10 and 12; the second waits for the first, listed twice:
 
         >>> reader = _Reader()
         >>> reader.all = {"owner": np.array([1, 1]), "dep": np.array([10, 10]), "left": np.array([0, 0])}

@@ -35,15 +35,22 @@ STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
 def piccl_xml(
     plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None, local: str = ""
 ) -> dict[str, Contents]:
-    """The transfers of a plan at a size with what each waits for (docs/program.md): by "rounds", as PICCL's own, for
-    all that its source sent or received in earlier steps; by "data" for the versions that it reads.
+    """Write the transfers of a plan at one size as PICCL's schedule XML, with their dependencies.
 
-    Attributes of ours, which PICCL passes over, say the rest. `left` names transfers whose last byte must have left
-    before: PICCL knows only those that are done, and gives every receiver buffers of its own. step, copy, reduce,
-    route, and the plan in <antiphon>, say which data go along, so that `antiphon.formats.piccl.readers.read_schedule`
-    gives the plan again. With a profile that has figures for LogGP: the topology and the figures, too. `local`: "off"
-    leaves out what the schedule declares as local work, as our runtimes do; without a word it is refused, as transfers
-    cannot say it. O(n log n) in rows and in dependencies, written as a stream.
+    Additional attributes, which PICCL ignores, record the data of each transfer and the plan, so that reading the file
+    restores it. `left` lists transfers that need only have left before: PICCL knows only completed ones, and gives
+    every receiver buffers of its own. O(n log n) in rows and dependencies, written as a stream.
+
+    Parameters
+    ----------
+    order
+        When a transfer may start: "rounds" (PICCL's own) waits for everything that its source sent or received in
+        earlier steps, "data" for the versions that it reads (docs/program.md).
+    profile
+        A profile with LogGP parameters: also write the topology and the parameter files.
+    local
+        "off" omits local work that the schedule declares. Default: such a schedule is an error, as transfers cannot
+        express it.
     """
     size = parse_size(nbytes, "nbytes")
     files: dict[str, Contents] = {}

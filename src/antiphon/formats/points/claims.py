@@ -30,8 +30,8 @@ class Claim:
 
 
 def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
-    """That there are algorithms of the points of its schedules ("sat"), and by what their labels say none of more
-    chunks ("unsat"). Where a point is given just that, be it right or not ("asked").
+    """List the claims of a plan: algorithms exist at the points of its schedules ("sat"), and by their labels not with
+    more chunks ("unsat"). If a point is passed, return just that question ("asked").
 
     C, S and R are those of what is synthesized: the dual of what combines, an allreduce's allgather.
     """
@@ -48,7 +48,7 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
             )
         ]
     if point:
-        raise Invalid("give chunks, steps and rounds together, or none of them for what the plan claims")
+        raise Invalid("give chunks, steps and rounds together, or leave all out for the claims of the plan")
     claims_made: list[Claim] = []
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate")
@@ -78,7 +78,7 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
     claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
-        better: dict[int, int] = {}  # the fewest chunks that would be better, and in how many rounds at the most
+        better: dict[int, int] = {}  # the fewest chunks that would be better -> maximum rounds
         for r in range(steps, max_rounds + 1):
             multiple = r * chunks // (rounds * instance.input_weight) + 1
             better[multiple * instance.input_weight] = r

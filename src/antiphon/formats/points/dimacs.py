@@ -15,9 +15,14 @@ from antiphon.formats.points.claims import Claim, legend_lines, list_claims
 def dimacs(
     plan: Plan, *, chunks: int | None = None, steps: int | None = None, rounds: int | None = None
 ) -> dict[str, Iterator[bytes]]:
-    """A file for everything that the plan claims of points, or for the one point that is asked about.
+    """Write DIMACS files for the points (C, S, R) that the plan claims, or for one point.
 
     O(chunks * arcs * steps) variables for each, and counters of loads.
+
+    Parameters
+    ----------
+    chunks, steps, rounds
+        The only point to write.
     """
     return {
         f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))

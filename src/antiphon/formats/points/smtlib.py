@@ -29,9 +29,14 @@ Sums = Callable[[Weighted, int], str]  # "these count so much at most", as a for
 def smtlib(
     plan: Plan, *, chunks: int | None = None, steps: int | None = None, rounds: int | None = None
 ) -> dict[str, Iterator[bytes]]:
-    """A file for everything that the plan claims of points, or for the one point that is asked about.
+    """Write SMT-LIB files for the points (C, S, R) that the plan claims, or for one point.
 
     O(chunks * arcs * steps) terms for each.
+
+    Parameters
+    ----------
+    chunks, steps, rounds
+        The only point to write.
     """
     return {
         f"{claim.name}.smt2": _write_file(claim.instance, claim.question, claim.about)

@@ -25,7 +25,7 @@ from antiphon.units import format_bandwidth
 MAX_DEVICES, MAX_GPUS, DEEPEST = 2**13, 2**10, 32
 MAX_PAIRED = 32  # host bridges joined one with each other; more, by a switch
 UNNAMED = (
-    "nothing says which GPUs these are, so measured figures are left out: to predict and tune with them, pass "
+    "the model of these GPUs is unknown, so measured figures are left out: to predict and tune with them, pass "
     "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
 )
 BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
@@ -34,7 +34,7 @@ BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
 @dataclass
 class Device:
     """A place on the tree of PCIe. `up`: the place above, -1 for a bridge or where none is known; `speed`: of the link
-    to it, None where none is told."""
+    to it, None if unknown."""
 
     kind: str
     up: int = -1
@@ -46,7 +46,7 @@ class Device:
 @dataclass
 class Box:
     """`gpus`: the device of every rank. `bonds`: bytes per second from rank to rank over NVLink or xGMI; `ports`: from
-    a rank to the NVSwitches. `each`: one such link. `fast`: of which kind they are."""
+    a rank to the NVSwitches. `each`: one such link. `fast`: their kind."""
 
     name: str
     model: str = ""  # what its GPUs are called; "" where nothing says it
@@ -60,7 +60,7 @@ class Box:
     sharp: bool = False
     pcie: int = 4  # the generation, where no link tells its speed
     speeds: dict[int, Fraction | None] = field(default_factory=dict)  # of network cards, by device
-    buses: dict[int, str] = field(default_factory=dict)  # of a rank its place on PCIe, where it is told
+    buses: dict[int, str] = field(default_factory=dict)  # of a rank its place on PCIe, if known
     notes: list[str] = field(default_factory=list)
 
     def add(self, device: Device) -> int:
@@ -219,7 +219,7 @@ class _Drawing:
             widest = max(kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie")
             limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._is_binding(limit)]
             if limits:
-                self.box.notes.append("all that enters a host bridge is limited to two such links (assumed)")
+                self.box.notes.append("the traffic into a host bridge is limited to two such links (assumed)")
         fast = self.box.bonds or self.box.ports
         slots = [kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"]
         unit = self.box.each if fast else min(slots, default=Fraction(0))

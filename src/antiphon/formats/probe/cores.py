@@ -60,8 +60,8 @@ class _Drawing:
         self.places = [f"host0/core{rank}" for rank in range(ranks)]
 
     def visit(self, container: Core, place: str) -> tuple[int, int]:
-        """The node that stands for a package, memory or cache, and how many cores are below: where just one thing is
-        in it, that one's."""
+        """Return the node of a package, memory or cache and the number of cores below; a container of one member is
+        replaced by that."""
         inner = self.below[container]
         ends = []
         for number, member in enumerate(inner):

@@ -45,7 +45,7 @@ class Probed:
     profile: Profile | None = None
 
     def only(self, ranks: list[int], note: str) -> Probed:
-        """These ranks alone, in this order: rank 0 is the first. Switches that join none of them go."""
+        """These ranks alone, in this order: rank 0 is the first. Switches without a remaining rank are removed."""
         kept_part = keep(self.machine, ranks)
         order = sorted(ranks)
         machine = kept_part.topology

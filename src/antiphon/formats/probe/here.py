@@ -92,7 +92,7 @@ def run_program(command: tuple[str, ...]) -> tuple[bytes, str]:
 
 
 def _look_at_all(sysfs: str, pcie: object) -> Probed:
-    """GPUs with all that joins them, or, where none is seen, cores."""
+    """Probe GPUs with their interconnect or, if there are none, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(
             f"{sysfs}: is not a directory; Linux lists its devices there (--option sysfs=DIR names another place)"
@@ -279,7 +279,7 @@ def _on_pcie(path: Path) -> bool:
 
 
 def _slot_speed(path: Path) -> Fraction | None:
-    """The link above a device: the fastest that it can be (idle ones are slowed), as wide as it is."""
+    """Return the link above a device: at its maximum speed (idle links are slowed down), at its current width."""
     width, max_width = text(path / "current_link_width"), text(path / "max_link_width")
     lanes = (
         width
@@ -357,8 +357,8 @@ def keep_allocated(probed: Probed, environment: Environment) -> Probed:
 
 
 def visible_gpus(value: str, count: int) -> list[int] | None:
-    """The numbers in such a variable, up to the first that is none of a GPU here, as the libraries read it; None where
-    it names GPUs otherwise."""
+    """The numbers in such a variable, up to the first that is not a GPU here, as the libraries read it; None if it
+    names GPUs otherwise."""
     ranks: list[int] = []
     for entry in value.split(","):
         word = entry.strip()

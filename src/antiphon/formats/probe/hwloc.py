@@ -216,7 +216,7 @@ def _library_number(slot: _Slot, library: str) -> int | None:
 
 
 def _is_gpu(slot: _Slot) -> bool:
-    """What a library for computing names; and what is made for computing (classes 3D and accelerator)."""
+    """Whether it is a compute device: named by a compute library, or of PCI class 3D or accelerator."""
     if any(_COMPUTE_NAME.fullmatch(name) for name in slot.names):
         return True
     if slot.vendor == _NVIDIA:

@@ -86,8 +86,10 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
 def on_own_cards(
     box: Probed, boxes: int, *, rail: bool = False, nic: Bandwidth | None = None, name: str = ""
 ) -> Probed:
-    """So many of this box, joined by its own network cards: all on one switch, or the cards next to the same GPUs of
-    every box on a switch of their own (`rail`), these on a spine. `nic`: how fast each card is; else as the file says.
+    """Connect `boxes` copies of this box by its own network cards.
+
+    All cards are on one switch or, with `rail`, the cards next to the same GPUs of every box on a switch of their own,
+    below a spine. `nic`: bandwidth of each card; default: that in the file.
     """
     check_integer(boxes, "boxes", 2, 100_000)
     cards, assumed = _cards_with_speeds(box, nic)

@@ -45,7 +45,9 @@ class _Gpu:
     device: int
     bus: str
     values: dict[str, str]
-    links: list[tuple[str, str, int]] = field(default_factory=list)  # the device it leads to, its class, how many
+    links: list[tuple[str, str, int]] = field(
+        default_factory=list
+    )  # the device it leads to, its class, number of links
 
 
 class _Reader:
@@ -56,7 +58,7 @@ class _Reader:
         self.open: list[int] = []  # devices, -1 where an element is none
         self.gpus: list[_Gpu] = []
         self.slots: list[tuple[int, str, str]] = []  # of devices: bus, class
-        self.boards: dict[int, str] = {}  # of devices the name of the board, where their identifiers say which it is
+        self.boards: dict[int, str] = {}  # device -> board name, if its identifiers are known
         self.hosts: set[str] = set()
         self.arrows = 0
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
@@ -165,7 +167,7 @@ class _Reader:
 
 def _link_count(text: str, line: int) -> int:
     if not text.isdigit() or len(text) > 4:
-        raise Invalid(f"line {line}: count is {quote(text)}; expected how many links")
+        raise Invalid(f"line {line}: count is {quote(text)}; expected the number of links")
     return int(text)
 
 

@@ -105,7 +105,7 @@ def unique_places(net: Net) -> list[str]:
 
 
 def _count_components(net: Net) -> int:
-    """How many parts hosts are in, where that is more than one."""
+    """Return the number of connected components with hosts, if more than one."""
     count = len(net.hosts)
     group = list(range(count + len(net.switches)))
     ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]

@@ -173,7 +173,7 @@ def _side_by_side(form: str, size: int, links: Fraction | None) -> Fraction:
 
 
 def _add_dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
-    """The links among all that differ along this axis alone; the first axis counts fastest."""
+    """Add the links among nodes that differ along this axis alone; the first axis varies fastest."""
     size, stride = sizes[axis], math.prod(sizes[:axis])
     if size < 2:
         return

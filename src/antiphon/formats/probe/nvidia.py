@@ -230,7 +230,7 @@ def _normalize_bus(text: str) -> str:
 
 
 def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
-    """Devices are one socket, one switch, one switch below it, if a cell in either direction says so."""
+    """Devices are one socket, one switch, one switch below it, if a cell in either direction shows it."""
     cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
     at = {peer: number for number, peer in enumerate(members)}
@@ -356,7 +356,7 @@ def _without_matrix(box: Box, printed: _Printed, gpus: list[str], each: Fraction
         box.sharp = make is not None and make.sharp
         box.ports = {rank[gpu]: count * each for gpu, count in active.items() if count}
         box.notes.append(
-            "no matrix says where NVLinks lead: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
+            "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
     elif not printed.cells:
         a, b = gpus

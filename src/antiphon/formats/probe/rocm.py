@@ -160,7 +160,7 @@ def _make_box(printed: _Printed, name: str, pcie_gen: object) -> Box:
             homes[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
         box.gpus.append(box.add(Device(GPU, homes[numa], name=gpu)))
     if not printed.numa and len(gpus) > 1:
-        box.notes.append("no NUMA nodes are told: all GPUs are taken to be on one")
+        box.notes.append("no NUMA nodes are listed: all GPUs are assumed to be on one")
     _add_bonds(box, printed, gpus, direct, make)
     return box
 
@@ -222,10 +222,10 @@ def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[i
         ends = zip(catalogue_machine.link_src.tolist(), catalogue_machine.link_dst.tolist(), strict=True)
         box.bonds = {pair: catalogue_machine.bandwidth(link) for link, pair in enumerate(ends)}
         box.notes.append(
-            "how many links join a pair is in no table (add --shownodesbw): as the catalogue's mi250 has it"
+            "no table has the number of links per pair (add --shownodesbw): as the catalogue's mi250 has it"
         )
         return
     for pair, maximum in wide.items():
         box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.each
     if any(maximum is None for maximum in wide.values()) and make not in (None, MI300):
-        box.notes.append("how many links join a pair is in no table (add --shownodesbw): one each is assumed")
+        box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

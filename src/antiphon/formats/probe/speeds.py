@@ -100,7 +100,7 @@ def make_by_capability(sm: int) -> Make | None:
 
 
 def make_by_generation(gcn: str) -> Make | None:
-    """By what RCCL writes: 906, 910 or gfx942."""
+    """Return the make by RCCL's notation: 906, 910 or gfx942."""
     return _GCN.get(gcn.removeprefix("gfx"))
 
 

@@ -47,10 +47,15 @@ Branch = Callable[[Algorithm | None, Tree], Tree]
 
 
 def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
-    """The trees of the library with rules for all plans in them: for communicators of exactly as many processes as the
-    machine has ranks, and the sizes that were measured. All else stays as it is in the library.
+    """Write MPICH's own selection trees with rules for all plans inserted.
 
-    `library`: its libmpi.so, whose trees are taken; left out, the one that was measured.
+    They apply to communicators of exactly as many processes as the machine has ranks, and to the measured sizes;
+    everything else stays as in the library.
+
+    Parameters
+    ----------
+    library
+        The libmpi.so whose trees are read. Default: the measured one.
     """
     about = library_of(plans, "MPICH")
     path = library or about["file"]

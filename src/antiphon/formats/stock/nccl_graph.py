@@ -25,12 +25,19 @@ GRAPHS = {RING: (0, 4), CHAIN: (1, 3)}
 
 
 def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", partial: bool = False) -> Files[str]:
-    """One graph file: a channel for each ring, more for one that has a greater part of the data.
+    """Write one NCCL graph file: a channel for each ring, more for a ring with a larger share of the data.
 
     NCCL has one set of rings and one of trees for all collectives and sizes, and within a box its trees are chains: so
-    every entry of every plan must go along the same rings or the same chains. `partial`: leave out entries that do not.
-    `copies`: of every channel. `link`: NVL, PIX, PXB, PHB or SYS, what joins the GPUs; left out, NVL where all links
-    used are NVLinks, else PHB.
+    every entry of every plan must follow the same rings or the same chains.
+
+    Parameters
+    ----------
+    partial
+        Omit entries that follow others.
+    copies
+        Number of copies of every channel.
+    link
+        NVL, PIX, PXB, PHB or SYS: the connection of the GPUs. Default: NVL if all links used are NVLinks, else PHB.
     """
     from antiphon.options import parse_yes
 

@@ -55,11 +55,18 @@ class Rule(NamedTuple):
 def nccl_tuner(
     plans: Mapping[str, Plan], *, protocol: str = "auto", channels: int = 0, unproven: bool = False
 ) -> Files[str]:
-    """One table of all plans. A range has a line where the model of NCCL says that its algorithm is faster there than
-    NCCL's own choice; all else NCCL chooses by itself.
+    """Write one table for the tuner plugin: a line for each range in which the model of NCCL predicts a gain.
 
-    `protocol`: auto (what NCCL holds to be best for the algorithm), simple, ll or ll128. `channels`: 0 (NCCL's choice)
-    to 64. `unproven`: also the lines that nothing says to gain, with what they cost by the model: to be measured.
+    In all other ranges NCCL chooses by itself.
+
+    Parameters
+    ----------
+    protocol
+        auto (NCCL's best for the algorithm), simple, ll or ll128.
+    channels
+        0 (NCCL's choice) to 64.
+    unproven
+        Also write lines without a predicted gain, with their predicted cost, to be measured.
     """
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
@@ -126,7 +133,7 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
 
 
 def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
-    """How many times faster than its own choice the library is by this algorithm, by size; {} where that is unknown."""
+    """Return the library's speedup by this algorithm over its own choice, by size; {} if unknown."""
     last = MAX_MODELLED if entry.stop is None else min(entry.stop - 1, MAX_MODELLED)
     sizes = [max(entry.start, min(MIN_MODELLED, last))]
     while 2 * sizes[-1] < last:

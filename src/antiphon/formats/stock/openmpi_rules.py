@@ -20,10 +20,11 @@ OWN_CHOICE = "0 0 0 0"  # from 0 bytes on algorithm 0
 
 
 def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
-    """One file of rules for all plans: for communicators of exactly as many processes as the machine has ranks, and the
-    sizes that were measured. For all else rules say algorithm 0, by which Open MPI chooses itself.
+    """Write one file of Open MPI rules for all plans.
 
-    A reducescatter is MPI_Reduce_scatter_block, as that is what was measured.
+    They apply to communicators of exactly as many processes as the machine has ranks, and to the measured sizes; all
+    other rules are algorithm 0, by which Open MPI chooses itself. A reducescatter is MPI_Reduce_scatter_block, because
+    that was measured.
     """
     about = library_of(plans, "Open MPI")
     lines: list[str] = []
@@ -52,7 +53,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
 
 
 def _rule_line(size_range: Range[Algorithm]) -> str:
-    """From how many bytes on, algorithm, fan-out, bytes of a segment (0: what the algorithm takes by itself)."""
+    """Return first bytes of the range, algorithm, fan-out, bytes of a segment (0: the algorithm's default)."""
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"
     algorithm = size_range.value

@@ -35,7 +35,7 @@ def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
 
 
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
-    """How many rules were written, and how many ranges were left to the library, by reason."""
+    """Return notes: the number of rules written, and of ranges left to the library, by reason."""
     if not rules:
         return [f"rules written: none: {library}'s own choice is as good"]
     left_texts = [

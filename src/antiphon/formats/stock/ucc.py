@@ -65,10 +65,15 @@ class Rule(NamedTuple):
 
 
 def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
-    """A configuration file with one string for all plans, for teams of exactly as many processes as the machine has
-    ranks: where an MPI's algorithm was measured to be faster than the MPI's own choice, and UCC has the same.
+    """Write one UCC configuration file for all plans, for teams of exactly as many processes as the machine has ranks.
 
-    `unproven`: also what no measurement supports: UCC's algorithm that does as the planner does, to be measured.
+    A string selects an algorithm where the MPI library's one was measured to be faster than its own choice, and UCC has
+    the same.
+
+    Parameters
+    ----------
+    unproven
+        Also select UCC's algorithm that does the same as the planner, to be measured.
     """
     unproven = parse_yes(unproven, "option unproven")
     tokens, reasons = list[str](), list[str]()

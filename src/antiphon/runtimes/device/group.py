@@ -261,7 +261,7 @@ class Captured:
             raise Invalid(group.device.why())
 
     def counted(self) -> int:
-        """Return how many calls these streams made, once they are done; the group continues after these.
+        """Return the number of calls that these streams made, once they are done; the group continues after these.
 
         TimedOut if they were stopped; Invalid if ranks made different numbers: then the group continues after the
         highest."""

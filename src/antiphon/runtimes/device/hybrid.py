@@ -80,7 +80,7 @@ class Hybrid:
 
     @property
     def later(self) -> float:
-        """T_dpa: by how many seconds the slow plan begins later. 0 until it is known."""
+        """T_dpa: the seconds by which the slow plan begins later; 0 until measured."""
         return max(self.lines[1].waiting - self.lines[0].waiting, 0.0) if self.lines else 0.0
 
     @property

@@ -304,7 +304,7 @@ def _is_building(unfinished: Path) -> bool:
 
 
 def _disk_error(why: str, folder: Path) -> Invalid | None:
-    """Return an error if a disk or the user's quota is full: compilers say so in any language, or crash."""
+    """Return an error if a disk or the user's quota is full: compilers report it in any language, or crash."""
     for place, variable in ((folder, "ANTIPHON_CACHE"), (Path(tempfile.gettempdir()), "TMPDIR")):
         if shutil.disk_usage(place).free < MIN_FREE_BYTES:
             return Invalid(f"{place}: {os.strerror(errno.ENOSPC)}; free some, or set {variable} to another disk")

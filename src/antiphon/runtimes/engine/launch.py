@@ -37,7 +37,7 @@ def is_launched() -> bool:
 
 
 def count_processes(ranks: int | None) -> int:
-    """Return how many processes the launcher started; Invalid if `ranks` is another number."""
+    """Return the number of processes that the launcher started; Invalid if `ranks` is another number."""
     from mpi4py import MPI
 
     count = int(MPI.COMM_WORLD.size)

@@ -38,7 +38,7 @@ def keeps_time() -> bool:
 class Trace:
     """Records of the runs on a wire from now on; new ones replace the oldest.
 
-    `room`: how many are kept, a power of two; few of them stay in the processor's cache."""
+    `room`: number of records in the ring, a power of two; a small ring stays in the processor's cache."""
 
     def __init__(self, wire: Wire, room: int = MIN_RECORDS) -> None:
         self._wire, library = wire, wire.engine.library
@@ -81,7 +81,7 @@ class Trace:
         return int(self._ring.calls)
 
     def count_complete(self) -> int:
-        """Return how many of the last calls have all their records."""
+        """Return the number of last calls with all their records."""
         return int(np.count_nonzero(self._in_order()["kind"] == CALL))
 
     def call(self, back: int) -> Array:

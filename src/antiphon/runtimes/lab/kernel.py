@@ -142,7 +142,7 @@ def _write_setting(path: str, value: str) -> None:
     try:
         with open(path, "w", encoding="ascii") as out:
             out.write(value)
-    except FileNotFoundError:  # a kernel without IPv6 has none of its settings
+    except FileNotFoundError:  # a kernel without IPv6 lacks its settings
         pass
 
 

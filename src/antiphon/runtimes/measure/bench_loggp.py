@@ -10,7 +10,7 @@ difference of two schedules, without the cost of a call; the first contains a si
 
 With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messages at once:
 
-    burst     n messages from one rank to another, the last of which comes back (`trip`)
+    burst     n messages from one rank to another, the last one comes back (`trip`)
     fan-out   rank 0 sends to n others
     fan-in    n others send to rank 0
     pairs     n ranks of the first half each send to one of the other half
@@ -41,7 +41,7 @@ from antiphon.units import format_seconds, format_size
 SIZES = tuple(2**i for i in range(21))  # 1 B to 1 MiB
 LARGEST, MAX_BUFFERS, MAX_MESSAGES = 2**30, 2**32, 4096
 PINGS = 16
-COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G whatever o_s is, with some margin
+COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G for any o_s, with some margin
 COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest gap is less than twice the mean
 TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
@@ -224,7 +224,7 @@ class _ChainsMeasured:
 
 
 def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
-    """Return how many copies cover a gap, and how many the arrival of all messages."""
+    """Return the number of copies that cover a gap, and that cover the arrival of all messages."""
     copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
     delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
@@ -247,11 +247,11 @@ def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTri
 
 
 def _count_ranks(ranks: int | None, between: bool) -> int:
-    """Return how many ranks take part. Invalid if a launcher started another number."""
+    """Return the number of ranks. Invalid if a launcher started another number."""
     if ranks is not None and not 2 <= ranks <= MAX_RANKS:
         raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {ranks}")
     if between and (ranks is None or ranks % 2):
-        raise Invalid("between: from half to half of the ranks; say how many these are, an even number")
+        raise Invalid("between: needs an even number of ranks: messages go from one half to the other")
     count = ranks or 2
     if is_launched() and (started := count_processes(None)) != count:
         hint = "" if ranks else f" (more of them, for the radices, by --ranks {started})"

@@ -42,7 +42,7 @@ class Runnable:
     @property
     def topology(self) -> Topology:
         if self.machine is None:
-            raise Invalid("this runtime runs a schedule on a machine only: say which")
+            raise Invalid("this runtime runs a schedule on a machine only: pass it")
         return self.machine
 
     @cached_property
@@ -104,7 +104,7 @@ class Case:
 
 
 def inner_of(nbytes: int) -> int:
-    """Return how many calls of this size are timed together."""
+    """Return the number of calls of this size that are timed together."""
     return CALLS_TOGETHER if nbytes < SMALL else 1
 
 

@@ -39,7 +39,7 @@ Owner = tuple[str, int, int]  # the collective, the size, the number in the shor
 class MeasuredTuning:
     """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements; `tuning`: the
     result of the model. `complete`: whether everything was measured; `interrupted`: whether Ctrl-C prevented that;
-    `unmeasured`: how many measurements are missing."""
+    `unmeasured`: number of missing measurements."""
 
     tuning: Tuning
     on: str
@@ -241,7 +241,7 @@ class Races:
         self.unmeasured += len(cases) - done
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
-        """Add a measurement; `at`: its number, and how many there are in total."""
+        """Add a measurement; `at`: its number, and the total."""
         kind, size, listed = owner
         candidate = self.tuning.shortlist[kind][listed].candidate
         if self.progress is not None:
@@ -256,7 +256,7 @@ class Races:
         rows[kind][size][listed] = row
 
 
-# ---- ranges by what was measured ----
+# ---- ranges by measurements ----
 
 AnyRow = Mapping[str, Any]
 Item = TypeVar("Item")  # what was measured at a size
@@ -314,7 +314,7 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRo
 
 
 def make_entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
-    """Return ranges by what was measured, or one by the model. `free`: as of `unmeasured_claims`."""
+    """Return ranges by measurements, or one by the model. `free`: as of `unmeasured_claims`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
         return [Entry(0, None, choices[-1].listed.schedule, unmeasured_claims(choices[-1].listed, free))]

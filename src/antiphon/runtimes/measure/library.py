@@ -29,7 +29,7 @@ SEGMENTED = {
     "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
 }
 SEGMENTS = (0, 8192, 65536)
-FANS = (2, 4)  # how many chains begin at the root
+FANS = (2, 4)  # numbers of chains that begin at the root
 MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",

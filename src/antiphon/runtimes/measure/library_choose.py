@@ -72,7 +72,7 @@ def library_used(how: How) -> Library:
     command = [*launcher_command(how.mpiexec, 1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
     watch(command, rows.append, TIMEOUT)
     if not rows or "fault" in rows[0]:
-        raise Unsupported(rows[0]["fault"] if rows else "--library-only: the MPI did not say what it is")
+        raise Unsupported(rows[0]["fault"] if rows else "--library-only: the MPI did not report its version")
     return read_library(rows[0])
 
 

@@ -38,7 +38,7 @@ class Standing:
 
 @cache
 def _count_omitted(rounds: int) -> int:
-    """Return how many of the smallest (and of the largest) of `rounds` values lie outside the median's interval."""
+    """Return the number of smallest (and of largest) of `rounds` values that lie outside the median's interval."""
     total, omitted = 0.0, 0
     while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= UNSURE / 2:
         omitted += 1

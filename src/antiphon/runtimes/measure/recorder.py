@@ -38,7 +38,7 @@ def clock_name() -> str:
 def clock_offset(
     peers: Peers, now: Callable[[], int] = time.monotonic_ns, name: str | None = None
 ) -> tuple[float, float]:
-    """Return by how many nanoseconds this clock is ahead of that of the first process, and the error bound.
+    """Return the nanoseconds by which this clock is ahead of the first process's, and the error bound.
 
     Both are 0 if all read one clock. Otherwise: no process leaves an exchange before all have entered it. So if this
     process entered at e by its clock, and the first left at l by its own, this clock is ahead by at least e - l; with

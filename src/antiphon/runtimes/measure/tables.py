@@ -32,7 +32,7 @@ def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
-    """Write rows of float32 sums, out of place, for `fit genmodel`; return how many. Invalid if there are none."""
+    """Write rows of float32 sums, out of place, for `fit genmodel`; return their number. Invalid if it is 0."""
     measurements = [measured for row in rows if not row["in_place"] and (measured := _fit_row(row)) is not None]
     if not measurements:
         names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))

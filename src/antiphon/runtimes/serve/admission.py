@@ -355,7 +355,7 @@ REPORTED: list[int] = []  # the number of strangers reported: once in a process
 
 
 def _report_strangers(party: Party, count: int) -> None:
-    """Print, once in a process, how many connections were rejected: no error, but worth knowing."""
+    """Print, once in a process, the number of rejected connections: no error, but worth knowing."""
     if count and not REPORTED and sys.stderr is not None:
         REPORTED.append(count)
         with suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
 """Adopt plans that are made while a group runs: when its processes ask for them, and how all switch at the same call.
 
 At certain calls, known from their numbers alone, the processes add up eight integers by the engine. With them process 0
-says whether there is an answer, and its digest. From then on every process prepares, one step at each of these calls:
+announces whether there is an answer, and its digest. From then on every process prepares, one step at each such call:
 it reads the answer from the cache, makes the plans for calls like those so far, and has their memory touched. If a
 process cannot read the file, process 0 broadcasts the bytes. The first call at which all are ready uses the new plans,
 at all processes.
@@ -114,7 +114,7 @@ LARGE = 2**16  # bytes of a process, from which any other call may be preceded b
 LATE = 64  # calls after which any call may be
 SHARE = 64  # after n calls the next sum comes n / SHARE calls later
 _PLANNING, _READY, _NEVER = 0, 1, 2
-# The integers: state (of process 0), bytes of the book, its digest (four of them), and how many processes ...
+# The integers: state (of process 0), bytes of the book, its digest (four of them), and the number of processes ...
 _DIGEST, _LACKING, _BUSY = slice(2, 6), 6, 7  # ... do not have the book, and have steps left
 
 

@@ -1,4 +1,4 @@
-"""The book of a table of plans, ready to run: programs, and pages that say which program serves which calls.
+"""The book of a table of plans, ready to run: programs, and pages that map calls to programs.
 
 All processes of a job need the same book, as their choices must agree. So it is one piece of bytes that one process
 reads and broadcasts. docs/program.md has its layout.

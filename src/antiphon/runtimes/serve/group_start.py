@@ -153,7 +153,7 @@ def version() -> str:
 
 
 def table_or_auto(table: Any) -> Any:
-    """Return the table, or `auto` if there is none and $ANTIPHON_TABLE says so."""
+    """Return the table, or `auto` if there is none and $ANTIPHON_TABLE is that."""
     return AUTO if table is None and os.environ.get(TABLE) == AUTO else table
 
 

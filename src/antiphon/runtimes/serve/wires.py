@@ -130,11 +130,11 @@ class Connecting:
 
 
 def _read_rails(text: str, sender: str) -> int:
-    """Return how many networks a process can use side by side."""
+    """Return the number of networks that a process can use side by side."""
     match fields_of(text, sender):
         case {"rails": int(rails)} if 0 < rails <= MAX_RAILS:
             return rails
-    raise no_message(sender, f"expected how many networks it uses, 1 to {MAX_RAILS}")
+    raise no_message(sender, f"expected the number of networks that it uses, 1 to {MAX_RAILS}")
 
 
 def _read_offer(text: str, sender: str) -> tuple[Place | None, bytes]:

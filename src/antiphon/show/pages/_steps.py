@@ -164,7 +164,7 @@ def _draw_matrix(schedule: Schedule) -> str:
                 f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" rx="2" fill="{COPY_COLOUR}" '
                 f'fill-opacity="{0.1 + 0.09 * level:.2f}"><title>{title}</title></rect>'
             )
-        else:  # thousands of them: one shape for all that are alike
+        else:  # thousands of cells: one path per level
             shapes.setdefault(level, []).append(f"M{x} {y}h7v7h-7z")
     for level, drawn in sorted(shapes.items()):
         out.append(f'<path fill="{COPY_COLOUR}" fill-opacity="{0.1 + 0.09 * level:.2f}" d="{"".join(drawn)}"/>')

@@ -282,7 +282,7 @@ def _sweep_section(tuning: Tuning, kind: str) -> str:
         f'<h2>Choosing {options}</h2><div class="scroll" style="{BOX}">'
         f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE[0])}</div>"
         f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
-        '<p class="note">How many times faster the best value for each size is than the first one of the sweep.</p>'
+        '<p class="note">Speedup of the best value for each size over the first one of the sweep.</p>'
     )
 
 

@@ -53,7 +53,7 @@ class Edge:
     forward: Fraction
     backward: Fraction
     limits: tuple[str, ...] = ()
-    times: int = 1  # so many links alike, each as fast as said, drawn as one
+    times: int = 1  # number of equal links drawn as one, each of this speed
 
     @property
     def bandwidth(self) -> Fraction:
@@ -74,7 +74,7 @@ class Edge:
 class Graph:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
-    limits: dict[str, str] = field(default_factory=dict)  # name -> how much, shared by how many
+    limits: dict[str, str] = field(default_factory=dict)  # name -> bandwidth, and the number of links that share it
 
     @cached_property
     def near(self) -> list[list[int]]:

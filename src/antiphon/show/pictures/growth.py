@@ -29,8 +29,7 @@ Row = tuple[int, int, int, int, Via]  # step, from, to, op, switches on the way
 
 @dataclass(frozen=True)
 class Arrow:
-    """A hop by way of these switches, and how many there are from the root to it, itself counted; of what is no tree:
-    the step."""
+    """A hop via these switches, with its depth below the root (1 for the first); without a tree, with its step."""
 
     src: int
     dst: int

@@ -43,7 +43,7 @@ class Panel:
     wins: tuple[bool, ...]  # per size: whether the planner is also the fastest of all
     key: str  # the option, where it is one: then the labels are its values alone
     labels: tuple[str, ...]
-    of: int  # how many rows there are, drawn or not
+    of: int  # number of rows, drawn or not
     cell: tuple[float, float]
     left: float
 

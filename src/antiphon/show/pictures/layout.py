@@ -40,7 +40,7 @@ class Drawing:
 
 
 def fit_drawing(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
-    """A block just large enough, with a margin."""
+    """Return a block just large enough for these nodes and frames, with a margin."""
     left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] for f in frames]
     right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] + f[2] for f in frames]
     top_edges = [y - graph.nodes[n].half[1] for n, (_, y) in at.items()] + [f[1] for f in frames]
@@ -68,7 +68,7 @@ def frame_drawing(block: Drawing, label: str) -> Drawing:
 
 
 def arrange(graph: Graph) -> Drawing:
-    """The whole picture."""
+    """Lay out the whole machine: boxes first, then around or below their fabric."""
     everything = list(range(len(graph.nodes)))
     boxes: dict[str, list[int]] = defaultdict(list)
     for node in everything:
@@ -84,7 +84,7 @@ def arrange(graph: Graph) -> Drawing:
 
 
 def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
-    """A machine by itself, or one box of a cluster; `facing` a fabric above it, its ranks stand in front."""
+    """Lay out a machine, or one box of a cluster; with `facing` a fabric above it, its ranks are in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     coordinates = _read_coordinates(graph, nodes)
     if coordinates is not None:
@@ -338,7 +338,7 @@ def _combine_blocks(graph: Graph, blocks: Sequence[Drawing], switches: dict[int,
 
 
 def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
-    """How many switches away from a box each switch is: 1 where a box hangs on it."""
+    """Return each switch's distance from the nearest box: 1 if it is connected to one."""
     level = dict.fromkeys((node for block in blocks for node in block.at), 0)
     row, free = list(level), set(outside)
     while row:
