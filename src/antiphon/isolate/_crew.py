@@ -51,6 +51,7 @@ class _Listener:
         """Wait for any process: return messages with their jobs, None for a process ready for a job, and ends."""
         self.interrupt()
         ready = wait([process.channel for process in processes], _seconds_until_look(processes))
+        # only the main thread can install a handler; elsewhere Ctrl-C does not interrupt the read anyway
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
             return _read_messages(processes, ready)
@@ -111,6 +112,7 @@ def as_done(
             line = _drop_unneeded(line, crew, is_needed)
             if not line and not crew:
                 break
+            # a process per waiting or running job, up to the limit; none if processes fail to start
             crew_size = (
                 0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
             )
@@ -120,6 +122,7 @@ def as_done(
                 yield line.popleft(), Ended(Lost("no process gets ready here", begun=False))
                 continue
             for process, job, event in listener.hear(crew):
+                # (process, job, event): a message or the end of a job, an end without a job, or a request for work
                 if event is not None and job is not None:
                     yield job, event
                 elif event is not None:
@@ -153,6 +156,7 @@ def _drop_unneeded(line: Iterable[Job], crew: list[Process[Job]], is_needed: Cal
 def _last_words(listener: _Listener, crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
     for process in crew:
         process.stop()
+    # `stop` has asked them; `hear` insists when their grace is over
     while working := [process for process in crew if process.running and process.job is not None]:
         for _, job, event in listener.hear(working):
             if job is None or event is None or (isinstance(event, Ended) and isinstance(event.result, Stopped)):
@@ -178,6 +182,7 @@ def in_order(
     jobs_left = True
     try:
         while True:
+            # start jobs ahead of the first unfinished one, but only a few: memory holds their results
             while jobs_left and sum(p.running for p in line) < terms.workers and len(line) < AHEAD * terms.workers:
                 job = next(waiting, None)
                 jobs_left = job is not None
@@ -188,6 +193,7 @@ def in_order(
                         jobs_left, ended = False, error
             if not line:
                 break
+            # results are yielded in order, so wait for the first in the line
             if line[0].running:
                 for process, _, event in listener.hear([p for p in line if p.running]):
                     if isinstance(event, Said):

@@ -134,12 +134,14 @@ class Process(Generic[Job]):
             return self._end_of_lost()
         if kind == SAID:
             return Said(value)
+        # it has imported everything; the limit for starting ends
         if kind == READY:
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
         result = self._stopped_error() if self.stopping else _result_of(*value)
         self.job = self.limit = None
+        # a forked process serves one job; a stopped one may be in any state
         if self.forked or self.stopping:
             self.end()
         return Ended(result)
@@ -149,12 +151,14 @@ class Process(Generic[Job]):
         if self.stopping:
             return self._insist_on_end()
         if self.limit is not None and self.meter.over(self.limit):
+            # over the limit for starting, not for a job
             if not self.ready:
                 return self._end_with(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
             if not self.terms.grace:
                 return self._end_with(self._stopped_error())
             self.stop()
             return None
+        # dead, and everything that it has sent was read
         if self._wait_for_exit(os.WNOHANG) is not None and not self.channel.poll():
             return self._end_of_lost()
         return None
@@ -166,6 +170,7 @@ class Process(Generic[Job]):
     def _insist_on_end(self) -> Ended | None:
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
+        # repeated SIGTERM: the first may arrive while it is in a handler or before it has installed one
         late = time.monotonic() - self.stopping >= self.terms.grace
         if self.limit is not None:
             late |= self.meter.over(OVERRUN * self.limit + OVERRUN_SECONDS)

@@ -137,10 +137,12 @@ def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[byt
     after, before, begun = _list_edges(sent, needs, operations, joined)
     lines = Lines()
     ranks = messages.ranks
+    # place of every operation; the lines of its dependencies follow at the next place
     at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1  # room for a head before every rank's
     ends = np.cumsum(np.bincount(operations.rank, minlength=ranks))
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
     lines.add(head, "\nrank %d {\n", np.arange(ranks))
+    # sends and receives
     wire = _assign_nics(messages, sent.inside, nics)
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
@@ -148,15 +150,18 @@ def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[byt
         nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
         template = f"l%d: {word} %d tag %d{nic[0]}\n"
         lines.add(at[rows], template, operations.label[rows], sent.nbytes[of], peer[of], of, *nic[1])
+    # combinations
     rows = np.flatnonzero(operations.kind == COMPUTE)
     lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], sent.pause[operations.of[rows]])
     rows = np.flatnonzero(operations.kind == LOCAL)
     of = operations.of[rows]
     lines.add(at[rows], "// message %d\nl%d: calc %d\n", of, operations.label[rows], sent.pause[of])
+    # joins on cpu 1, where they delay no real work
     rows = np.flatnonzero(operations.kind == JOIN)
     lines.add(at[rows], "l%d: calc 0 cpu 1\n", operations.label[rows])
     rows = np.flatnonzero(operations.kind == LAST)
     lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], np.full(len(rows), sent.last))
+    # irequires: the other operation has begun; requires: it is done
     waiting = ("l%d requires l%d\n", "l%d irequires l%d\n")
     lines.mixed(at[after] + 1, waiting, begun.astype(np.int64), operations.label[after], operations.label[before])
     lines.add(2 * (ends + np.arange(ranks)) + 1, "}\n")
@@ -175,6 +180,7 @@ def _worth_joining(needs: Sets) -> Bools:
     """
     sizes = needs.high - needs.low
     readers = np.bincount(needs.set, minlength=len(sizes))
+    # m readers of n operations: m * n lines without a join, m + n lines (and an operation) with one
     return sizes * readers > 2 * (sizes + readers)
 
 
@@ -191,6 +197,7 @@ def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     [(0, 1, 0, 1), (0, 1, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4)]
     """
     messages, inside = sent.messages, sent.inside
+    # four places per message: join before it, send, receive, combination
     number, end = np.arange(len(messages)), 4 * len(messages)
     crossing = number[~inside]
     pairs = np.flatnonzero(joined[needs.set])

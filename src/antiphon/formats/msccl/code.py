@@ -66,6 +66,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     """
     _refuse_idle(algorithm)
     collective = _collective_of(algorithm, root)
+    # nchunksperloop counts all blocks of a collective with a block per rank; `grain` is per block
     grain = algorithm.chunks
     if algorithm.collective in ("allgather", "reducescatter", "alltoall"):
         if grain % algorithm.ranks:
@@ -74,6 +75,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     places = Places.of(collective, in_place, grain, named_scratch(algorithm))
     connections: dict[tuple[int, int, int], int] = {}
     _find_connections(algorithm, connections)
+    # number of the first code block of each rank, as blocks are numbered through all ranks
     first: list[int] = []
     for gpu in algorithm.gpus:
         first.append((first[-1] + len(algorithm.gpus[gpu.rank - 1].blocks)) if first else 0)
@@ -81,6 +83,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     messages = _Messages()
     for gpu in algorithm.gpus:
         done = [_executed_steps(gpu, block) for block in gpu.blocks]
+        # counters that each block publishes, with their instruction: what waits of other blocks compare with
         shown = [
             [(done_step.shows, at) for at, done_step in enumerate(block_steps) if done_step.step.flag]
             for block_steps in done
@@ -130,6 +133,7 @@ def _collective_of(algorithm: Algorithm, root: int | None) -> Collective:
 
 def _find_root(algorithm: Algorithm) -> int:
     """Return the only rank that can be the root: with more chunks, or the one that never receives, or never sends."""
+    # gather and scatter: the root has the large buffer; else it is the rank that only sends or only receives
     kind, gpus = algorithm.collective, algorithm.gpus
     if kind in ("gather", "scatter"):
         side = 1 if kind == "gather" else 0
@@ -181,6 +185,7 @@ def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, in
             counts: dict[int, int] = {}
             for block in gpu.blocks:
                 peer = block.send if sending else block.recv
+                # this block does not send (or receive)
                 if peer < 0:
                     continue
                 word = "sends to" if sending else "receives from"
@@ -213,10 +218,12 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
     open_to: tuple[str, int, str] | None = None  # where a reduction that the next one may join leads
     reductions = 0
     for step in block.steps:
+        # dependencies of a nop are added to those of the next step
         if step.after >= 0:
             pending.append((step.after, step.after_step))
         if step.verb == "nop":
             continue
+        # consecutive reductions into one place from one buffer become one step of several sources
         target = (step.dst, step.dst_at, step.src)
         if step.verb == "re" and open_to == target and step.after == -1:
             last = done_steps[-1]
@@ -237,10 +244,12 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
             pending = []
         if step.verb == "re":
             reductions += 1
+            # a step that publishes its counter ends the fusion, and so does a full table of sources
             is_closed = step.flag or reductions == MOST_FUSED
             open_to = None if is_closed else target
         else:
             open_to = None
+    # the executor's counter: extra dependencies and fused reductions count as steps of their own
     count = 0
     for done_step in done_steps:
         count += max(len(done_step.after) - 1, 0) + len(done_step.sources) - 1
@@ -260,8 +269,10 @@ def _find_awaited(
         raise Invalid(f"{waiting_text}: waits for tb {other}, which is not there")
     if not -(2**15) <= step < 2**15:
         raise Invalid(f"{waiting_text}: waits for step {step}; the executor keeps such numbers in 16 bits")
+    # counters of loops differ by 64 in the executor's flags, so a negative step aliases the last round
     if step < 0 and shown[other] and shown[other][-1][0] >= 64 + step:
         raise Invalid(f"{waiting_text}: waits for step {step}, which the executor takes for one of the round before")
+    # the first published counter that reaches the awaited one ends the wait
     for shows, at in shown[other]:
         if shows >= step:
             return at
@@ -307,8 +318,10 @@ def _make_instruction(
             raise Invalid(f"{_step_text(lies.gpu, block, step)}: its thread block has no rank to {verb_text}")
     if not step.count:
         return Instruction(step.number, verb, 0, wait=wait)
+    # rrc is exempt from the executor's check of declared sizes
     declared = verb != "rrc"
     read = []
+    # a local reduction also reads its destination
     if verb == "re":
         read.append(lies.cell(step, step.dst, step.dst_at, declared))
     if verb in READS:
@@ -339,6 +352,7 @@ class _Messages:
         """Raise Invalid unless the k-th send of a connection has as many chunks as the k-th receive."""
         for connection in sorted({*self.sends, *self.receives}):
             sends, receives = self.sends.get(connection, []), self.receives.get(connection, [])
+            # channels are FIFO: the k-th receive takes the k-th send
             for send, receive in zip(sends, receives, strict=False):
                 if send[2].count != receive[2].count:
                     mismatch = f"sends {send[2].count} chunks, but {_step_text(*receive)} takes {receive[2].count}"

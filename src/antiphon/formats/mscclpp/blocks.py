@@ -127,6 +127,7 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2) -> Gpu:
     """Return the thread blocks of a rank, at most `crowd` at a barrier. Its channels are numbered by peer, then by
     stream, on both sides alike."""
     steps_of_stream = list(streams)
+    # 1. Channels: one per peer and stream; both ends sort by (peer, stream), so the k-th channels match.
     connections: set[tuple[int, int]] = set()  # (peer, stream); switches have channels of their own
     for stream, steps in enumerate(steps_of_stream):
         for step in steps:
@@ -139,10 +140,12 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2) -> Gpu:
         kind = ends.type(peer)
         by_stream[stream][peer] = len(channels[kind])
         channels[kind].append(peer)
+    # 2. Blocks: cut each stream into thread blocks that respect the executor's limits.
     gpu = Gpu([], channels, [], Links(crowd), ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
     for numbers, steps in zip(by_stream, steps_of_stream, strict=True):
         if steps:
+            # only a stream that uses ports has puts to defer
             ported = _defer_to_ports(ends, steps) if any(ends.type(peer) == PORT for peer in numbers) else steps
             gpu.blocks += _Cut(ends, numbers, buffers, gpu.links).blocks(ported)
     gpu.buffers = list(buffers)
@@ -160,6 +163,7 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
             pending.setdefault(move.peer, []).append(move)
         near = tuple(move for move in step.moves if move not in far)
         if step.kind == SIGNAL:
+            # the signal carries all puts that were deferred since the last signal to this peer
             moves = [move for peer in step.peers for move in pending.pop(peer, [])]
             ported.append(step._replace(moves=tuple(moves)))
         elif step.kind != PUT or near:
@@ -200,6 +204,7 @@ class _Cut:
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
+        # fast path: the same signal was written in this block before, and its numbers are valid here
         text = self.signal_texts.get(step[:2])
         if text is not None and not step.moves and len(self.block_texts[-1].operations) < self.room:
             self.block_texts[-1].operations.append(text)
@@ -215,12 +220,14 @@ class _Cut:
                 ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
+                # only a signal to one type of channel is one text that can be reused
                 if len(peers) == len(step.peers):
                     self.signal_texts[step[:2]] = block.operations[-1]
 
     def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
         """All but the last move to each, then the last with the signal, and a pause until it has left."""
         last = {move.peer: move for move in moves}
+        # a port performs requests in order, so waiting for the last put per peer waits for all
         earlier = [move for move in moves if move is not last[move.peer]]
         for low in range(0, len(earlier), MOST_OF_ONE):
             self._write_put("put", PORT, tuple(earlier[low : low + MOST_OF_ONE]))
@@ -242,6 +249,7 @@ class _Cut:
     def _write_fold(self, step: Step) -> None:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
+        # the packet variants of reduce read flagged data and need no wait
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
             name = "upkt" if step.kind == UNPACK else "copy"
@@ -265,6 +273,7 @@ class _Cut:
             f'{{"switch_channel_id":{block.channels[SWITCH][at]},"index":{place[1]},"size":{step.size}}}'
             for at, place in zip(ids, places, strict=True)
         )
+        # glres: multimem load-reduce, then store; gstore: multicast store of local data
         name, operator = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
         read = source[0] if source else self._local_text(step.operands[0], step.size)
         block.operations.append(
@@ -276,6 +285,7 @@ class _Cut:
 
     def _name_moves(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
         """The block that takes an operation with these moves; their channels, as it calls them; and their targets."""
+        # moves to the same peers and buffers have the same channel and buffer ids within a block
         key = (kind, *[(move.peer, move.target[0]) for move in moves])
         names = self.move_names.get(key)
         if names is None or len(self.block_texts[-1].operations) >= self.room:
@@ -293,6 +303,7 @@ class _Cut:
 
     def _write_sync(self) -> None:
         operations = self.block_texts[-1].operations
+        # consecutive syncs are one
         if operations and operations[-1] is NOP:
             return
         if len(operations) < self.room:
@@ -306,6 +317,7 @@ class _Cut:
     def _find_block(self, count: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
         """Return the block with room for `count` operations with these channels and buffers; a new one if necessary."""
         block = self.block_texts[-1]
+        # the second try is an empty block; if that has no room, nothing has
         for _ in range(2):
             if len(block.operations) + count <= self.room and block.takes(kind, channels, buffers):
                 return block
@@ -320,6 +332,7 @@ class _Cut:
     def _next_block(self) -> BlockText:
         old, new = self.block_texts[-1], BlockText()
         links, before = self.links, 2
+        # preferred link to the next block: a semaphore, two operations, independent of other blocks
         if links.semaphores < MOST_SEMAPHORES:
             ids = f'"semaphore_ids":[{links.semaphores}]'
             if not old.operations or old.operations[-1] is not NOP:
@@ -328,11 +341,13 @@ class _Cut:
             new.operations += [f'{{"name":"sem_acquire",{ids}}}', NOP]
             links.semaphores, before = links.semaphores + 1, 0  # they stand there already
         else:
+            # semaphores are used up: link by a barrier, which `crowd` blocks share
             if len(self.crowd) in (0, links.crowd):
                 self._begin_crowd(old)
             before = len(self.crowd)
             self.crowd.append(new)
         self.block_texts.append(new)
+        # ids are local to a block
         self.signal_texts, self.move_names = {}, {}
         self.room = MOST_OPERATIONS - before - self._operations_behind()
         return new
@@ -359,6 +374,7 @@ class _Cut:
         count = len(self.crowd)
         barrier = f'{{"name":"barrier","barrier_id":{self.links.barriers - 1},"num_threadblocks":{count}}}'
         for number, block in enumerate(self.crowd):
+            # block k starts after k visits: block 0 has met the others once, block 1 twice, ...
             block.operations[:0] = [barrier] * number
             block.operations += [barrier] * (count - 1 - number)
         self.crowd = []
@@ -373,6 +389,7 @@ def _buffer_kinds(program: Program) -> tuple[str, ...]:
     scratch = KINDS[SCRATCH]
     if not program.in_place:
         return (*KINDS, scratch)
+    # the caller passes the larger buffer; the other one is a section of it
     larger = KINDS[INPUT if program.collective.kind in ("reducescatter", "scatter") else OUTPUT]
     return larger, larger, scratch, scratch
 
@@ -402,6 +419,7 @@ def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) ->
     """Return addresses and thread blocks in `blocks` streams; where blocks are too full, in more, as far as there are
     more; and at last in few, where signals and waits of several are joined, with long chains of blocks."""
     why, streams, tried = "", 0, 0
+    # more streams mean fewer operations per block; each costs a block, of which a GPU has MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
         if crowd == 2 and streams < tried:  # there are not more

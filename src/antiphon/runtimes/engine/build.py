@@ -102,6 +102,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
     command, settings = _find_compiler(target, compiler), TARGETS[target]
+    # everything that can change the binary
     identity = [
         _hash_sources(target),
         *command,
@@ -141,6 +142,7 @@ def _make_folder(name: str) -> Path:
             raise _not_writable(root.parent, os.strerror(errno.EACCES)) from None
         except OSError as error:
             raise _not_writable(folder, error.strerror) from None
+        # load only what this user (or root) has written
         if all(is_ours(directory, folder=True) for directory in (root, folder)) and all(
             map(is_ours, folder.glob("lib*.so"))
         ):
@@ -188,6 +190,7 @@ def _find_compiler(target: str, command_line: str) -> list[str]:
                 f"{quote(text)}: no such program; name your compiler by --compiler or in ${settings.variable}"
             )
         return command
+    # a compiler beside Python (from a wheel) takes precedence over the PATH
     installed = Path(sys.executable).with_name(settings.compiler)
     if os.access(installed, os.X_OK):
         return [str(installed)]
@@ -213,6 +216,7 @@ def _find_nvcc_of_wheel() -> list[str]:
 @cache
 def _identify_compiler(command: tuple[str, ...], target: str) -> str:
     """Return all macros that the compiler and mpi.h define, which name both versions; of nvcc its --version."""
+    # mpi.h may change without the compiler, so its macros are read every time
     cached = _identity_cache_path(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
     if cached is not None and is_ours(cached.parent, folder=True) and is_ours(cached):
         with contextlib.suppress(OSError):
@@ -237,6 +241,7 @@ def _identity_cache_path(command: tuple[str, ...]) -> Path | None:
         folder = _make_folder("compilers")
     except (OSError, AntiphonError):
         return None
+    # a compiler that is replaced has another time stamp or size
     about = [*command, str(real), str(state.st_mtime_ns), str(state.st_size), os.environ.get("CPATH", "")]
     return folder / hashlib.sha256("\0".join(about).encode()).hexdigest()[:20]
 

@@ -122,6 +122,7 @@ def tune_measured(  # noqa: PLR0913
     with first_on(on, how) as deciding:
         if not deciding:
             return None
+        # the search by the model: candidates for the races, priced with the runtime's message sizes
         if is_launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
         tuning = tune(
@@ -164,6 +165,7 @@ class Races:
         plans = {}
         for kind, kind_rows in rows.items():
             listed = tuning.shortlist[kind]
+            # all sizes must combine in one order, so choose the order before the schedules
             order = one_order(listed, kind_rows) if deterministic else None
             free = order is None or not tuning.plans[kind].collective.combining  # the library has an order of its own
             choices = [
@@ -181,6 +183,7 @@ class Races:
         """Return the contestants by their numbers in the shortlist, the best by the model first."""
         shortlist = self.tuning.shortlist[kind]
         order = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
+        # classic algorithms race even if the model prefers others: they guard against model errors
         selected = set(order[: self.few]) | self._best_classics(shortlist, order)
         return [number for number in order if number in selected]
 
@@ -206,6 +209,7 @@ class Races:
         programs: list[Runnable] = []
         numbers: dict[tuple[str, int], int] = {}
         cases, owners = list[Case](), list[Owner]()
+        # by size first: if time ends early, the small sizes of all collectives are done
         races = [(kind, size) for size in self.ladder for kind in self.tuning.plans]
         for race, (kind, size) in enumerate(races):
             contestants = self.contestants(kind, size)
@@ -213,6 +217,7 @@ class Races:
                 if (kind, number) not in numbers:
                     numbers[kind, number] = len(programs)
                     programs.append(Runnable(self.tuning.shortlist[kind][number].schedule, self.tuning.topology))
+            # every contestant runs on the union of ranks, so that all calls of a race synchronize alike
             ranks = sorted({rank for number in contestants for rank in programs[numbers[kind, number]].ranks})
             case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
             cases += [replace(case, program=numbers[kind, number]) for number in contestants]
@@ -235,6 +240,7 @@ class Races:
                 load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= self.ends)
         except KeyboardInterrupt:
             self.interrupted = True
+        # the rows received so far count
         except TimedOut:
             pass
         self.complete = self.complete and done == len(cases)
@@ -248,6 +254,7 @@ class Races:
             self.progress(*at, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
         facts = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
         self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
+        # a wrong result is an error of ours, not a slow contestant
         if row["wrong"]:
             raise Infeasible(
                 f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
@@ -294,6 +301,7 @@ def best_at(
     best = min(measured, key=lambda number: (relative_time(measured[number]), number))
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
     ratio, ends = measured[best]["over_library"], measured[best]["over_library_interval"]
+    # in doubt the library serves: a plan must be faster beyond the measurement's spread
     library = free and ratio is not None and not beats_library(ratio, ends[1])
     return Choice(nbytes, shortlist[best], measured[best], library, moved, ties)
 
@@ -309,6 +317,7 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRo
             [relative_time(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
             for size_rows in measured
         ]
+        # product of the best relative times, as a sum of logarithms; infinite if it was not measured somewhere
         costs[order] = math.fsum(math.log(max(min(listed), 1e-30)) if listed else math.inf for listed in scores)
     return min(costs, key=lambda order: costs[order])
 
@@ -339,6 +348,7 @@ def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
     """
     decided: list[Choice] = []
     our_least = library_least = math.inf
+    # from the largest size down: a minimum at a larger size is an upper bound for smaller ones
     for choice in reversed(choices):
         row = choice.row or {}
         if row.get("reference_seconds"):
@@ -349,6 +359,7 @@ def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _middle_size(before: Choice, after: Choice) -> int:
+    # geometric mean, as times are compared on a logarithmic scale of sizes
     return math.isqrt(before.nbytes * after.nbytes)
 
 
@@ -379,12 +390,14 @@ def make_ranges(
     groups = [list(group) for _, group in groupby(items, lambda item: (id(choice_of(item).listed), served(item)))]
     choices = [choice_of(item) for item in items]
     smallest, largest = min(map(_min_bytes, choices)), max(map(_max_bytes, choices))
+    # the end of each group of sizes is the start of the next
     middles = [boundary(choice_of(before[-1]), choice_of(after[0])) for before, after in pairwise(groups)]
     entries_found = [
         Entry(start, stop, choice_of(group[0]).listed.schedule, claims(group))
         for group, start, stop in zip(groups, [smallest, *middles], [*middles, largest + 1], strict=True)
     ]
     below, above = choices[0].listed, choices[-1].listed
+    # nothing was measured below the smallest and above the largest size
     if smallest:
         entries_found.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, free)))
     return [*entries_found, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, free))]

@@ -39,6 +39,7 @@ class Standing:
 @cache
 def _count_omitted(rounds: int) -> int:
     """Return the number of smallest (and of largest) of `rounds` values that lie outside the median's interval."""
+    # P(median outside) = P(Binomial(rounds, 1/2) < omitted) on either side; each side may have UNSURE / 2
     total, omitted = 0.0, 0
     while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= UNSURE / 2:
         omitted += 1
@@ -55,6 +56,7 @@ def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
 
 def compare(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
     """Return the median ratio of pairs in which both were measured, between the ends of its interval."""
+    # logarithms make the median of a ratio symmetric: swapping the contestants negates it
     ratios = np.log(np.maximum(ours, 1e-12)) - np.log(np.maximum(theirs, 1e-12))
     low, middle, high = interval(ratios[~np.isnan(ratios)])
     return exp(max(low, -BOUND)), exp(middle), exp(min(high, BOUND))
@@ -79,6 +81,7 @@ class Race:
         """Add a round: the seconds of the contestants that are going, in their order, and the library's."""
         if theirs is not None:
             self.theirs.append(theirs)
+        # eliminated contestants stay NaN, which pairs of the comparison skip
         row = [float("nan")] * (max(self.going) + 1 if not self.times else len(self.times[0]))
         for number, seconds in zip(self.going, spent, strict=True):
             row[number] = seconds
@@ -90,6 +93,7 @@ class Race:
         It is after the maximum of rounds; or after the minimum, if the others surely are as fast as the best, and the
         best surely is or is not faster than the library."""
         standings = self.standings()
+        # keep contestants that may be the best, or surely differ from it by less than 2 %
         self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= ALIKE]
         if len(self.times) < self.min_rounds:
             return False
@@ -108,6 +112,7 @@ class Race:
         """Compare every contestant with the best, in the rounds in which both ran."""
         log_times = np.log(np.maximum(np.array(self.times, float), 1e-12))
         log_times_going = log_times[:, self.going]
+        # relative to the mean of its round, so that a slow round counts for nobody
         medians = np.median(log_times_going - log_times_going.mean(axis=1, keepdims=True), axis=0)
         best = self.going[int(np.argmin(medians))]
         standings = []

@@ -42,6 +42,7 @@ class PlanningProcess:
 
     def __init__(self, question: str, cache_file: Path | None) -> None:
         package = str(Path(str(antiphon.errors.__file__)).parents[1])
+        # without LD_PRELOAD: the planning process must not load the MPI library of the job
         environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | _ONE_THREAD
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, "-P", "-m", "antiphon.runtimes.auto", "" if cache_file is None else str(cache_file)]
@@ -57,6 +58,7 @@ class PlanningProcess:
         with suppress(OSError):
             import fcntl
 
+            # a whole answer fits, so the subprocess never blocks on a job that is computing
             fcntl.fcntl(self._output, _F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(self._output, False)
         self._write_line(f"{question}end\n")
@@ -152,15 +154,19 @@ class Turns:
 
     def turn(self, number: int, add: Sum) -> Book | None:
         """Ask. Return the book to use from this call on; None if there is none yet, or never."""
+        # default: geometric spacing, so the cost of asking stays a constant fraction of all calls
         self.next = number + 1 + number // SHARE
         state = self._own_state()
         add(state)
+        # process 0 has announced that there will be no plans
         if state[0] == _NEVER:
             self.row.served_by, self.row.why = "nothing", self.why or "process 0 knows why"
             self.over = True
+        # still planning
         if state[0] != _READY:
             return None
         self.next = number + 1
+        # some process cannot read the cache file: broadcast the book by the same kind of sum
         if self._steps is not None and state[_LACKING]:
             self._broadcast_book(int(state[1]), add)
         elif self._steps is not None and not state[_BUSY]:
@@ -170,11 +176,13 @@ class Turns:
             return self.book
         if self._steps is None:
             self._steps = self._prepare_book(state[_DIGEST].tobytes())
+        # one step of preparation; the generator yields None until it ends
         self._busy = next(self._steps, self) is None
         return None
 
     def _own_state(self) -> NDArray[np.int64]:
         """Return what this process adds to the sum."""
+        # processes other than 0 contribute only the counters of lacking and busy processes
         state = np.zeros(8, np.int64)
         state[_LACKING], state[_BUSY] = self._lacks_book, self._busy
         if not self.leads:
@@ -197,6 +205,7 @@ class Turns:
             if cached is not None and cached.digest == digest:
                 self.answer = cached
         self._lacks_book = self.answer is None
+        # `_broadcast_book` clears it
         while self._lacks_book:
             yield
         yield

@@ -69,6 +69,7 @@ class Serving:
         self._sum = b""
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
+        # rebound when the group asks for plans, and once it has failed
         self.begin = self.head.begin  # bound directly: a good part of the cost of a small call
         self._add_book(book)
 
@@ -106,12 +107,14 @@ class Serving:
 
     def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
         """Return the page of a call, or None for the library. `library`: whether the library supports the call."""
+        # a call that the library does not support needs a page with a program
         page = (self.chooser if library else self._runnable).page(call)
         if page is not None:
             return page if page.program >= 0 else None
         key = (call.kind, call.root)
         if not self.fill or key in self._tried:
             return None
+        # no page: all processes get here at the same call, so process 0 can broadcast a plan
         book = self._make_default_book(call.kind, call.root, timeout)
         self._tried.add(key)
         self._add_book(book)
@@ -130,6 +133,7 @@ class Serving:
     ) -> None:  # fmt: skip
         """Execute the call that was begun; without a source it is in place. After an error nothing can run."""
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
+        # an empty call moves no data, but still synchronizes, so that mismatches are noticed
         if nbytes:
             plan = self._prepare_plan(page, unit, target.dtype.itemsize, source is None)
             self._run_plan(plan, source, target, op, timeout)
@@ -167,6 +171,7 @@ class Serving:
         plan = self._plans.pop(key, None)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
+                # dictionaries keep insertion order, and a plan that is used is inserted again
                 del self._plans[next(iter(self._plans))]  # the least recently used
             plan = self._open_program(self._program_of[id(page)]).plan(self.rank, unit, in_place)
         self._plans[key] = plan
@@ -188,6 +193,7 @@ class Serving:
                 data = b"+" + encode_book(default_book(kind, self.ranks, root, self.wire.near))
             except AntiphonError as error:
                 data = b"-" + str(error).encode()
+        # two broadcasts: the length, then the book; "+" and "-" mark success and failure
         size = np.array([len(data)], np.int64)
         self._broadcast_bytes(size, timeout, 1)
         buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
@@ -213,12 +219,14 @@ class Serving:
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
         turns, head = self._turns, self.head
         head.begin(kind, nbytes, type_, op, root)
+        # decided by the number and size of the call alone, so equal on all processes
         if turns is None or not turns.due(head.number, kind, nbytes):
             return
         book = turns.turn(head.number, self._add_up)
         if book is not None:
             self._switch_to(book, turns.data)
         head.stage(0)
+        # plans adopted, or none will come: calls cost nothing extra from now on
         if turns.over and not self.broken:
             self.begin = head.begin
 
@@ -235,6 +243,7 @@ class Serving:
             pages.add(page, page.start, page.stop, page.kind, page.root)
         old_pages = {id(page): page for old in self._books for page in old.pages}
         yield
+        # the most recently used plans are the best guess at the next calls
         for page_id, unit, itemsize, in_place in list(self._plans)[-MAX_EARLY_PLANS:]:
             kind, root = old_pages[page_id].kind, old_pages[page_id].root
             new_page = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
@@ -243,6 +252,7 @@ class Serving:
                     plan = self._open_program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
                     self._early[id(new_page), unit, itemsize, in_place] = plan
                 yield
+        # touch the memory in a background thread, and report "not ready" until it is done
         self._warming = Warming([(plan, key[2]) for key, plan in self._early.items()])
         while not self._warming.done:
             yield
@@ -251,14 +261,17 @@ class Serving:
         """Search this book before the others from now on. At the same call at all processes."""
         old_books = self._books
         self.head.extend(data)
+        # make room for the plans prepared early
         for key in list(self._plans)[: max(0, len(self._plans) + len(self._early) - MAX_PLANS)]:
             del self._plans[key]
         self._plans |= self._early
         self._early = {}
         pages = Pages[Page]()
+        # keep a chooser that the owner of the group has installed
         if self.chooser is self.pages:
             self.chooser = pages
         self.pages, self._runnable, self._books = pages, Pages(), []
+        # pages are searched in the order of the books
         for added in (book, *old_books):
             self._add_book(added)
 

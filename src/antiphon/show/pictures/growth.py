@@ -82,6 +82,7 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
         near = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
         raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {near}")
     shapes = {growth for _, growth in shares}
+    # many different roots would give too many pictures: show those of one root
     by_root = len(roots) > 1 and (schedule.collective.blocks > 1 or len(shapes) > ROOTS_APART)
     chosen = root if root is not None else roots[0] if by_root else -1
     weight: dict[Growth, int] = defaultdict(int)
@@ -89,6 +90,7 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
         if chosen in (-1, key):
             weight[growth] += share
     total = sum(weight.values()) or 1
+    # shares in lowest terms
     common = math.gcd(*weight.values()) or 1
     order = sorted(weight.items(), key=lambda item: -item[1])
     return Grown(tuple((share // common, growth) for growth, share in order), total // common, chosen, len(roots))
@@ -98,6 +100,7 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     """Whether trees go out of the rank that has a block or in to the one that wants it, and that rank by block; ANY
     where neither is one rank. What goes from everyone to everyone goes out."""
     relation = collective.relation
+    # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
     have = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
     want = _single_ranks(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
     blocks = collective.blocks
@@ -127,6 +130,7 @@ def _sum_shares(
             places[root_of.get(block, -1), offset, share].append(chunk)
     shares: dict[tuple[int, Growth], int] = defaultdict(int)
     for (root, _, share), alike in places.items():
+        # try to draw all chunks of the same place as one tree, else each by itself
         joint = growth_of(shape, root, [row for chunk in alike for row in rows[chunk]])
         if joint.shape != ANY or len(alike) == 1:
             shares[joint.root if root < 0 else root, joint] += share
@@ -153,6 +157,7 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
 def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
     """What these rows are. Without a root (an allreduce) what is done up to the last addition leads in to it, the rest
     out of it."""
+    # an allreduce has two phases; the last reduction ends the first
     last = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
     into: dict[Pair, Via] = {}
     out: dict[Pair, Via] = {}
@@ -161,13 +166,16 @@ def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
             into[dst, src] = min(via, into.get((dst, src), via))
         else:
             out[src, dst] = min(via, out.get((src, dst), via))
+    # the root of an allreduce is the only rank that is a parent and never a child
     if shape == ANY:
         tops = {parent for parent, _ in into or out} - {child for _, child in into or out}
         root = min(tops) if len(tops) == 1 else -1
+    # None if the hops are not a tree below the root
     rises, falls = _tree_depths(root, into), _tree_depths(root, out)
     if rises is None or falls is None or root < 0:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
         return Growth(ANY, -1, tuple(sorted(steps, key=_arrow_order)))
+    # reduction and broadcast over the same links are drawn as one tree
     same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
     arrows = [Arrow(src, dst, falls[dst], False, via) for (src, dst), via in out.items()]
@@ -186,10 +194,13 @@ def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
     for parent, child in pairs:
         below[parent].append(child)
     deep, todo = {root: 0}, [root]
+    # breadth-first; `todo` grows while it is iterated
     for rank in todo:
         for child in below[rank]:
+            # reached twice: a cycle, or two parents
             if child in deep:
                 return None
             deep[child] = deep[rank] + 1
             todo.append(child)
+    # a tree has one edge less than nodes; otherwise some edges are not connected to the root
     return deep if len(deep) == sum(map(len, below.values())) + 1 else None

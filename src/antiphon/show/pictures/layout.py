@@ -69,6 +69,7 @@ def frame_drawing(block: Drawing, label: str) -> Drawing:
 
 def arrange(graph: Graph) -> Drawing:
     """Lay out the whole machine: boxes first, then around or below their fabric."""
+    # 1. boxes by the name of their container; a single box, or one tree, is laid out at once
     everything = list(range(len(graph.nodes)))
     boxes: dict[str, list[int]] = defaultdict(list)
     for node in everything:
@@ -77,6 +78,7 @@ def arrange(graph: Graph) -> Drawing:
     inside = {node for nodes in boxes.values() for node in nodes}
     if len(boxes) < 2 or graph.is_tree(everything):
         return inner(graph, everything)
+    # 2. without a fabric the boxes face each other, else they hang below it
     outside = [node for node in everything if node not in inside]
     if not outside:
         return place_around(graph, [frame_drawing(inner(graph, nodes), name) for name, nodes in boxes.items()])
@@ -86,6 +88,7 @@ def arrange(graph: Graph) -> Drawing:
 def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """Lay out a machine, or one box of a cluster; with `facing` a fabric above it, its ranks are in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
+    # the order of these rules matters: each assumes that the ones before do not apply
     coordinates = _read_coordinates(graph, nodes)
     if coordinates is not None:
         return _place_grid(graph, coordinates)
@@ -124,6 +127,7 @@ def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawin
     sizes = [1 + max(at[axis] for at in coordinates.values()) for axis in range(axes)][::-1]
     layers = sizes[2] if axes > 2 else 1  # drawn one behind the other where they are few
     cell, depth = _DEPTH.get(layers, (120.0, 0.0))
+    # offset of one step along each axis, the last axis first
     step: list[Point] = [(cell, 0.0), (0.0, cell)]
     wide, high = cell * sizes[0], cell * (sizes[1] if axes > 1 else 1)
     for axis in range(2, axes):
@@ -204,6 +208,7 @@ def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     named = [n for n in nodes if graph.nodes[n].label == "root"]
     if len(named) == 1:
         return named
+    # peel off leaves layer by layer; the centre of the tree remains
     remaining = set(nodes)
     while len(remaining) > 2:
         ends = [n for n in remaining if sum(other in remaining for other in graph.near[n]) <= 1]
@@ -229,9 +234,11 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     def visit(node: int, depth: int) -> float:
         visited.add(node)
         below = [n for n in graph.near[node] if n in inside and n not in visited]
+        # children in the order of ranks, so that numbers ascend from left to right
         below.sort(key=lambda n: lowest_rank(n, node))
         half = graph.nodes[node].half[0]
         if below:
+            # a parent is centred above its children, a leaf is placed at the right edge
             xs = [visit(n, depth + 1) for n in below]
             x = (xs[0] + xs[-1]) / 2
             edge[0] = max(edge[0] + (14 if len(below) > 1 else 0), x + half + 8)
@@ -249,6 +256,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
 def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Switches on a circle, the ranks of each outside of it."""
     most_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
+    # large enough that neither switches nor the ranks outside overlap
     radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most_ranks - 40)
     at: dict[int, Point] = {}
     for number, switch in enumerate(switches):
@@ -268,6 +276,7 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
     at: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
     level, row, depth = set(ranks), list(ranks), 0
     while row:
+        # the switches adjacent to the level below, not yet placed
         row = sorted({s for n in row for s in graph.near[n] if s in set(switches)} - level)
         level.update(row)
         depth += 1
@@ -296,6 +305,7 @@ def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
 
 def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
+    # boxes of the upper row are flipped, so that their cards face the fabric
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
     blocks = [
@@ -304,6 +314,7 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
     ]
     wide, high = max(b.width for b in blocks) + 18, max(b.height for b in blocks)
     upper = set().union(*(b.at for b in blocks[:columns])) if rows == 2 else set()
+    # fabric: rows of switches by their distance from the boxes
     level = _switch_levels(graph, blocks, outside)
     side = _switch_sides(graph, upper, level, rows)
     shared = sorted({level[s] for s in outside if side[s] == "both"})
@@ -311,6 +322,7 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
     drop = min(max(_LEVEL, wide * columns / 8), 190.0)  # from the lowest switches to the boxes: cables stay steep
     above = drop + (alone - 1) * _LEVEL if alone and rows == 2 else drop - _LEVEL
     inner = (len(shared) + 1) * _LEVEL
+    # height of the fabric between the rows of boxes
     band = 2 * above + inner if rows == 2 else above + inner - _LEVEL * 0.5
     top = high if rows == 2 else 0.0
     placed = [
@@ -371,6 +383,7 @@ def _spread_switches(graph: Graph, row: Sequence[int], at: dict[int, Point], y: 
         over[switch] = sum(xs) / len(xs) if xs else width / 2
     order = sorted(row, key=lambda s: (over[s], s))
     room = max(2 * graph.nodes[s].half[0] for s in row) + 22
+    # too narrow: centre the row with equal gaps
     if over[order[-1]] - over[order[0]] < room * (len(row) - 1):
         centre = sum(over.values()) / len(row)
         room = max(room, min(130.0, 0.8 * width / len(row)))
@@ -378,6 +391,7 @@ def _spread_switches(graph: Graph, row: Sequence[int], at: dict[int, Point], y: 
             at[switch] = (centre + (i - (len(row) - 1) / 2) * room, y)
         return
     last = -math.inf
+    # else keep each above its neighbours, pushed right where the previous one is too close
     for switch in order:
         last = max(over[switch], last + room)
         at[switch] = (last, y)
