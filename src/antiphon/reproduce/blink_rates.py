@@ -50,6 +50,7 @@ def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
 
 def pack_rings(machine: Topology) -> CyclePacking:
     """The most directed rings at one link each that the links hold together: twice the undirected ones."""
+    # capacity of each pair of ranks in unit links
     width: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
     for link, pair in enumerate(ends):
@@ -63,6 +64,7 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
     A broadcast sends all of it over a ring once: the paper rounds its (N-1)/N up.
     """
     speed = Fraction(count) or PCIE
+    # reduce-scatter and allgather each move (N-1)/N of the data
     return speed * ranks / (2 * (ranks - 1)) if kind == "allreduce" else speed
 
 
@@ -74,6 +76,7 @@ def speedup(machine: Topology, kind: str) -> Fraction:
 def summarize(values: Sequence[Fraction]) -> dict[str, float]:
     """Least, median, 95th percentile (between the two nearest values, in proportion), greatest, geometric mean."""
     ordered = sorted(values)
+    # geometric mean
     mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
     return {
         "min": float(ordered[0]),
@@ -85,6 +88,7 @@ def summarize(values: Sequence[Fraction]) -> dict[str, float]:
 
 
 def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
+    # linear interpolation between order statistics
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -122,6 +126,7 @@ def join_rates(rates: Iterable[Fraction]) -> str:
 
 def measure_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
     """Plan and verify; the rate is computed from the loads of the schedule, not taken from the planner."""
+    # a single piece: rates are those of the unpipelined schedule's loads
     schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)

@@ -68,10 +68,12 @@ def connect_boxes(
     check_node_count(boxes * box.nodes + len(fabric.switches), name)
     check_link_count(links, name, MAX_LISTED)
     cable = LinkType(cards.kind, cards.cable, IB_HOP)
+    # cables from ports to their first switch, then trunks between switches
     cables: list[tuple[End, End, LinkType]] = [
         ((b, port), fabric.first[b, cards.rail(i)], cable) for b in range(boxes) for i, port in enumerate(cards.ports)
     ]
     cables += [(low, high, LinkType("trunk", speed, SWITCH_HOP)) for low, high, speed in fabric.trunks]
+    # several ports on one card share its bandwidth
     shared = [
         Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
         for b in range(boxes)

@@ -148,6 +148,7 @@ def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") 
             return number, 0, leaf
         number, count[1] = count[1], count[1] + 1
         places[number] = path.rstrip("/") or "root"
+        # bandwidth of all links below decides the uplink, so children come first
         height, below, ordinal = 0, Fraction(0), 0
         for repeats, child in node.children:
             for _ in range(repeats):
@@ -185,6 +186,7 @@ def tree(
     uplinks = [link_type("uplink", level, latency, "uplink") for level in levels]
 
     def above(height: int, below: Fraction) -> LinkType:
+        # explicit uplinks by level, the last one for all levels above
         if uplinks:
             return uplinks[min(height, len(uplinks)) - 1]
         return LinkType("uplink", below / thinner, leaf.latency)

@@ -72,22 +72,27 @@ class Columns:
 
     def text(self, values: Longs) -> str:
         """`values`: by member and turn."""
+        # try from the simplest text to the most general: constant, linear, circular, XOR, table
         first = int(values[0, 0])
         if (values == first).all():
             return str(first)
+        # linear: first + slope_me * (me - first member) + slope_turn * turn
         turn = np.arange(values.shape[1])
         by_me, by_turn = self._find_slopes(values)
         plain = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
         if (values == plain).all():
             return _sum_text(first - by_me * int(self.me[0]), by_me, by_turn)
+        # circular: neighbours in a ring of all ranks, such as wrap(me + 1)
         if values.min() >= 0 and values.max() < self.ranks and (values == plain % self.ranks).all():
             by_me, by_turn = (_nearest_slope(slope, self.ranks) for slope in (by_me, by_turn))
             return f"wrap({_sum_text((first - by_me * int(self.me[0])) % self.ranks, by_me, by_turn)})"
+        # recursive halving and doubling: the partner's number differs in one bit
         other = values ^ self.me[:, None]
         step = int(other[0, 1] - other[0, 0]) if len(turn) > 1 else 0
         if (other == int(other[0, 0]) + step * turn).all():
             distance = _sum_text(int(other[0, 0]), 0, step)
             return f"(me ^ {distance})" if step == 0 else f"(me ^ ({distance}))"
+        # a column that is in the table already is used again
         for at, slope in enumerate(self.tabulated):
             if np.array_equal(slope, values):
                 return f"row[{at}]"
@@ -188,6 +193,7 @@ class Function:
         self.tables: list[str] = []
         self.lines = 0
         self.me = np.array(self.members, np.int64)
+        # statements with the same form are equal up to their numbers; loops are found on these form numbers
         forms: dict[tuple[str, ...], int] = {}
         numbers = [forms.setdefault(statement.form, len(forms)) for statement in streams[0]]
         self.form_of = [statement.form for statement in streams[0]]
@@ -201,6 +207,7 @@ class Function:
         columns = Columns(self.ranks, self.me)
         lines = []
         for at in range(piece.first, piece.first + piece.length):
+            # [member, turn, number]: one array per statement of the loop body
             stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
             lines.append(line_of(self.form_of[at], texts, self.classes))
@@ -221,6 +228,7 @@ class Function:
             "    {" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in of) + "}" for of in table.tolist()
         )
         self.tables.append(f"ON_TABLE i64 {name}{shape} = {{\n{rows}}};\n")
+        # row of this rank among the members of the function
         which = "w.which" if len(self.members) > 1 else "0"
         return [f"row = {name}[{which}][{'turn' if turns > 1 else '0'}];"]
 
@@ -253,6 +261,7 @@ def functions(
     of functions begin with."""
     by_stream: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
+        # ranks whose statements have the same forms share a function
         groups: dict[tuple[tuple[str, ...], ...], list[int]] = {}
         for rank, streams in enumerate(ranks):
             if number < len(streams) and streams[number]:

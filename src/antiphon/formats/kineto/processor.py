@@ -135,6 +135,7 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     """Its events: innermost ones are computation."""
     line = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
+    # enclosing events; an event without inner events is computation
     stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
 
     def leave(now: float) -> None:
@@ -148,6 +149,7 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
+        # calls within a DDP hook are due at the end of the backward pass
         hook = bool(stack) and stack[-1][4]
         if name in (_WAIT, _DONE):
             (line.waits if name == _WAIT else line.done).append(event)
@@ -185,6 +187,7 @@ def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[
     carriers = sorted(carried, key=lambda e: e["ts"])
     at = 0
     for call in (call for call in calls if not _is_ours(call.event)):
+        # an execution cannot begin before its call: skip those of calls before the recording
         while at < len(carriers) and carriers[at]["ts"] < call.at:
             at += 1
         if at < len(carriers):
@@ -202,6 +205,7 @@ def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, repo
         10 * (reported_end - busy[last - 1][1]) if last else 0.0
     )  # it must be far longer than the gap before the recorded end
     end, earliest = reported_end, max(called, reported_end - max(_LATE, _LATE_SHARE * (reported_end - called)))
+    # go back over gaps in the computation, and take the longest one that ends late enough
     for place in range(last - 1, max(last - _LOOKED_AT, 0), -1):
         if begins[place] < earliest:
             break
@@ -263,6 +267,7 @@ def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
 
 
 def _waits_told(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
+    # our calls record their wait; it ends when the call does
     number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_ours(call.event)}
     spans = []
     for event in waits:
@@ -282,6 +287,7 @@ def _waits_seen(
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
         if _is_ours(call.event) and collective.due is None:
             continue  # it said itself where it was waited for
+        # the idle time before the end of the collective is the wait for it
         place = bisect_left(begins, call.over)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0
         after = call.at

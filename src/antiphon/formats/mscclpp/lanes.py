@@ -102,9 +102,11 @@ class Machine:
     def settle(self) -> None:
         """Make readers of packets wait for all their writers. A packet without a writer never arrives."""
         for spot, flags in self.readers:
+            # a dictionary as an ordered set
             writers: dict[Spot, None] = {}
             for first, count in flags:
                 for cell in range(first, first + count):
+                    # without a writer: wait for an instruction after the last one, which never runs
                     for writer in self.writers.get(cell, ((spot[0], len(self.blocks[spot[0]].instructions)),)):
                         writers[writer] = None
             self.wait_more(spot, tuple(writers))
@@ -123,12 +125,14 @@ class Lanes:
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """All threads wait for each other."""
         self.close()
+        # nothing is loose: the operations before are in the main block, which is ordered anyway
         if self.loose or always:
             self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.loose)))
             self.loose = []
 
     def close(self) -> None:
         items, self.open = self.open, []
+        # slow path: the threads could overtake each other in a way that matters
         if not _is_in_line(items):
             _Apart(self, items).go()
             return
@@ -150,6 +154,7 @@ class Lanes:
         spot = self.machine.add(block, _with_semaphores(instruction, lane.acquire, lane.release, wait))
         if lane.later is not None:
             self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
+            # two threads that use one port may issue in either order: record that the order must be proven
             before = self.machine.last_request.get(lane.port, spot)
             if before[0] != block:
                 self.machine.inorder.append((before, spot))
@@ -192,6 +197,7 @@ class _Apart:
                 continue
             for thread, lane in enumerate(item.threads.lanes):
                 self._add_lane(item, thread, lane)
+        # thread 0 is the main block itself
         self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
 
     def _add_data(self, item: Item) -> None:
@@ -202,6 +208,7 @@ class _Apart:
         spot = self.machine.add(block, item.instruction)
         note(self.machine, spot, item.flags, [])
         self.machine.delays += [(spot, before) for before in self.data]
+        # packets are complete only when the last thread has written its part, after all its earlier waits
         if item.marks and self.seen:
             spot = self.machine.add(
                 block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.seen.values()))
@@ -215,9 +222,11 @@ class _Apart:
         if thread not in self.block:
             self.block[thread] = self._new_block()
         block = self.block[thread]
+        # a new thread starts at the last sync
         wait = () if thread in self.seen or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
         self.seen[thread] = self.lanes.lane(block, item.instruction, lane, wait)
+        # a thread signals after its part of earlier data, so also after the packets that these waited for
         note(self.machine, (block, before), list(self.flags), [])
 
     def _new_block(self) -> int:
@@ -227,17 +236,20 @@ class _Apart:
 
 def _is_in_line(items: list[Item]) -> bool:
     """Whether the order of these operations makes no difference that their threads could not keep."""
+    # one pass: data since the last sync; whether something was waited for, and by several threads
     data: list[Instruction] = []
     has_waited = wide = False
     for item in items:
         threads = item.threads
         if threads is None:
+            # data is not behind a wait of another thread, and data does not order data of the same cells
             if has_waited or (data and any(_are_in_conflict(item.instruction, other) for other in data)):
                 return False
             data.append(item.instruction)
             has_waited = has_waited or bool(item.flags)
             continue
         several = len(threads.lanes) > 1
+        # a signal may overtake data, and waits of other threads
         if threads.gives and (data or (has_waited and (wide or several))):
             return False
         if threads.takes:

@@ -113,6 +113,7 @@ class _Reader:
             raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
         if self.open and level >= self.open[-1].level:
             raise Invalid(f"{where}: level {level} stands in a group of level {self.open[-1].level}; inner are lower")
+        # ids are unique within a level
         before = self.group_lines.setdefault((level, number), line)
         if before != line:
             raise Invalid(f"{where}: level {level} has a group {number} in line {before} already; give each its own id")
@@ -135,6 +136,7 @@ class _Reader:
     def check(self, notes: list[str]) -> None:
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
+        # checks in the order in which they explain each other: count, range, duplicates, gaps, levels
         nodes = np.frombuffer(self.ids, np.int64)
         if len(nodes) > self.nodes and np.array_equal(np.sort(nodes), np.arange(len(nodes))):
             notes.append(f"num_nodes is {self.nodes}, but {len(nodes)} nodes stand in it: these are taken, as by PICCL")
@@ -185,9 +187,11 @@ def _find_file(folder: Path, named: str) -> Path:
     if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
         raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
     names = Path(named).parts
+    # PICCL runs in a folder above; so drop leading folders of the name one by one
     for first in range(len(names)):
         place = folder.joinpath(*names[first:])
         with contextlib.suppress(OSError, RuntimeError):
+            # symbolic links must not lead out of the folder
             real = place.resolve(strict=True)
             if not real.is_relative_to(folder):
                 raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
@@ -207,6 +211,7 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
     top = reader.tops[0]
     for number in sorted({group.level for group in reader.groups}):
         files = Counter(group.file for group in reader.groups if group.level == number)
+        # the most frequent parameter file of a level takes the plain name
         order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
         usual = "" if number == top.level else NAMES[number]
         named = [usual, *(f"{usual}-{_number_in_letters(i)}" for i in range(1, len(order)))]
@@ -238,7 +243,9 @@ def _build_machine(
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
         key = (ports, outer.level, outer.file, group.file if group is not None else "")
         if key not in kinds:
+            # G is seconds per byte at the largest size: 1 / G is the bandwidth of one port
             rate = ports / max(Fraction(level.G[-1]), _MIN_G)
+            # half of the additional latency of this level on the way up, half on the way down
             latency = (level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
             rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)
             kind = LinkType(f"level{outer.level}", rate, max(latency, 0.0))
@@ -248,6 +255,7 @@ def _build_machine(
         ends.extend((inner, switch[id(outer)], switch[id(outer)], inner))
         kind_of.extend((kinds[key], kinds[key]))
 
+    # depth first without recursion, as files from elsewhere may be nested deeply
     todo = [(reader.tops[0], "")]
     while todo:
         group, before = todo.pop()

@@ -92,8 +92,10 @@ def draw_box(box: Box, pcie: object = None) -> Probed:
     if count > MAX_GPUS:
         raise Invalid(f"shows {count} GPUs; at most {MAX_GPUS} of one box are read")
     drawing = _Drawing(box)
+    # 1. NVLink, xGMI and NVSwitches
     drawing.fast_links()
     is_joined = drawing.joined()
+    # 2. PCIe, unless the faster links connect everything
     with_pcie = not is_joined if pcie is None else parse_yes(pcie, "pcie")
     if with_pcie:
         drawing.tree()
@@ -129,6 +131,7 @@ class _Drawing:
             self.links.append((a, b, LinkType(box.fast, speed, latency)))
         if not box.ports:
             return
+        # nvidia-smi does not show the two boards of a DGX-2, whose bisection matters
         if self.ranks == 16 and not box.bonds and set(box.ports.values()) == {6 * NVLINK} and len(box.ports) == 16:
             box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
             self._two_boards()
@@ -154,6 +157,7 @@ class _Drawing:
     def tree(self) -> None:
         """PCIe: switches that several branches with GPUs meet at, below the bridges of the sockets."""
         devices = self.box.devices
+        # 1. Walk up from every GPU; stop at a place where this branch was counted before.
         branches: dict[int, set[int]] = {}  # of every place above a GPU those below it that lead to one
         for device in self.box.gpus:
             below, up = device, devices[device].up
@@ -164,6 +168,7 @@ class _Drawing:
                 if not is_new:
                     break
                 below, up = up, devices[up].up
+        # 2. Draw only places where branches meet: a switch with one GPU below adds nothing.
         tops = sorted(place for place in branches if devices[place].up < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
@@ -173,6 +178,7 @@ class _Drawing:
         for place in roots:
             self.node[place] = self.switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
         self.bridges = [self.node[place] for place in roots]
+        # without faster links the sockets are the structure worth showing
         if not self.box.bonds and not self.box.ports:
             for rank, device in enumerate(self.box.gpus):
                 if (top := self._top_of(device)) in sockets:
@@ -194,6 +200,7 @@ class _Drawing:
         host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
         for device in below:
             speeds, up = [self.box.devices[device].speed], self.box.devices[device].up
+            # the slowest link on the way to the next drawn place limits the merged link
             while up >= 0 and up not in self.node:
                 speeds.append(self.box.devices[up].speed)
                 up = self.box.devices[up].up
@@ -202,6 +209,7 @@ class _Drawing:
             known_speeds = [speed for speed in speeds if speed is not None]
             assumed = assumed or not (known_speeds or device in host_links)
             kind = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
+            # POWER systems: NVLink to the processor takes the place of PCIe
             if device in host_links and self._top_of(device) in self.node:
                 up, kind = self._top_of(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[up])], kind)
@@ -232,6 +240,7 @@ class _Drawing:
         """Whether several slots lead into the bridge, which together could do more."""
         kinds = [self.links[link][2] for link in limit.links]
         has_slots = sum(kind.kind == "pcie" for kind in kinds) > 1
+        # a limit that a bridge's slots cannot exceed together is not drawn
         return has_slots and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
 
     def cards(self) -> Iterable[Near]:
@@ -241,11 +250,13 @@ class _Drawing:
         a GPU, those that do not are for something else. Cards near the same GPUs share them evenly, in order.
         """
         near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        # 1. Group cards by the GPUs that are nearest to them.
         close, under = False, self._ranks_by_place()
         for device in self.box.speeds:
             place, ranks = self._nearest_gpus(device, under)
             close = close or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
             near.setdefault((place, ranks), []).append(device)
+        # 2. If some cards share a PCIe switch with GPUs, the others (management, storage) are left out.
         far: list[str] = []
         for (place, ranks), devices in near.items():
             on_switch = place >= 0 and self.box.devices[place].kind == SWITCH

@@ -95,6 +95,7 @@ class Group(Memory):
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
             self.handles[rank] = handle
         self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
+        # signals start as if the previous call had completed
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL_SHIFT, np.uint64)
         for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.mine, before))):
             for handle in self.handles.values():
@@ -104,6 +105,7 @@ class Group(Memory):
         """Load tables, in all processes: the first plan with packets allocates boxes that all ranks access."""
         if len(tables) != self.ranks:
             raise Invalid(f"tables of {len(tables)} ranks, for {self.ranks}")
+        # all processes load the same plans, so all get here together
         if any(table.packets for table in tables) and not self._boxes:
             self._boxes = True
             empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
@@ -145,6 +147,7 @@ class Group(Memory):
         """Make a call of the ranks of this process. `where`, `lengths`: addresses and elements of the input, output and
         scratch of all ranks."""
         places = self._check_call(plan, where, lengths, lanes * rounds)
+        # signals encode the number modulo CALLS
         number, self.number = self.number % CALLS, self.number + 1
         code = self.device.call.ad_start(
             len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
@@ -210,6 +213,7 @@ class Group(Memory):
 
     def close(self) -> None:
         """Close the group, in all processes: no memory is freed while another process may access it."""
+        # an empty exchange is a barrier
         if self._tell is not None and self.handles:
             self._tell(b"")
         self._close_handles()

@@ -93,6 +93,7 @@ class Hybrid:
     def _measure_shares(self) -> Iterator[None]:
         """Measure, one call per step."""
         count, half = self.count, self.count // 2
+        # 1. Time both plans at full and at half size: a line (waiting time, rate) for each.
         lines, alone = list[SideTime](), 0.0
         for work in (self.fast, self.slow):
             full_times, split_times = list[float](), list[float]()
@@ -106,8 +107,10 @@ class Hybrid:
             lines.append(SideTime.through(count, statistics.median(full_times), statistics.median(split_times)))
             alone = alone or statistics.median(full_times)
         self.lines = fast, slow = lines[0], lines[1]
+        # 2. Split such that both sides end at the same time (Blink, equation 8).
         slow_share = split_by_rate(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
         self.share = int(slow_share) // ALIGNMENT * ALIGNMENT
+        # 3. Keep the split only if it is faster than the fast plan alone.
         together = list[float]()
         for _ in range(TRIES if self.share else 0):
             together.append(self.timer(self._run_both))
@@ -120,6 +123,7 @@ class Hybrid:
         if not self.share:
             self.fast(0, rest)
             return
+        # the slow plan is driven by its own host thread
         beside = self._beside.submit(self.slow, rest, self.share)
         try:
             self.fast(0, rest)
@@ -175,6 +179,7 @@ def work_of(
 
     def work(first: int, count: int) -> None:
         at, long = where.copy(), lengths.copy()
+        # shift the buffers; scratch is the plan's own
         at[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
         long[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
         (group.go_by_host if by_host else group.go)(device_plan, count, at, long, dtype, op, **how)

@@ -178,6 +178,7 @@ class _Leader:
                 code = 1
                 try:
                     die_with_parent()
+                    # a rank must not hold the leader's ends, or the leader's end would not be noticed
                     for other in [ours, *self.streams.values()]:
                         other.close()
                     _one_rank(job, collectives, rank, theirs)
@@ -201,6 +202,7 @@ class _Leader:
             for rank in ranks:
                 if rank not in messages and (line := self._next_message(rank)) is not None:
                     messages[rank] = line
+            # one failure causes others: wait a little, and report them together
             faults = {rank: line for rank, line in messages.items() if "fault" in line}
             if len(messages) == len(ranks) or time.monotonic() > end:
                 break
@@ -256,6 +258,7 @@ class _Leader:
         while True:
             messages = self.receive(ranks)
             first = messages[ranks[0]]
+            # the watched run is over
             if before and "ready" not in first:
                 time.sleep(SETTLE)
                 counted.append(
@@ -269,6 +272,7 @@ class _Leader:
                 before = count_sent_bytes(self.job.ports)
                 self.send(ranks, {})
             elif "ready" in first:
+                # all ranks share the clock of this host: they begin at this time
                 self.send(ranks, time.monotonic() + START_DELAY)
             else:
                 self.send(ranks, [messages[rank]["all"] for rank in ranks])

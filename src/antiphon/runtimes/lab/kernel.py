@@ -127,6 +127,7 @@ def _set_up(spec: dict[str, Any]) -> None:
         with open("/dev/shm/hosts", "w", encoding="utf-8") as out:
             out.write("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in spec["about"]["hosts"].items()))
         _mount_filesystem("/dev/shm/hosts", "/etc/hosts", "", _BIND)
+    # create each network namespace by unsharing, and bind it to a name, so that it outlives the switch to the next
     for name in [*spec["spaces"], HOST]:  # the keeper stays in the last one
         unshare(NEW_NETWORK)
         for path, value in spec["settings"].items():
@@ -134,6 +135,7 @@ def _set_up(spec: dict[str, Any]) -> None:
         with open(f"{SPACES}/{name}", "w", encoding="ascii"):
             pass
         _mount_filesystem("/proc/self/ns/net", f"{SPACES}/{name}", "", _BIND)
+    # thousands of commands: one process of `ip -batch` per namespace, not one per command
     for program, space, text in spec["batches"]:
         _run_batch([program, *(["-n", space] if space else []), "-batch", "-"], text)
 
@@ -151,6 +153,7 @@ def _run_batch(command: Sequence[str], text: str) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         failed = [line for line in lines if line.startswith("Command failed")]
+        # "Command failed -:LINE" names the line of the batch
         number = int(failed[0].rpartition(":")[2]) if failed and failed[0].rpartition(":")[2].isdigit() else 0
         which = text.splitlines()[number - 1] if number else ""
         raise OSError(0, f"{' '.join(command[:-2])} {which}: {lines[0] if lines else 'failed'}")
@@ -165,7 +168,9 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
     die_with_parent()
     if os.getppid() != parent:
         return _NOT_STARTED
+    # joining a mount namespace changes the working directory to its root
     folder = os.getcwd()
+    # the pid namespace applies to children only, hence the fork below
     for namespace, flag in (("pid", NEW_PROCESSES), ("uts", NEW_NAMES), ("mnt", NEW_MOUNTS)):
         join_namespace(f"/proc/{keeper}/ns/{namespace}", flag)
     os.chdir(folder)
@@ -208,6 +213,7 @@ def _run_once(command: Sequence[str]) -> int:
     main = _fork_into(_exec_command, command)
     while True:
         child, status = os.wait()
+        # as process 1 of its namespace it also reaps orphans
         if child == main:
             return _exit_code(status)
 
@@ -232,6 +238,7 @@ def _run_each(command: Sequence[str]) -> int:
         if child not in running:
             continue
         running.discard(child)
+        # the first failure decides the exit code; the others get GRACE seconds to end by themselves
         if not worst and _exit_code(status):
             worst = _exit_code(status)
             signal.signal(signal.SIGALRM, lambda *_, code=worst: os._exit(code))

@@ -165,6 +165,7 @@ def _links_towards(machine: Topology, target: int) -> dict[int, int]:
     into: list[list[int]] = [[] for _ in range(machine.nodes)]
     for link, head in enumerate(machine.link_dst.tolist()):
         into[head].append(link)
+    # Dijkstra from the target against the direction of the links; keys are (hops and tolls, -width)
     next_link: dict[int, int] = {}
     queue: list[tuple[int, Fraction, int, int]] = [(0, Fraction(0), -1, target)]
     settled: set[int] = set()
@@ -175,11 +176,13 @@ def _links_towards(machine: Topology, target: int) -> dict[int, int]:
         settled.add(node)
         if link >= 0:
             next_link[node] = link
+        # a rank on the path costs more than any number of switches
         toll = _THROUGH_RANK if node < machine.ranks and node != target else 0
         for before in into[node]:
             tail = int(machine.link_src[before])
             if tail not in settled:
                 own = machine.bandwidth(before)
+                # the width of a path is that of its narrowest link; wider ones come first among equals
                 bottleneck = own if node == target else min(own, -width)
                 heapq.heappush(queue, (cost + 1 + toll, -bottleneck, before, tail))
     return next_link
@@ -191,6 +194,7 @@ def _links_towards(machine: Topology, target: int) -> dict[int, int]:
 def _make_funnels(machine: Topology) -> tuple[Funnel, ...]:
     """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
     funnels: list[Funnel] = []
+    # an end of a cable can pass through one queue only
     used: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
         funnel = _make_funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
@@ -210,6 +214,7 @@ def _make_funnel(
 ) -> Funnel | None:
     tails = {int(machine.link_src[link]) for link in links}
     heads = {int(machine.link_dst[link]) for link in links}
+    # the limit is emulated where all its links leave, or else where all arrive
     for outward, near_nodes, far_nodes in ((True, tails, heads), (False, heads, tails)):
         if len(near_nodes) != 1:
             continue
@@ -237,6 +242,7 @@ def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: o
     if len(resolved.bad):
         raise Invalid(f"the schedule's transfer {resolved.why[0]}")
     width = machine.nodes
+    # check each distinct (src, dst, route) once
     key = (np.asarray(src, np.int64) * width + np.asarray(dst)) * (len(resolved.table) + 1) + resolved.route
     _, first = np.unique(key, return_index=True)
     for row in first.tolist():

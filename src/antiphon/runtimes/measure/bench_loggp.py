@@ -58,6 +58,7 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
     at = 0
     for i in range(n):
         for copy in range(copies if i else 0):
+            # copies alternate between two slots; the last one writes the message's own slot
             to = i + 2 if copy == copies - 1 else 1 + copy % 2
             moves.append((0, 0, 0, at, to))
             at = to
@@ -81,6 +82,7 @@ def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
 
 def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
     """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1). Both end with block 0."""
+    # the relation of a custom collective: who has a block, and who wants it
     have, want = [(0, 0, 0), (1, far, 1)][:blocks], [(0, 0, None), (0, far, None), (1, 0, None)][: blocks + 1]
     collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
     chunk, src, dst, src_slot, dst_slot = np.array(moves, np.int32).T
@@ -125,6 +127,7 @@ def bench_loggp(  # noqa: PLR0913
     with first_on(on, how) as deciding:
         if not deciding:
             return None
+        # 1. trial: how long are copies and gaps?
         place = Place(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
         usual = Case(0, [*range(place.ranks)], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
         work = _ChainsMeasured(place, n, usual)
@@ -135,6 +138,7 @@ def bench_loggp(  # noqa: PLR0913
             chains.append((size, _choose_lengths(seconds, n, COVER if ranks is None else COVER_PORTS)))
             halves[size] = seconds["pings"] / (2 * PINGS)
 
+        # 2. with these, choose the numbers of copies for each size
         work.measure([(size, _Chains()) for size in checked_sizes], choose_lengths)
         rows: list[RoundTrip] = []
         bursts: list[RoundTrip] = []
@@ -148,6 +152,7 @@ def bench_loggp(  # noqa: PLR0913
                 turn, one_way = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
                 progress(f"{format_size(size)}: {one_way} one way (repetition {turn} of {repetitions})")
 
+        # 3. the measurement itself
         work.measure(chains * repetitions, on_sizes_measured)
     return rows + bursts
 
@@ -225,6 +230,7 @@ class _ChainsMeasured:
 
 def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
     """Return the number of copies that cover a gap, and that cover the arrival of all messages."""
+    # seconds of one copy, from the difference of schedules with and without copies
     copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
     delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
@@ -233,6 +239,7 @@ def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chai
 
 def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
     """Return the four rows of a size, from differences between schedules, at least MIN_SECONDS."""
+    # PRTT(1, 0, s)
     round_trip = seconds["pings"] / PINGS
     delay = max((seconds["alone"] - seconds["one"]) / (n - 1), MIN_SECONDS)
     received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), MIN_SECONDS)
@@ -339,6 +346,7 @@ def large_size(halves: Mapping[int, float], max_messages: int, min_size: int, li
 
     `halves`: half round trips by size."""
     low, high = min(halves), max(halves)
+    # seconds per byte; a message of `size` takes ROOM times as long as sending all small ones
     slope = (halves[high] - halves[low]) / (high - low) if high > low else 0.0
     size = ROOM * max_messages * halves[low] / slope if slope > 0 else float(high)
     return int(min(max(2 ** round(log2(max(size, 1.0))), min_size), limit))

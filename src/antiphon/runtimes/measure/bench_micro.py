@@ -136,6 +136,7 @@ def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
     have = [(0, at) for at in range(last if op == REDUCE else 1)]
     want = [(0, last)] if op == REDUCE else [(0, at) for at in range(1, size)]
     if back:
+        # the result goes back along the chain
         rows += [(last + at, 0, last - at, last - at - 1, COPY) for at in range(last)]
         want = [(0, at) for at in range(size)]
     return Pattern(name, size, size, have, want, rows)
@@ -207,6 +208,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
 
     def candidates(chosen: list[int]) -> Iterable[int]:
         """Return candidates for the next place, lowest first: neighbours of the places already set (at least one)."""
+        # places are assigned in an order in which each is adjacent to an earlier one
         rank_of, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
         linked = [near_to(rank_of[a], False) for a, b in pattern.links if b == place and a in rank_of]
         linked += [near_to(rank_of[b], True) for a, b in pattern.links if a == place and b in rank_of]
@@ -235,6 +237,7 @@ def reachable_ranks(machine: Topology, rank: int, back: bool) -> set[int]:
         next_nodes = np.unique(heads[at_frontier[tails]])
         next_nodes = next_nodes[~reached[next_nodes]]
         reached[next_nodes] = True
+        # go on through switches only: a rank does not forward for others here
         frontier = next_nodes[next_nodes >= machine.ranks]
     return set(np.flatnonzero(reached[: machine.ranks]).tolist()) - {rank}
 
@@ -262,6 +265,7 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     claims = {"planner": pattern.title}
     if pieces is not None:
         return Plan.of(machine, pipeline(schedule, pieces), claims)
+    # one entry per pipelining depth: pieces of at least PIECE bytes
     depths = [2**power for power in range(DEEPEST.bit_length())]
     starts = [0, *(depth * PIECE for depth in depths[1:])]
     ends = [*starts[1:], None]

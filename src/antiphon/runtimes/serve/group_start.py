@@ -98,6 +98,7 @@ def start_serving(
             fields["way"] = setup.offer(engine)
         except (AntiphonError, OSError) as error:
             fields = _fault_fields(error)
+        # the first exchange: every process reports its offer, or its fault
         opening = {**fields, "version": version()}
         while True:
             offers, fields = _exchange_fields(group, opening), {}
@@ -107,9 +108,11 @@ def start_serving(
                     fields["way"] = setup.answer(engine, _setup_texts(offers))
             except (AntiphonError, OSError) as error:
                 fields = _fault_fields(error)
+            # the second exchange; repeated from the start if the first one read texts of earlier processes
             with suppress(Outdated):
                 answers = _exchange_fields(group, fields)
                 break
+        # faults are raised only now, when all processes have heard of them
         _raise_fault(group, offers)
         _raise_fault(group, answers)
         setup_answers = _setup_texts(answers)
@@ -117,6 +120,7 @@ def start_serving(
         book, base = (base64_of(offers[0].get(name), "process 0") for name in ("book", "base"))
         auto = start_auto(group) if offers[0].get("auto") else None
         try:
+            # a cached answer for table `auto` replaces the book of process 0
             first_book = decode_book(book) if auto is None or auto.book is None else auto.book
             serving = Serving(engine, setup.connect(engine, setup_answers), group.rank, first_book, base, fill)
         except BaseException:
@@ -180,6 +184,7 @@ def _read_book(group: Processes, table: Any) -> Book:
 def _exchange_fields(group: Processes, fields: dict[str, str]) -> list[dict[str, Any]]:
     """Return the messages of all processes. Invalid where versions differ, unless a message reports a fault."""
     messages = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(fields)))]
+    # formats of messages and books may differ between versions
     leader_version = messages[0].get("version")
     if not any("fault" in message for message in messages):
         for rank, message in enumerate(messages):
@@ -235,6 +240,7 @@ def start_auto(group: Processes) -> AutoStart:
         _raise_fault(group, messages)
         return messages
 
+    # process 0 needs host and GPUs of every process for the question
     messages = exchange({"facts": process_line()})
     fields: dict[str, str] = {}
     start = AutoStart(None, b"", "")
@@ -259,6 +265,7 @@ def _find_or_plan(text: str) -> AutoStart:
         try:
             start.planning = PlanningProcess(text, path)
             start.answer = _await_answer(start.planning, text)
+            # from here on planning competes with the job
             start.planning.lower()
         except AntiphonError as error:
             start.why = str(error)
@@ -274,6 +281,7 @@ def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
     later, while now most of them only wait.
     """
     job = read_processes(text)
+    # processes with the same boot id are on one host
     occupied = sum(process.boot == job[0].boot for process in job) >= (os.cpu_count() or 1)
     setting = os.environ.get(WAIT)
     seconds = parse_seconds(setting, WAIT, bare=True) if setting else _DEFAULT_WAIT if occupied else 0.0

@@ -48,6 +48,7 @@ def connect_mesh(
         texts = exchange(json.dumps(asdict(door.card)))
         if len(texts) != ranks:
             raise Invalid(f"{len(texts)} processes answered, {ranks} were expected")
+        # exchange done: every process knows how to reach every other one
         neighbors = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
         cards = {peer: _read_card(texts[peer], f"rank {peer}") for peer in neighbors}
         # the higher of two ranks knocks
@@ -111,6 +112,7 @@ class _Door:
             path = str(Path(folder) / "door")
             self.sockets.append(self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
             self.sockets[1].bind(path)
+        # listen before the addresses are exchanged, so that nobody finds a closed door
         for listener in self.sockets:
             listener.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
@@ -125,6 +127,7 @@ class _Door:
 
 def _make_knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> Knock:
     key = derive_key(secret_data, card.token)
+    # same kernel and a visible folder: a Unix-domain socket is faster than TCP
     if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
         return Knock(peer, [(socket.AF_UNIX, card.path)], key, card.path)
     family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET

@@ -63,7 +63,9 @@ class Connecting:
         """Return whether this process can open the memory and all pipes, with a proof that it knows the secret."""
         self._engine = engine
         places = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
+        # all must use the same number of networks
         self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
+        # the key covers all offers, which contain random numbers: an old proof is worthless
         digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
         self._key = derive_key(self._secret.data if self._secret else b"", b"group " + digest)
         return self._append_proof(self._rank, _YES if self._opens_all(engine, places) else _NO)
@@ -86,14 +88,17 @@ class Connecting:
         return f"{text} {hmac.digest(self._key, f'{rank} of {self._ranks}: {text}'.encode(), 'sha256').hex()}"
 
     def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        # shared memory only if every process can open everything
         if self._alive is not None and all(text.startswith(_YES) for text in answers):
             for rank, text in enumerate(answers):
                 if not hmac.compare_digest(text.encode(), self._append_proof(rank, _YES).encode()):
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
+            # the wire owns it from here on
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._alive.release())
         with ExitStack() as stack:
             meshes = [self._connect_mesh(address, stack) for address in self._addresses[: self._rails]]
+            # all rails are connected: keep the sockets open
             stack.pop_all()
         self._sockets = [number for row in zip(*map(detach_all, meshes), strict=True) for number in row]
         return engine.sockets(self._rank, self._sockets, self._rails)
@@ -176,6 +181,7 @@ class AlivePipes:
         finally:
             for end in ends:
                 os.close(end)
+        # device and inode identify a pipe, so a reused process number is noticed
         self._device, number = _identify_end(self._ends[rank])
         self.place: Place = (os.getpid(), self._ends[rank], number)
 
