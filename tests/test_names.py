@@ -16,7 +16,7 @@ VAGUE = frozenset(WORDS.split())
 # or of a chunk (SCCL), ways of a path. Lower a number when you rename.
 LEFT = {
     ".": 1,  # `most`, a key of `antiphon list planners --json`
-    "api": 18,
+    "api": 18,  # names of public parameters
     "cli": 4,
     "core": 8,
     "core/bounds": 28,
@@ -33,15 +33,12 @@ LEFT = {
     "cost/replay": 2,
     "formats/lint": 2,
     "formats/piccl": 2,
-    "formats/points": 1,
     "isolate": 1,
     "lower/blocks": 1,
     "lower/machine": 1,
     "planners/greedy": 1,
     "planners/synth": 33,
-    "reproduce": 2,
     "runtimes/device": 5,
-    "runtimes/lab": 2,
     "runtimes/measure": 6,
     "select": 6,
     "show/pictures": 3,

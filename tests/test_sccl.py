@@ -116,7 +116,7 @@ def test_a_row_carries_a_proof_that_no_row_of_its_steps_is_better(
 ) -> None:
     group = family(topology(spec), kind, root)
     made = group.make(*point)
-    assert (made.point, made.least, made.proof, made.trusted) == (point, least, "proved-optimal", ())
+    assert (made.point, made.ratio_bound, made.proof, made.trusted) == (point, least, "proved-optimal", ())
     certificate = json.loads(json.dumps(made.schedule.provenance["certificate"]))
     check_certificate(group.topology, group.collective, certificate)
     with pytest.raises(Invalid, match="below its own bound"):

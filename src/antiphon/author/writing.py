@@ -27,8 +27,10 @@ Own = TypeVar("Own", bound="Writing")
 
 
 class Places:
-    """Places in a row, to be copied and added elsewhere: places, not values. What is sent is what they hold when the
-    statement is reached."""
+    """Places in buffers, as `w[rank, buffer, index]` returns them, to be copied or reduced to other ranks.
+
+    They stand for places, not for values: a statement sends what they hold when it is reached.
+    """
 
     def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
         self._writing, self._places, self._chunks, self._moment = writing, places, chunks, moment
@@ -37,14 +39,37 @@ class Places:
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
         via: Iterable[SupportsIndex] | None = None,
     ) -> Places:  # fmt: skip
-        """Copy these chunks to another rank (or to several); return the places there.
+        """Copy these chunks to another rank (or to several).
 
-        `rank`: where to, also the own rank.
-        `buffer`: "output" and "input" are the rank's place for the chunk, any other name is scratch of that rank. Left
-        out, it is where the chunk belongs: the output, else the input, else scratch of the name "scratch".
-        `index`: where in the buffer the first of every rank goes, the others behind it. Left out, in outputs and inputs
-        the place of the chunk, in scratch its number: that of part k of block j is j * chunks + k.
-        `via`: the links to take, by their numbers on the machine. Left out, the only way there is, or the shortest.
+        Parameters
+        ----------
+        rank
+            Destination rank, or several; the own rank is allowed.
+        buffer
+            "output" and "input" are the rank's places for the chunk, any other name is scratch of that rank. Default:
+            where the chunk belongs: the output, else the input, else scratch named "scratch".
+        index
+            Index in the buffer of the first chunk of every rank, followed by the others. Default: in outputs and inputs
+            the place of the chunk, in scratch its number: j * chunks + k for chunk k of block j.
+        via
+            Links to use, by their numbers on the machine. Default: the only path, or the shortest.
+
+        Returns
+        -------
+        Places
+            The places at the destination, from which the chunks can be forwarded.
+
+        Raises
+        ------
+        Invalid
+            An argument is wrong; the message names the line of the statement.
+
+        Examples
+        --------
+        >>> from antiphon.api.plans import write
+        >>> with write("broadcast", "line:ranks=3") as w:
+        ...     print(w[0, "input", 0].copy_to(1).copy_to(2))
+        w[2, 'output', 0]
         """
         return self._writing._send_places(self, True, rank, buffer, index, via)
 
@@ -52,13 +77,23 @@ class Places:
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
         via: Iterable[SupportsIndex] | None = None,
     ) -> Places:  # fmt: skip
-        """Add what is here to what is at the same chunks of another rank (or of several); the places there. An empty
-        place counts as nothing. `rank`, `buffer`, `index`, `via`: as for `copy_to`."""
+        """Reduce these chunks into the same chunks of another rank (or of several); an empty place is overwritten.
+
+        Parameters
+        ----------
+        rank, buffer, index, via
+            As for `copy_to`.
+
+        Returns
+        -------
+        Places
+            The places at the destination.
+        """
         return self._writing._send_places(self, False, rank, buffer, index, via)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Rank, buffer and index of each."""
+        """Rank, buffer and index of each place."""
         return tuple(self._places)
 
     def __len__(self) -> int:
@@ -87,11 +122,20 @@ class Simultaneous:
 
 
 class Writing:
-    """A schedule in the making; made by `antiphon.write`, and used in a `with` block.
+    """A schedule that is being written, as returned by `antiphon.write` and used in a `with` block.
 
     `w[rank, buffer, index]` are places: of one rank or of several, of "input", "output" or of scratch by any other
     name, one or a slice (`w[0, "input", 2:4]`); without an index all of an input or output. When the block ends, the
-    schedule is verified; then `.schedule`, `.plan` and `.lines` are there.
+    schedule is verified; then `.schedule`, `.plan` and `.lines` are available.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import write
+    >>> with write("allgather", "ring:ranks=2") as w:
+    ...     with w.together():
+    ...         right, left = w[0, "input", 0].copy_to(1), w[1, "input", 0].copy_to(0)
+    >>> w.schedule.steps
+    1
     """
 
     def __init__(
@@ -141,7 +185,7 @@ class Writing:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule, when the block has ended."""
+        """The schedule, once the block has ended."""
         self._need_end("schedule")
         about = {"planner": WRITTEN, "options": {"chunks": self.chunks, "pieces": self.pieces}}
         return schedule_of(
@@ -158,7 +202,7 @@ class Writing:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Of every row of the schedule the line that made it, as file:line."""
+        """The source line of every row of the schedule, as file:line."""
         self._need_end("lines")
         return tuple(str(row.line) for row in self._rows)
 
@@ -183,15 +227,20 @@ class Writing:
         return Simultaneous(self, fixed=True)
 
     def together(self) -> Simultaneous:
-        """`with w.together():` what is in the block is in one step, the least in which all of it can be, and reads what
-        was there before: so two ranks can exchange what they have."""
+        """Put the statements of a `with w.together():` block into one step, the earliest possible for all of them.
+
+        They read the data of its beginning, so two ranks can exchange data.
+        """
         self._need_open()
         self._promised = here(self._block)
         return Simultaneous(self, fixed=False)
 
     def joint(self) -> Simultaneous:
-        """`with w.joint():` what is in the block is one multicast or reduction of the network: copies of one place to
-        several ranks, or reductions of several into one. It is in one step; several may be in one `w.step()`."""
+        """Make the statements of a `with w.joint():` block one multicast or reduction by switches.
+
+        They are copies of one place to several ranks, or reductions of several places into one, in one step; several
+        joints may be in one `w.step()`.
+        """
         self._need_open()
         self._promised = here(self._block)
         return Simultaneous(self, fixed=False, joint=True)

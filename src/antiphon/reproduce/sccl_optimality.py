@@ -73,8 +73,8 @@ def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Syn
     optimal, proof = _prove_optimality(algorithm, limits)
     duals: dict[int, Fraction] = {}
     for other in candidates:
-        if other.least is not None and other.composed == algorithm.composed:
-            duals[other.steps] = max(other.least, duals.get(other.steps, Fraction(0)))
+        if other.ratio_bound is not None and other.composed == algorithm.composed:
+            duals[other.steps] = max(other.ratio_bound, duals.get(other.steps, Fraction(0)))
     refuted = _refuted_neighbours(algorithm, limits, duals)
     better = [
         o

@@ -30,7 +30,7 @@ def cpu_seconds() -> float:
 
 @dataclass(frozen=True)
 class Synthesized:
-    """`least`: lower bound on R / C of algorithms with as many steps (also in two halves, if `composed`).
+    """`ratio_bound`: lower bound on R / C of algorithms with as many steps (also in two halves, if `composed`).
 
     `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what rests on an engine alone.
     """
@@ -39,7 +39,7 @@ class Synthesized:
     chunks: int
     steps: int
     rounds: int
-    least: Fraction | None
+    ratio_bound: Fraction | None
     proof: str
     engine: str
     seconds: float
@@ -107,9 +107,9 @@ class Family:
         rounds_per_block = evaluate_dual(about, StepDual.of_json(certificate["least"])).rounds_per_part * (
             2 if composed else 1
         )
-        least = rounds_per_block * about.parts_of(certificate["chunks"]) / chunks
+        ratio_bound = rounds_per_block * about.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
-            schedule, chunks, steps, rounds, least, certificate["proof"], engine, seconds, composed,
+            schedule, chunks, steps, rounds, ratio_bound, certificate["proof"], engine, seconds, composed,
             checked.proved, checked.trusted,
         )  # fmt: skip
 

@@ -106,9 +106,9 @@ def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
     return Claim(name, instance, Question(instance.parts_of(chunks), steps, rounds, full=True), about)
 
 
-def legend_lines(instance: Instance, parts: int) -> Iterator[str]:
-    """What every chunk is, and every arc, in the order in which they are numbered."""
-    chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks_of_kind(kind, parts))
+def legend_lines(instance: Instance, part_count: int) -> Iterator[str]:
+    """Yield a line per chunk and per arc, in the order of their numbers."""
+    chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks_of_kind(kind, part_count))
     for c, (kind, block, slice_) in enumerate(chunks):
         holders, dests = _join_ranks(kind.holders), _join_ranks(kind.dests)
         yield f"chunk {c}: part {slice_} of block {block}, from rank {holders}, to {dests}"

@@ -56,14 +56,17 @@ class Job:
 
     def encode(self) -> bytes:
         fields = {key: value for key, value in vars(self).items() if key != "programs"}
-        fields |= {"cases": [asdict(one) for one in self.cases], "lengths": [len(one) for one in self.programs]}
+        fields |= {
+            "cases": [asdict(case) for case in self.cases],
+            "lengths": [len(program) for program in self.programs],
+        }
         return json.dumps(fields).encode() + b"\n" + b"".join(self.programs)
 
     @classmethod
     def decode(cls, data: bytes) -> Job:
         head, _, rest = data.partition(b"\n")
         fields = json.loads(head)
-        fields["cases"] = [Case(**one) for one in fields["cases"]]
+        fields["cases"] = [Case(**case) for case in fields["cases"]]
         ends = [0, *accumulate(fields.pop("lengths"))]
         return cls(**fields, programs=[rest[begin:end] for begin, end in pairwise(ends)])
 

@@ -37,9 +37,25 @@ Owner = tuple[str, int, int]  # the collective, the size, the number in the shor
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTuning:
-    """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements; `tuning`: the
-    result of the model. `complete`: whether everything was measured; `interrupted`: whether Ctrl-C prevented that;
-    `unmeasured`: number of missing measurements."""
+    """The result of tuning by measurements.
+
+    Attributes
+    ----------
+    tuning
+        The result of the model, with all candidates.
+    on
+        The runtime on which they were measured.
+    plans
+        Plans by collective, whose entries claim the measured figures.
+    rows
+        All measurements.
+    complete
+        Whether everything was measured.
+    interrupted
+        Whether Ctrl-C prevented that.
+    unmeasured
+        Number of missing measurements.
+    """
 
     tuning: Tuning
     on: str

@@ -86,13 +86,23 @@ def _connect_by_mpi(communicator: Any, table: Any, timeout: float, compiler: str
 
 
 class Comm:
-    """Connected processes, as returned by `antiphon.comm`. All of them close it, by `close` or a `with` block.
+    """Connected processes, as returned by `antiphon.comm.connect`; all of them close it, by `close` or a `with` block.
 
     Arrays are contiguous, of one type at all processes: int8 to int64, uint8 to uint64, float16 to float64, bfloat16,
-    float8_e4m3fn and float8_e5m2.
-    `op`: sum, prod, max, min or avg. `out`: where the result goes, of fitting size; default: a new array. A call is in
-    place if `out` is the input. For allgather and gather it is in place if the input is the process's own block of
-    `out`; for reducescatter and scatter, if `out` is its own block of the input.
+    float8_e4m3fn and float8_e5m2. All methods are collective, except `report`.
+
+    Notes
+    -----
+    The arguments of the methods have the same meaning everywhere. `op`: sum, prod, max, min or avg. `root`: a rank.
+    `out`: array of the result's size; default: a new array. A call is in place if `out` is the input. For allgather and
+    gather it is in place if the input is the process's own block of `out`; for reducescatter and scatter, if `out` is
+    its own block of the input.
+
+    Examples
+    --------
+    >>> with Comm(0, 1, None, None, 60.0) as c:  # a single process
+    ...     c.allreduce(np.array([1.0, 2.0]))
+    array([1., 2.])
     """
 
     def __init__(self, rank: int, ranks: int, serving: Serving | None, library: Any, timeout: float) -> None:
@@ -109,7 +119,7 @@ class Comm:
         self._end_calls(check=kind is None)
 
     def close(self) -> None:
-        """Close the connections. No call of this process may be under way."""
+        """Close the connections, after all calls of this process have returned."""
         self._end_calls(check=True)
 
     def _end_calls(self, check: bool) -> None:
@@ -184,8 +194,10 @@ class Comm:
         return self._scatter_array("reducescatter", x, out, op)
 
     def scatter(self, x: Array | None, root: int = 0, out: Array | None = None) -> Array:
-        """Split the root's array along the first axis: each process gets its own block. At the others x is None, and
-        the size of `out` is that of the block."""
+        """Split the root's array along the first axis: each process gets its own block.
+
+        At the other processes x is None, and `out` is required, as its size is that of the block.
+        """
         if self.rank == self._check_root(root):
             if x is None:
                 raise Invalid("scatter: the root must give x")
