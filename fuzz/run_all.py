@@ -59,6 +59,10 @@ FUZZERS = (
         "mscclpp", "the executor of MSCCL++, thread by thread", (600, 5_000, 100_000), more=("--json",),
     ),
     Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 1_200, 10_000), more=("--json",)),
+    Fuzzer(
+        "bounds_by_size", "the alpha-beta time of verified schedules, summed by docs/models.md", (100, 600, 50_000),
+        more=("--json",),
+    ),
     Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 3_000, 100_000), more=("--json",)),
     Fuzzer(
         "loaders", "only a refusal in one line, or what reads back as the same; CPU time and address space are limited",

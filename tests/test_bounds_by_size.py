@@ -12,12 +12,14 @@ import pytest
 from quick import in_turn
 
 from antiphon.core.bounds import bound
-from antiphon.core.bounds.by_size import bound_by_size, find_evidence, least_message_latency
+from antiphon.core.bounds.by_size import bound_by_size, contract, find_evidence, least_message_latency
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.steps import Chain, Exchange, Fan, StepCut, StepCuts, proved_times
 from antiphon.core.collective import Collective
 from antiphon.core.reshape import only
-from antiphon.core.topology import LinkType, Topology, build
+from antiphon.core.schedule import REDUCE, Schedule, cut
+from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
+from antiphon.core.verify import verify
 from antiphon.cost import prepare
 from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
 from antiphon.errors import AntiphonError, Invalid
@@ -216,3 +218,70 @@ def test_idle_ranks_of_an_allocation_are_no_obstacle() -> None:
     lower_bound = model_bound("calls", {}, ProvedLimits(machine, target, bound(machine, target)))
     assert lower_bound is not None
     assert lower_bound(1 << 20) > 0
+
+
+def test_messages_between_hosts_are_slower_than_within() -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    fast, slow = sorted(kind.latency for kind in machine.types)
+    assert least_message_latency(machine) == pytest.approx(2 * fast)
+    assert least_message_latency(contract(machine, np.array(hosts(machine)))) >= 2 * slow
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_latency_is_that_of_the_quickest_route(seed: int) -> None:
+    rng = random.Random(seed)
+    ranks, switches = rng.randint(2, 4), rng.randint(0, 4)
+    kinds = [LinkType(f"k{i}", Fraction(1), rng.randint(0, 20)) for i in range(4)]
+    pairs = [rng.sample(range(ranks + switches), 2) for _ in range(rng.randint(1, 14))]
+    links = [(a, b, rng.choice(kinds)) for a, b in pairs]
+
+    def routes(begin: int, at: int, seen: frozenset[int], seconds: float):  # type: ignore[no-untyped-def]
+        for a, b, kind in links:
+            if a == at and b < ranks and b != begin:
+                yield seconds + kind.latency
+            elif a == at and b >= ranks and b not in seen:
+                yield from routes(begin, b, seen | {b}, seconds + kind.latency)
+
+    quickest = min((s for rank in range(ranks) for s in routes(rank, rank, frozenset(), 0.0)), default=0.0)
+    assert least_message_latency(build("random", ranks, links, switches=switches)) == quickest
+
+
+def test_a_joint_may_pass_through_a_hub_that_neither_reduces_nor_multicasts_there() -> None:
+    """One switch reduces, the next is a hub with one link in and one out, the last multicasts: one step is enough."""
+    ranks, wire = 4, LinkType("wire", Fraction(10**9), 1e-6)
+    links = [link for rank in range(ranks) for link in ((rank, ranks, wire), (ranks + 2, rank, wire))]
+    links += [(ranks, ranks + 1, wire), (ranks + 1, ranks + 2, wire)]
+    abilities = [Ability(reduce=True), Ability(reduce=True, through=True), Ability(multicast=True)]
+    machine = build("hub", ranks, links, switches=3, abilities=abilities)
+    target = Collective("allreduce", ranks)
+    src, dst = np.array(list(itertools.permutations(range(ranks), 2))).T
+    zero = np.zeros_like(src)
+    schedule = Schedule(target, cut(target, 1), zero, zero, src, dst, zero + REDUCE, joint=zero)
+    assert verify(schedule, machine).fault is None
+    least, predict = alpha_beta_bound(machine, "allreduce"), prepare("alpha-beta", schedule, machine)
+    assert all(least(nbytes) <= predict(nbytes).seconds / ROUNDING for nbytes in SIZES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_out_of_reach_that_takes_no_part_changes_nothing(kind: str) -> None:
+    wire = LinkType("wire", Fraction(10**9), 1e-6)
+    machine = build("apart", 3, [(0, 1, wire), (1, 0, wire)])
+    target = Collective(kind, 3, (0, 1))
+    least = model_bound("alpha-beta", {}, ProvedLimits(machine, target, bound(machine, target)))
+    assert least is not None
+    alone = alpha_beta_bound(build("pair", 2, [(0, 1, wire), (1, 0, wire)]), kind)
+    assert [least(nbytes) for nbytes in SIZES] == [alone(nbytes) for nbytes in SIZES]
+
+
+def test_nothing_takes_at_least_the_latency() -> None:
+    with np.errstate(all="raise"):
+        assert alpha_beta_bound(topology("line:ranks=4"), "broadcast")(0) == pytest.approx(3e-6)
+
+
+def test_long_chains_are_found_without_trying_all_runs() -> None:
+    machine = topology("line:ranks=200")
+    target = Collective("broadcast", 200)
+    evidence = find_evidence(machine, target).views[0].evidence
+    assert {len(chain.switches) for chain in evidence if isinstance(chain, Chain)} == {199}
+    per_byte = bound_by_size(machine, target, 0.0, 0.0, find_evidence(machine, target)).views[0][1]
+    assert per_byte[397] == pytest.approx(398 / 200 / float(machine.types[0].bandwidth))

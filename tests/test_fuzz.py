@@ -28,11 +28,11 @@ from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
-harness, schedules, joints, machines, runs, loaders, msccl, mangle, meaning, forest, run_all = map(
+harness, schedules, joints, machines, bounds_by_size, runs, loaders, msccl, mangle, meaning, forest, run_all = map(
     import_module,
     (
-        "_harness", "schedules", "joints", "machines", "runs", "loaders", "msccl", "_mangle", "_meaning", "_forest",
-        "run_all",
+        "_harness", "schedules", "joints", "machines", "bounds_by_size", "runs", "loaders", "msccl", "_mangle",
+        "_meaning", "_forest", "run_all",
     ),
 )  # fmt: skip
 
@@ -61,6 +61,22 @@ def test_joints() -> None:
 def test_machines() -> None:
     counts = few(machines, 40)
     assert counts["attained"] > 20
+
+
+def test_bounds_by_size() -> None:
+    counts = few(bounds_by_size, examples(60))
+    assert counts["times equal to the bound"] > 20
+
+
+def test_a_bound_by_size_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    proved = bounds_by_size.model_bound
+
+    def too_high(*arguments: Any) -> Any:
+        least = proved(*arguments)
+        return least and (lambda nbytes: 1.01 * least(nbytes))
+
+    monkeypatch.setattr(bounds_by_size, "model_bound", too_high)
+    assert "the bound is" in fault_of(bounds_by_size, 200)
 
 
 def test_runs() -> None:

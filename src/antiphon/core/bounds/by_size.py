@@ -13,6 +13,7 @@ size.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class SizeLimits:
     max_centers: int = 32  # ranks tried as the beginning of chains, for the one that is farthest from another
     max_pairs: int = 6  # far ends of chains from one rank
     max_nodes: int = 4096  # no chains on larger machines: each is some maximum flows
+    all_runs: int = 12  # levels up to which all runs of cuts are tried; of more, the longest for some widths
+    max_widths: int = 6
     cut_ranks: int = 12  # step cuts are searched for on machines of at most so many ranks
     cut_links: int = 256
     cut_steps: int = 5  # numbers of steps in a row, from the least; the next ones grow by a factor
@@ -86,7 +89,8 @@ class SizeBound:
         return max([self.latency + transfer, *(self._view_seconds(*view, nbytes) for view in self.views)])
 
     def _view_seconds(self, alpha: float, per_byte: Floats, nbytes: int) -> float:
-        total = np.maximum(self.latency, self._steps[: len(per_byte)] * alpha) + per_byte * nbytes
+        transfer = per_byte * nbytes if nbytes else np.where(np.isinf(per_byte), np.inf, 0.0)  # not inf * 0
+        total = np.maximum(self.latency, self._steps[: len(per_byte)] * alpha) + transfer
         beyond = max(self.latency, len(per_byte) * alpha) + self.seconds_per_byte * nbytes
         return min(float(total.min()), beyond)
 
@@ -120,7 +124,9 @@ class _View:
 
     @cached_property
     def any_through(self) -> bool:
-        return any(ability.through for ability in abilities_of(self.topology, self.collective).values())
+        """Whether a joint may have several sources and several destinations. Its hub need not help by itself: it may
+        stand between a switch that reduces and one that multicasts."""
+        return any(ability.through for ability in self.topology.abilities)
 
     def prove(self, evidence: Evidence) -> StepTimes:
         if isinstance(evidence, Exchange) and self.any_through:
@@ -160,21 +166,37 @@ def bound_by_size(
 
 
 def least_message_latency(topology: Topology) -> float:
-    """Return the least latency in seconds of a route from one rank to another; 0 where there is none."""
+    """Return the least latency in seconds of a route from one rank to another; 0 where there is none.
+
+    Every switch keeps the quickest route from any rank and the quickest from another rank than that, since a route
+    must not end where it began: of two hosts with a switch each, a message between them leaves that switch.
+    """
     if not topology.links:
         return 0.0
     latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
-    at = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
-    shortest = np.inf
-    ends = topology.link_dst < topology.ranks
-    for _ in range(topology.switches + 1):
-        arrival = at[topology.link_src] + latency
-        shortest = min(shortest, float(arrival[ends].min(initial=np.inf)))
-        at = np.full(topology.nodes, np.inf)
-        np.minimum.at(at, topology.link_dst[~ends], arrival[~ends])
-        if not (at < shortest).any():
+    inner = np.flatnonzero(topology.link_dst >= topology.ranks)
+    node = np.arange(topology.nodes)
+    is_rank = node < topology.ranks
+    seconds = np.stack([np.where(is_rank, 0.0, np.inf), np.full(topology.nodes, np.inf)])
+    begin = np.stack([np.where(is_rank, node, -1), np.full(topology.nodes, -1)])  # the rank that a route comes from
+    for _ in range(2 * topology.switches):
+        tail, head = topology.link_src[inner], topology.link_dst[inner]
+        arrivals = np.concatenate([*(seconds[:, tail] + latency[inner]), *seconds])
+        origins, heads = np.concatenate([*begin[:, tail], *begin]), np.concatenate([head, head, node, node])
+        previous = seconds
+        seconds, begin = np.full_like(seconds, np.inf), np.full_like(begin, -1)
+        for i in range(2):  # the second: of those from another rank than the first
+            usable = np.isfinite(arrivals) & ((i == 0) | (origins != begin[0][heads]))
+            order = np.flatnonzero(usable)
+            order = order[np.lexsort((origins[order], arrivals[order], heads[order]))]
+            reached, at = np.unique(heads[order], return_index=True)
+            seconds[i, reached], begin[i, reached] = arrivals[order[at]], origins[order[at]]
+        if np.array_equal(seconds, previous):
             break
-    return shortest if np.isfinite(shortest) else 0.0
+    tail, head = topology.link_src, topology.link_dst
+    ends = is_rank[head][None] & (begin[:, tail] != head)
+    shortest = (seconds[:, tail] + latency)[ends].min(initial=np.inf)
+    return float(shortest) if np.isfinite(shortest) else 0.0
 
 
 # ---- views ----
@@ -294,16 +316,50 @@ def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
 
 
 def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
-    """Yield the chains of a placement: every run of cuts, each as narrow as its widest cut, or as its ends alone."""
+    """Yield the chains of a placement: runs of cuts, each as narrow as its widest cut, or as its ends alone."""
     cuts = [nearest_side(topology, levels <= i, levels > i) for i in range(top)]
     jumps = [nearest_side(topology, levels < i, levels > i) for i in range(1, top)]
     named = tuple(levels.tolist())
-    for first in range(top):
-        for last in range(first, top):
-            switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
-            yield Chain(named, first, switches, tuple(s for _, s in over))
-            if last - first > 1 and not any(capacity for capacity, _ in over):
-                yield Chain(named, first, switches, tuple(s for _, s in over), windows=True)
+    widths, beyond = [width for width, _ in cuts], [width for width, _ in jumps]
+    for first, last in _runs(widths, beyond):
+        switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
+        yield Chain(named, first, switches, tuple(s for _, s in over))
+    for first, last in _runs(widths, beyond, windows=True):
+        switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
+        if last - first > 1 and not any(beyond[first:last]):
+            yield Chain(named, first, switches, tuple(s for _, s in over), windows=True)
+
+
+def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tuple[int, int]]:
+    """Return runs (first, last) of cuts: all where there are few; else the longest within some widths.
+
+    Jump i leads over the level between cuts i and i + 1. `windows`: only the first and last cut must be within a width,
+    and nothing may jump.
+    """
+    top = len(widths)
+    if top <= LIMITS.all_runs:
+        return [(first, last) for first in range(top) for last in range(first, top)]
+    runs = dict[tuple[int, int], None]()
+    for widest, jump in itertools.product(_some(widths), [0] if windows else _some(jumps)):
+        first = -1
+        last = -1
+        for i, width in enumerate(widths):
+            broken = first >= 0 and jumps[i - 1] > jump
+            if first >= 0 and (broken or (width > widest and not windows)):
+                runs[first, last] = None
+                first = -1
+            if width <= widest:
+                first, last = (i if first < 0 else first), i
+        if first >= 0:
+            runs[first, last] = None
+    return list(runs)
+
+
+def _some(values: Sequence[int]) -> list[int]:
+    """Return up to `max_widths` of the values, the least and the greatest among them."""
+    distinct = sorted(set(values))
+    chosen = np.unique(np.linspace(0, len(distinct) - 1, min(len(distinct), LIMITS.max_widths)).astype(np.int64))
+    return [distinct[i] for i in chosen.tolist()]
 
 
 def _fans(view: _View) -> Iterator[Fan]:

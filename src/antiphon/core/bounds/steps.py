@@ -34,12 +34,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.counting import capacity_of
 from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Record
 from antiphon.core.columns import Bools, Floats
 from antiphon.core.topology import Topology
@@ -214,32 +216,47 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     center, far_ends = evidence.center, evidence.far_ends
     _require(len(set(far_ends) - {center}) == len(far_ends) > 0, "its ranks are not distinct")
+    _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
     tail, head = (topology.link_dst, topology.link_src) if evidence.inward else (topology.link_src, topology.link_dst)
     narrow = capacity_of(topology, tail == center)
-    widest = max(narrow, *(capacity_of(topology, head == rank) for rank in far_ends))
+    widest = max(narrow, _widest(topology, head, far_ends))
     _require(narrow > 0, "nothing can cross")
-    ends = [(rank, center) if evidence.inward else (center, rank) for rank in far_ends]
-    weight = min(crossing_weight(needs, *_pair(topology, src, dst)) for src, dst in ends)
+    sole = _sole_holders(needs)
+    near, far = (needs.dst, sole) if evidence.inward else (sole, needs.dst)
+    rows = np.unique(np.stack([far, needs.block])[:, near == center], axis=1)
+    weights = np.zeros(topology.ranks + 1, np.int64)  # the last: of what several ranks hold
+    np.add.at(weights, rows[0], needs.weights[rows[1]])
+    weight = int(weights[list(far_ends)].min())
     return StepTimes(Fraction(weight) / widest, 1, 1 - narrow / (len(far_ends) * widest))
 
 
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
     ranks = evidence.ranks
     _require(len(set(ranks)) == len(ranks) > 1, "its ranks are not distinct")
-    widest = max(capacity_of(topology, end == rank) for rank in ranks for end in (topology.link_src, topology.link_dst))
+    _require(all(0 <= rank < topology.ranks for rank in ranks), "it names a rank that is not there")
+    widest = max(_widest(topology, end, ranks) for end in (topology.link_src, topology.link_dst))
     _require(widest > 0, "nothing can cross")
-    pairs = set(
-        zip(needs.holders.tolist(), needs.dst.tolist(), strict=True) if len(np.unique(needs.block)) == 1 else ()
-    )
-    numbers = {holders[0]: i for i, holders in enumerate(needs.sets) if len(holders) == 1}
+    sole = _sole_holders(needs)
+    among = np.isin(sole, ranks) & np.isin(needs.dst, ranks) & (sole != needs.dst)
+    pairs = np.unique(np.stack([sole, needs.dst])[:, among], axis=1).shape[1]
     _require(
-        all((numbers.get(a), b) in pairs for a in ranks for b in ranks if a != b),
+        len(np.unique(needs.block)) == 1 and pairs == len(ranks) * (len(ranks) - 1),
         "its ranks do not all need each other",
     )
     weight = int(needs.weights[needs.block[0]])
     return StepTimes(Fraction(weight) / widest, 1, 1 - Fraction(2, len(ranks)))
 
 
-def _pair(topology: Topology, src: int, dst: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    ranks = np.arange(topology.ranks)
-    return ranks == src, ranks == dst
+def _sole_holders(needs: Needs) -> NDArray[np.int64]:
+    """Return the rank that alone holds what is needed, for every need; -1 where several do."""
+    return np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets], np.int64)[needs.holders]
+
+
+def _widest(topology: Topology, ends: NDArray[Any], ranks: Sequence[int]) -> Fraction:
+    """Return the greatest capacity of the links that have one of these ranks at this end."""
+    if topology.limits:
+        return max(capacity_of(topology, ends == rank) for rank in ranks)
+    capacity = link_capacities(topology)
+    total = np.zeros(topology.nodes, capacity.dtype)
+    np.add.at(total, ends, capacity)
+    return int(total[list(ranks)].max()) * topology.resources.scale
