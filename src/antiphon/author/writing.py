@@ -355,6 +355,7 @@ class Writing:
 
     def _check_current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
+        # within a step, data that arrives in it cannot be sent on
         if self._now is not None and source._moment == self._now.number:
             raise self._make_error(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):

@@ -100,6 +100,7 @@ def plan_of(traces: Traces) -> Plan:
 
 def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
     """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
+    # a message is identified by both ends, tag and size
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
     copies = []
@@ -116,6 +117,7 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
                     received.add(ends)
             elif node.type == COMPUTE and "step" in node.attributes:
                 copies.append((rank, node))
+    # report one unmatched message
     if sent.keys() != received:
         src, dst, tag, size = min(sent.keys() ^ received)
         raise Invalid(f"message {tag} of {size} bytes from rank {src} to {dst} is not both sent and received")
@@ -125,6 +127,7 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
 def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
     """The rows that the nodes name. A copy has no other end."""
     columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
+    # slot columns are optional: schedules without scratch slots omit them
     slots = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
     for rank, node in sent:
         lists = {name: node.attributes.get(name) for name in slots}
@@ -236,6 +239,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
         before = [done[other] for other in node.waits]
         after = max((call for _, call in before), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1)
         if node.type == COMPUTE:
+            # computation after a collective: the rank waits for it, once
             if after >= 0 and after not in waited:
                 waits.append((now, max(now, calls[after].end), after))
                 now = max(now, calls[after].end)
@@ -247,6 +251,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
             name, members = row["group"], tuple(row["members"] or ())
             groups.setdefault(name, ProcessGroup(name, len(members) or ranks, members))
             called = max([0.0, *(at for at, _ in before)])
+            # collectives of one group run one after another
             begin = max(called, free.get(name, 0.0))
             free[name] = begin + node.duration_us * _US
             calls.append(Heard(row["collective"], row["nbytes"], name, min(called, now), begin, free[name], name, 0))

@@ -83,6 +83,7 @@ def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
 
     The runtime counts the argument of the call: for gather and scatter that is the share of one rank.
     """
+    # convert bytes of the buffer to bytes of the argument
     share = len(plan.collective.members) if plan.collective.kind in ("gather", "scatter") else 1
     low, high = -(-entry.start // share), 0 if entry.stop is None else (entry.stop - 1) // share
     if entry.stop is not None and (not high or high < low):
@@ -102,6 +103,7 @@ def _write_places(
     members = job_of(schedule.collective)
     apart = _write_body(among(lower(schedule), members), proto, instances, fused)
     inside: Body | None = None
+    # a schedule that needs the input afterwards has no form in place
     with contextlib.suppress(Unsupported):
         inside = _write_body(among(lower(schedule, in_place=True), members), proto, instances, fused)
     files = {"": _file_text(title, proto, sizes, apart, (inside == apart, True))}
@@ -135,6 +137,7 @@ def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Bo
     """Return the text that is the same for every name and size: attributes of the head, and each rank."""
     refuse_collective(program)
     defaults = Limits()
+    # instances share the executor's limits
     limits = Limits(
         channels=defaults.channels // instances, blocks=(defaults.blocks if fused else UNFUSED) // instances,
         waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto], fused=fused,
@@ -191,6 +194,7 @@ class _Lies:
             inside = self.first[OUTPUT] <= at and at + count <= self.first[OUTPUT] + self.sizes[OUTPUT]
             buffer = OUTPUT if inside else INPUT
             at -= self.first[buffer]
+        # chunks of one block are followed by those of its other instances
         block = at // self.unit * self.unit
         return LETTERS[buffer], block * self.instances + instance * self.unit + at - block
 
@@ -198,11 +202,13 @@ class _Lies:
 def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
     rank_blocks, lies = numbered_blocks.ranks[rank], _Lies(numbered_blocks, rank, instances)
     nodes = 1 + numbered_blocks.program.ranks + instances * sum(1 + len(block.rows) for block in rank_blocks)
+    # the runtime parses a rank's XML into a table of fixed size
     if nodes > NODES:
         raise Unsupported(
             f"{WHAT}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds {NODES}; take "
             "a planner with fewer steps, fewer chunks, or fewer instances"
         )
+    # blocks that others wait for need low numbers, as the executor stores few bits
     awaited = 1 + max(
         (row.after[0] for block in rank_blocks for row in block.rows if row.after is not None), default=-1
     )

@@ -103,6 +103,7 @@ class _Reader:
         if name == "transfer" and self.depth == 2:
             self.batch.append(attributes)
             self.lines.append(line)
+            # attributes are strings: convert them to arrays before there are too many
             if len(self.batch) == _BATCH:
                 self._take_batch()
         elif self.depth == 1:
@@ -165,6 +166,7 @@ class _Reader:
 
     def _read_numbers(self, key: str, indices: list[int]) -> list[int]:
         texts = [self.batch[i].get(key, "") for i in indices]
+        # fast path: all are plain digits; else find the faulty line
         if texts and not (
             "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
         ):
@@ -176,6 +178,7 @@ class _Reader:
         texts = [attributes.get(key, "-1") for attributes in self.batch]
         waiting = [i for i, text in enumerate(texts) if text != "-1"]
         joined = ",".join([texts[i] for i in waiting])
+        # fast path: parse the ids of the whole batch at once
         if joined and _IDS.fullmatch(joined):
             counts = [texts[i].count(",") + 1 for i in waiting]
             self._add_dependencies(
@@ -229,8 +232,10 @@ class _Reader:
         wrong = np.flatnonzero(src == dst)
         if wrong.size:
             raise self._error_at(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
+        # ids -> places in the file
         owner, dep, left = self._resolve_ids(ids)
         ptr = pointers(owner, len(ids))
+        # a cycle of waits would never start
         ring = cycle_of(ptr, narrow(dep))
         if ring:
             raise self._error_at(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
@@ -257,6 +262,7 @@ class _Reader:
         """
         owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
         count = len(ids)
+        # usually ids are the places already; else look them up by binary search
         if not np.array_equal(ids, np.arange(count)):
             order = np.argsort(ids, kind="stable")
             ordered = ids[order]
@@ -272,6 +278,7 @@ class _Reader:
         if not exists.all():
             bad = int(np.argmin(exists))
             raise self._error_at(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
+        # pack (owner, place, left) into one integer: sorting and removing duplicates need one pass
         key = np.multiply(owner, max(count, 1), dtype=np.int64)
         key += place
         key *= 2
@@ -298,6 +305,7 @@ class _Reader:
             raise self._error_at(
                 int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}"
             )
+        # a run of chunks becomes a row per chunk
         counts = last - first + 1
         if int(counts.sum()) > MAX_ROWS:
             raise Invalid(f"its transfers carry {counts.sum()} chunks, more than {MAX_ROWS}")
@@ -312,6 +320,7 @@ class _Reader:
             "src_slot": np.repeat(src_slot, counts), "dst_slot": np.repeat(dst_slot, counts),
         }  # fmt: skip
         schedule = replace(empty_schedule, **columns)
+        # derive the messages from the rows, and compare them with those in the file
         expected = messages(schedule)
         if len(expected) != len(graph):
             raise Invalid("two transfers have the same step, src, dst and route; join them")

@@ -104,6 +104,7 @@ def on_own_cards(
     ]
     pairs = {(port.host, port.switch): LinkType("ib", port.speed, IB_HOP) for port in ports}
     links = [link for pair, kind in pairs.items() for link in both_ways([pair], kind)]
+    # the spine carries as much as the rail below it
     if len(groups) > 1:
         spine = boxes + len(switches)
         switches.append("spine")
@@ -187,6 +188,7 @@ def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
     """Each cable of a host with the nodes that it serves."""
     by_name = {card.name: card.nodes for card in box.cards}
     named = [port.card.partition("/")[0] for port in ports]
+    # by name, else by number in order, else spread evenly
     if by_name and all(name in by_name for name in named):
         return [(port, by_name[name]) for port, name in zip(ports, named, strict=True)]
     if box.cards and len(box.cards) == len(ports):
@@ -222,6 +224,7 @@ def _add_cables(
     host: int, served: Served, machine: Topology, switches: Sequence[str], cables: list[Cable], cards: list[Card]
 ) -> None:
     """The cables of one host, those of a node to one switch as one; and the limits of cards that several share."""
+    # several cables between the same two nodes become one link
     wide: dict[tuple[int, int], Fraction] = {}
     kind_of: dict[int, LinkType] = {}
     for number, (port, nodes) in enumerate(served):

@@ -131,6 +131,7 @@ class _Reader:
 
     def _read_head(self, line: str, words: list[str]) -> bool:
         """The names of the columns: GPU0, GPU1, ... then cards, then affinities."""
+        # a row of cells also begins with GPU0
         if words[0] != "GPU0" or (len(words) > 1 and _CELL.fullmatch(words[1])):
             return False
         self.columns = []
@@ -153,6 +154,7 @@ class _Reader:
             return self._read_alias(words)
         me, cells = words[0], words[1 : 1 + len(self.columns)]
         if not all(_CELL.fullmatch(cell) for cell in cells) or len(cells) < len(self.columns):
+            # the beginning of a row is right: a truncated matrix is an error, other text is not
             if _CELL.fullmatch(cells[0]):
                 raise Invalid(
                     f"line {number}: row {me} has {len([c for c in cells if _CELL.fullmatch(c)])} cells for "
@@ -164,6 +166,7 @@ class _Reader:
                 self.printed.nvlinks[me, other] = int(cell[2:])
             elif cell in _LEVEL:
                 self.printed.cells[me, other] = _LEVEL[cell]
+        # after the cells: affinities, which tell the sockets apart
         tail = words[1 + len(self.columns) :]
         if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
             self.printed.numa[me] = tail[1]
@@ -215,6 +218,7 @@ class _Reader:
         if "pci.bus_id" in row:
             self.printed.bus[_normalize_bus(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
+        # PCIe generation -> GT/s per lane
         rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
         if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
             self.printed.slots[gpu] = speed
@@ -234,6 +238,7 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
     cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
     at = {peer: number for number, peer in enumerate(members)}
+    # union-find per level: devices that a path of at most this level connects share a group
     groups = {level: list(range(len(members))) for level in (1, 2, 4)}
     for (a, b), cell in printed.cells.items():
         for level, group in groups.items():
@@ -242,6 +247,7 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
     homes: dict[str, int] = {}
     for gpu in gpus:
         numa = printed.numa.get(gpu, "N/A")
+        # GPUs with the same NUMA affinity share a socket, even without a cell that shows it
         if numa not in ("N/A", "-1"):
             join_groups(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
     device_of: dict[tuple[int, int], int] = {}
@@ -249,6 +255,7 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
     matrix = bool(printed.cells or printed.numa)
     for peer in members:
         up = -1
+        # from the socket down; each group becomes a device once
         for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
             first = find_group(groups[level], at[peer])
             if matrix and (level, first) not in device_of:
@@ -275,6 +282,7 @@ def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
         return H100
     if len(gpus) < _MIN_GUESSED:
         return None
+    # direct links: a row adds up to all links; NVSwitches: every cell shows all links
     rows = {sum(printed.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
     fitting = [
         make
@@ -321,6 +329,7 @@ def _is_switched(
     for (a, _), count in between_gpus.items():
         rows[a] += count
     for gpu, places in printed.remote.items():
+        # a link leads to a PCI address that is not a GPU's
         if printed.bus and any(place not in printed.bus for place in places) and rows[gpu]:
             return True
         if set(places) and rows[gpu] > len(places):

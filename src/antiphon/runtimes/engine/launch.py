@@ -83,6 +83,7 @@ def consent(program: str, count: int) -> list[str]:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
+    # only Open MPI refuses these without an option
     if "open" not in version.stdout.lower() and "prte" not in version.stdout.lower():
         return []
     root = ["--allow-run-as-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
@@ -113,6 +114,7 @@ def watch(
         try:
             assert process.stdout is not None
             for line in process.stdout:
+                # rows are marked, as launchers and libraries print to the same stream
                 before, mark, row = line.partition(MARK)
                 if not mark:
                     other_lines.append(before)
@@ -213,6 +215,7 @@ def summarize_errors(output: Iterable[str]) -> str:
 
     An error is a line. Errors of launchers are a paragraph below a row of dashes: then it is the first paragraph.
     """
+    # lines without letters (rows of dashes, blank lines) separate paragraphs
     paragraphs: list[list[str]] = [[]]
     framed: list[list[str]] = []
     for line in output:
@@ -227,6 +230,7 @@ def summarize_errors(output: Iterable[str]) -> str:
             framed.append(paragraphs[-1])
     lines = [line for paragraph in paragraphs for line in paragraph]
     errors = list(dict.fromkeys(line for line in lines if _ERROR.search(line)))
+    # the first line that looks like an error, else the first framed paragraph, else the last lines
     if errors:
         return errors[0][:_MAX_LETTERS]
     first = next((paragraph for paragraph in framed if paragraph), None)

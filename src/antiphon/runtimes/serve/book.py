@@ -200,6 +200,7 @@ def _root_symmetries(machine: Topology, collective: Collective) -> Iterator[Long
     colour = [int(node in group) for node in range(machine.nodes)]
     generators = [np.asarray(g, np.int64) for g in automorphisms(machine, colour)]
     first = collective.roots[0]
+    # breadth-first over generators
     symmetries = {first: np.arange(machine.nodes, dtype=np.int64)}  # by the image of the root
     frontier = [first]
     while frontier:
@@ -274,6 +275,7 @@ def encode_book(book: Book) -> bytes:
         entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
         at += len(padded_program)
     numbers = (book.ranks, len(rows), len(book.programs), len(members), len(book.hosts), len(name), len(labels), 0)
+    # the checksum covers all tables; each program has its own
     rest = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(rest)) + rest + b"".join(padded)
 
@@ -288,6 +290,7 @@ def decode_book(data: bytes) -> Book:
     ranks, pages, programs, total, hosts, name_bytes, label_bytes, _ = numbers
     if version != VERSION:
         raise Invalid(f"version {version} of books is not known here; version {VERSION} is")
+    # check sizes and checksum before anything is interpreted
     if size != len(data) or not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != check:
         raise Invalid("the book is cut off or damaged; make it anew from its table")
     at = HEADER.size
@@ -306,6 +309,7 @@ def decode_book(data: bytes) -> Book:
         raise Invalid("the book is damaged: its tables do not fill its head; make it anew from its table")
     members = np.frombuffer(tables[2], "<i4").tolist()
     bodies: list[bytes] = []
+    # programs are in order and do not overlap, so a small file cannot claim many large programs
     free = head
     for row in PROGRAM_ENTRY.iter_unpack(tables[5]):
         bodies.append(_decode_program(data, free, row))
@@ -362,6 +366,7 @@ def refuse_wrong(book: Book) -> None:
     for number, pages in listed.items():
         with within(f"the program for {pages[0].kind} ({pages[0].planner})"):
             programs = decode(book.programs[number])
+            # a program may serve several pages; prove it once, compare it with each
             for page in pages:
                 _refuse_misfit(book, page, programs)
             prove(*programs)

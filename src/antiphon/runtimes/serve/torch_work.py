@@ -91,6 +91,7 @@ class WorkerWork(Waited):
             self._do()
         except BaseException as error:
             raised = error
+        # before `end`: a waiting thread may then make the next call, which must not be queued behind this one
         done()
         self.end(raised)
 
@@ -108,6 +109,7 @@ class WorkerWork(Waited):
             self.end(None)
 
     def end(self, error: BaseException | None) -> None:
+        # PyTorch expects its usual kinds of exceptions
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
             error = CollectiveFailed(str(error) or type(error).__name__)
         if self._moments is not None:
@@ -226,6 +228,7 @@ class Pool:
 
     def submit(self, do: Callable[[], None]) -> None:
         with self._lock:
+            # an idle thread will take it; otherwise all threads are busy, perhaps waiting for each other
             if self._idle:
                 self._idle -= 1
             else:
@@ -272,6 +275,7 @@ class Worker:
     ) -> WorkerWork:
         """Execute or queue a call. `at_once`: the caller waits for it."""
         work = WorkerWork(results, do, self.pool, profiled, moments)
+        # it would wait for itself
         if self._caller == threading.get_ident():
             work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
         elif not at_once or not self._try_here(work):
@@ -286,6 +290,7 @@ class Worker:
         entered = False
         try:
             with self._lock:
+                # nothing is queued or running: execute in this thread
                 if not self._under_way and not self._closed:
                     self._under_way += 1
                     entered = True
@@ -329,6 +334,7 @@ class Worker:
                 self._todo.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(patience)
+        # wait for a call that another thread executes itself
         over = self._caller != threading.get_ident() and self._turn.acquire(timeout=patience)
         if over:  # no thread executes its own call, nor does this one, in a signal handler
             self._turn.release()
