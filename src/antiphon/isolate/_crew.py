@@ -101,7 +101,7 @@ def as_done(
 ) -> Generator[tuple[Job, Said | Ended], None, None]:
     """What jobs say while they work, and how each ended, as it comes. `work` and jobs must be picklable.
 
-    A process takes the next job as soon as it is done with one; a stopped or lost one is replaced. With `grace`,
+    A process takes the next job when it has finished one; a stopped or lost one is replaced. With `grace`,
     Ctrl-C is raised after the last words of what was at work. If no process gets ready, the remaining jobs are Lost.
     Jobs that are no longer needed (`is_needed`) are dropped, or ended without a word.
     """

@@ -419,7 +419,7 @@ def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) ->
     """Return addresses and thread blocks in `blocks` streams; where blocks are too full, in more, as far as there are
     more; and at last in few, where signals and waits of several are joined, with long chains of blocks."""
     why, streams, tried = "", 0, 0
-    # more streams mean fewer operations per block; each costs a block, of which a GPU has MOST_BLOCKS
+    # more streams mean fewer operations per block; each costs a block, and a GPU has MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
         if crowd == 2 and streams < tried:  # there are not more

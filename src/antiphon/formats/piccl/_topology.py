@@ -182,8 +182,10 @@ def _read_all_figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
 
 
 def _find_file(folder: Path, named: str) -> Path:
-    """A file in the folder, by its name from there, or from a folder above, which PICCL names files from. Nothing else
-    is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
+    """Find a parameter file by its name relative to the topology's folder or to a folder above, as PICCL names files.
+
+    Nothing outside the folder is opened, nor is its existence revealed, for any name in an untrusted topology.
+    """
     if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
         raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
     names = Path(named).parts

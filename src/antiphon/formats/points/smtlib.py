@@ -103,7 +103,7 @@ def load_constraints(
     """C5 and C6: every step takes a round or more, together R at most; in each step a resource carries as many chunks
     as its rounds allow. `sends(arc, step)`: formulas, each for a chunk that then goes over that arc.
 
-    With capacity p / q and free rounds r: q * sends + p * (how many of r < 2, ..., r < most hold) <= p * most.
+    With capacity p / q and free rounds r: q * sends + p * (number of true r < 2, ..., r < most) <= p * most.
     """
     steps, split = question.steps, question.split
     max_rounds = [question.rounds - steps + 1] * steps if split is None else list(split)

@@ -56,8 +56,8 @@ def bench_micro(
     """Measure patterns: rows of `measure_plans`, out of place, with four more keys.
 
     They are `pattern`, `throughput` (bytes per second of the busiest link), `predicted_throughput` and `published` (the
-    paper's, at its sizes). On `ranks` fully connected ranks (5), or on a machine. `patterns`: names; default: all that
-    fit. `how`: of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
+    paper's, at its sizes). On `ranks` fully connected ranks (5), or on a machine. `patterns`: names; default: those
+    that fit. `how`: of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
     """
     if machine is not None and ranks is not None:
         raise Invalid("ranks: the machine has its own; leave one of both out")

@@ -1,6 +1,6 @@
 """The runtime `local`: all ranks in one process, by the interpreter, beside plain NumPy.
 
-Its rows also say whether ranks with the same result agree in every bit: a schedule may add the same numbers in another
+Its rows also show whether ranks with the same result agree in every bit: a schedule may add the same numbers in another
 order on another rank.
 """
 
