@@ -138,7 +138,7 @@ def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_otherwise(monkeypatch, least=None)
+    made_otherwise(monkeypatch, ratio_bound=None)
     group = square()
     (standing,) = judge_all(group, [group.make(2, 2, 3)])
     assert standing.pareto is None
