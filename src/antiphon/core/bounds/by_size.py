@@ -210,14 +210,16 @@ def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) ->
     sets = tuple(tuple(sorted({int(host[holder]) for holder in holders})) for holders in needs.sets)
     dst = host[needs.dst]
     outside = np.array([len(of) for of in sets]) > 0
-    inside = np.zeros(len(dst), bool)
-    for i, of in enumerate(sets):  # a host that holds it itself needs nothing
-        inside |= (needs.holders == i) & np.isin(dst, of)
+    holds = np.zeros((len(sets), int(host.max()) + 1), bool)
+    for i, of in enumerate(sets):
+        holds[i, list(of)] = True
+    inside = holds[needs.holders, dst]  # a host that holds it itself needs nothing
     keep = outside[needs.holders] & ~inside
     rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
     # Equal sets of hosts become one: with ranks told apart, an exchange between hosts would not be recognised.
     distinct = sorted(set(sets))
-    number = np.array([distinct.index(of) for of in sets], np.int64)
+    place = {of: i for i, of in enumerate(distinct)}
+    number = np.array([place[of] for of in sets], np.int64)
     rows = np.unique(np.stack([rows[:, 0], number[rows[:, 1]], rows[:, 2]], axis=1), axis=0)
     merged = replace(needs, block=rows[:, 0], holders=rows[:, 1], dst=rows[:, 2], sets=tuple(distinct))
     return _View(contract(topology, host), merged, collective)
