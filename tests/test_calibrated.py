@@ -12,7 +12,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.reshape import degrade, join, keep, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.cost.basis import in_short, together
+from antiphon.cost.basis import in_short, join_bases
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs
 from antiphon.cost.nccl.gpus import box_of
@@ -238,8 +238,8 @@ def test_a_group_within_a_node_rests_on_no_network() -> None:
 
 
 def test_what_several_rest_on_is_told_once() -> None:
-    assert together(["calibrated by x; y", "calibrated by x; z"]) == "calibrated by x; y; z"
-    assert together([]) == ""
+    assert join_bases(["calibrated by x; y", "calibrated by x; z"]) == "calibrated by x; y; z"
+    assert join_bases([]) == ""
 
 
 def test_measured_beside_predicted_says_what_the_prediction_rests_on(

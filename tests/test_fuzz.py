@@ -158,11 +158,11 @@ def _always_none(*_: Any) -> None:
     ("where", "name", "lax", "seed"),
     in_turn(
         [
-            (verify_joined, "fault", _always_none, 1),
+            (verify_joined, "find_joint_fault", _always_none, 1),
             (branching.Bound, "lacking", property(lambda bound: np.zeros(len(bound), np.int64)), 84),
-            (verify_joined, "_at_once", lambda *_: {}, 14),
+            (verify_joined, "_find_overloads", lambda *_: {}, 14),
             (branching, "_no_hub", lambda *_: np.zeros(0, np.int64), 1),
-            (core_joints, "_own", lambda *_: np.zeros(0, np.int64), 1),
+            (core_joints, "_own_crossings", lambda *_: np.zeros(0, np.int64), 1),
             (core_joints, "joints_of", _always_none, 1),
         ]
     ),

@@ -349,9 +349,9 @@ OUTSIDE = ("tests", "fuzz", "bench", "examples", "release")
 # What still takes a private name in an import or a text, and why nothing public will do; ruff has the attributes.
 TAKEN: dict[tuple[str, str], str] = {
     ("tests/test_bench_kept.py", "_common"): "what the benches share, which stands beside them",
-    ("tests/test_fuzz.py", "_at_once"): "a verifier is made lax in one part, to see it caught",
+    ("tests/test_fuzz.py", "_find_overloads"): "a verifier is made lax in one part, to see it caught",
     ("tests/test_fuzz.py", "_no_hub"): "as above",
-    ("tests/test_fuzz.py", "_own"): "as above",
+    ("tests/test_fuzz.py", "_own_crossings"): "as above",
     ("tests/test_sccl_group.py", "_apply_after"): "it counts products of permutations: a cost that nothing tells",
     ("tests/test_tune_stopped.py", "_process"): "nobody can ask for processes that take too long to get ready",
 }

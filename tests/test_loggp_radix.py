@@ -18,7 +18,7 @@ from antiphon.core.program import prove
 from antiphon.core.verify import verify
 from antiphon.cost import Level, LogGP, Profile, load_profile
 from antiphon.cost.fit import LogGPFit, RoundTrip, at_once, fit_loggp, loggp_profile, read_round_trips
-from antiphon.cost.fit.loggp_radix import remarks
+from antiphon.cost.fit.loggp_radix import radix_remarks
 from antiphon.errors import Invalid
 from antiphon.formats.program import lower
 from antiphon.registry import table
@@ -160,7 +160,7 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
             assert one.low is not None
             assert one.high is not None
             assert one.low < one.high
-            assert any("not told well enough" in note for note in remarks([one]))
+            assert any("not told well enough" in note for note in radix_remarks([one]))
     assert "weak" in states
 
 

@@ -63,10 +63,15 @@ class Ways:
     def watched() -> Iterator[Ways]:
         ways = Ways(Counter())
         with pytest.MonkeyPatch.context() as patch:
-            for module, name in ((quick, "surely_right"), (trees, "walk"), (sets, "bits"), (sets, "counts")):
+            for module, name in (
+                (quick, "surely_right"),
+                (trees, "walk_steps"),
+                (sets, "track_sets"),
+                (sets, "track_counts"),
+            ):
                 patch.setattr(module, name, ways._counting(name, getattr(module, name)))
             patch.setattr(layout.ChunkRows, "compact", ways._counting("compact", layout.ChunkRows.compact))
-            patch.setattr(verify_package, "blocks", ways._blocks(layout.blocks))
+            patch.setattr(verify_package, "split_blocks", ways._blocks(layout.split_blocks))
             yield ways
 
     def _counting(self, name: str, function: Any) -> Any:
@@ -237,5 +242,5 @@ def test_ten_thousand_mutations(first: int, cases: int) -> None:
     assert seen["mutations"] == 25 * cases
     for what in ("accepted", "illegal", "wrong", "routes", "only routes", "shares", "claims", "empty", "race", "self"):
         assert seen[what] >= cases // 4, (what, seen)
-    for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
+    for way in ("quick yes", "quick no", "walk_steps", "track_sets", "track_counts", "sparse block", "second block"):
         assert ways.taken[way] >= cases // 4, (way, ways.taken)

@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 
 from antiphon.core.portable import convolve, dot, exp, matmul
 from antiphon.cost.fit import Measured, RoundTrip, fit_genmodel, fit_loggp, plan_of
-from antiphon.cost.fit.least_squares import decompose, pseudo_inverse, solve_nonnegative
+from antiphon.cost.fit.least_squares import decompose_matrix, pseudo_inverse, solve_nonnegative
 
 ROOT = Path(__file__).resolve().parent.parent
 DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # layers whose answers must be the same
@@ -129,7 +129,7 @@ def test_small_problems_are_solved_as_by_scipy(seed: int) -> None:
     values, sizes = solve_nonnegative(matrix, target), np.linalg.svd(matrix, compute_uv=False)
     assert values.min() >= 0
     assert np.linalg.norm(matrix @ values - target) == pytest.approx(nnls(matrix, target)[1])
-    left, ours, right = decompose(matrix)
+    left, ours, right = decompose_matrix(matrix)
     assert ours == pytest.approx(sizes[sizes > 1e-8 * sizes[0]])
     assert (left * ours) @ right == pytest.approx(matrix)
     assert matrix @ pseudo_inverse(matrix) == pytest.approx(left @ left.T)

@@ -343,8 +343,8 @@ def test_each_way_is_taken_where_it_should_be() -> None:
     for name, schedule in (("copies", ring("allgather", 9)), ("tree", ring("allreduce", 9)), ("sets", doubling(8))):
         with Ways.watched() as ways:
             assert verify(schedule, full(schedule.collective.ranks)).ok
-        taken[name] = {way for way in ("walk", "bits", "counts") if ways.taken[way]}
-    assert taken == {"copies": set(), "tree": {"walk"}, "sets": {"walk", "bits"}}
+        taken[name] = {way for way in ("walk_steps", "track_sets", "track_counts") if ways.taken[way]}
+    assert taken == {"copies": set(), "tree": {"walk_steps"}, "sets": {"walk_steps", "track_sets"}}
 
 
 def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,13 +353,13 @@ def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: p
     wrong = of_rows(Collective("allreduce", 2), rows)
     assert fault_of(wrong, full(2)).kind == "post"
     marks: list[bool] = []
-    walk = trees.walk
+    walk = trees.walk_steps
 
     def spying(block: layout.ChunkRows) -> trees.Outcome:
         outcome = walk(block)
         marks.append(bool(outcome.shared.all()))
         return outcome
 
-    monkeypatch.setattr(trees, "walk", spying)
+    monkeypatch.setattr(trees, "walk_steps", spying)
     verify(wrong, full(2))
     assert marks == [True]

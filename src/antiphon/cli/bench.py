@@ -16,7 +16,7 @@ from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
-from antiphon.cost.basis import together
+from antiphon.cost.basis import join_bases
 from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.show.columns import table
 from antiphon.show.words import library_name
@@ -320,7 +320,7 @@ def bench_text(rows: Sequence[Row]) -> str:
     """A table per plan, and the average bus bandwidth at the end. Lines that are no measurements begin with #."""
     lines: list[str] = []
     for first, of_plan in _tables(rows):
-        models = together([row["predicted_by"] for row in of_plan if row.get("predicted_by")])
+        models = join_bases([row["predicted_by"] for row in of_plan if row.get("predicted_by")])
         lines += [""] if lines else []
         lines.append(f"# {first['collective']} on {first['topology']}, {first['ranks']} ranks")
         lines += [f"# model: {models}"] if models else []

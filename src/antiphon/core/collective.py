@@ -94,7 +94,7 @@ class Collective:
             object.__setattr__(self, "kind", kind)
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or not 1 <= self.ranks <= MAX_NODES:
             raise Invalid(f"collective ranks: expected a whole number from 1, got {quote(self.ranks)}")
-        object.__setattr__(self, "members", _ranks(self.members or range(self.ranks), self.ranks, "members"))
+        object.__setattr__(self, "members", _check_ranks(self.members or range(self.ranks), self.ranks, "members"))
         if len(self.members) < 2 and self.kind != "custom":
             raise Invalid(f"{self.kind} needs at least 2 ranks, got {len(self.members)}")
         object.__setattr__(self, "members", tuple(sorted(self.members)))
@@ -103,11 +103,11 @@ class Collective:
             raise Invalid("a custom collective needs its relation, and only a custom one takes it")
         if self.blocks > MAX_BLOCKS:
             raise Invalid(f"{self.kind} on {len(self.members)} ranks has {self.blocks} blocks; at most {MAX_BLOCKS}")
-        object.__setattr__(self, "weights", _weights(self.weights, self.blocks))
+        object.__setattr__(self, "weights", _check_weights(self.weights, self.blocks))
 
     def _check_roots(self) -> None:
         if self.kind in ROOTED:
-            roots = _ranks(self.roots or self.members[:1], self.ranks, "root")
+            roots = _check_ranks(self.roots or self.members[:1], self.ranks, "root")
             outside = sorted(set(roots) - set(self.members))
             if outside:
                 raise Invalid(f"root {outside[0]} is not among the ranks of the collective; choose one of them")
@@ -145,7 +145,7 @@ class Collective:
         if self.custom is None:
             count = len(self.members) if self.kind in COMBINING else 1
             return np.full(self.blocks, count, np.int64)
-        pairs = distinct(_pair(self.relation.pre_block, self.relation.pre_id))
+        pairs = distinct(_pair_number(self.relation.pre_block, self.relation.pre_id))
         return np.bincount((pairs >> 32).astype(np.int64), minlength=self.blocks).astype(np.int64)
 
     @cached_property
@@ -169,7 +169,7 @@ class Collective:
         return sums
 
     def _side_weights(self, block: Ints, rank: Ints) -> Longs:
-        pairs = distinct(_pair(block, rank))
+        pairs = distinct(_pair_number(block, rank))
         sums = np.zeros(self.ranks, np.int64)
         np.add.at(sums, (pairs & 0xFFFFFFFF).astype(np.int64), self.weights[pairs >> 32])
         return sums
@@ -200,11 +200,11 @@ class Collective:
         return f"Collective({self.kind!r}, ranks={self.ranks}{root}{group})"
 
 
-def _pair(high: Ints, low: Ints) -> Longs:
+def _pair_number(high: Ints, low: Ints) -> Longs:
     return (high.astype(np.int64) << 32) | low
 
 
-def _ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
+def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
     members: list[int] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < ranks:
@@ -215,7 +215,7 @@ def _ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, 
     return tuple(members)
 
 
-def _weights(weights: ArrayLike | None, blocks: int) -> Longs:
+def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
     array = np.array([] if weights is None else weights)
     if array.size == 0:
         array = np.ones(blocks, np.int64)
@@ -295,14 +295,14 @@ def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...]
             raise Invalid(f"custom collective, {side}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
     if have.size and (have[:, 2].min() < 0 or have[:, 2].max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
-    need_as_given, have, need = need, _ordered(have), _ordered(need)
+    need_as_given, have, need = need, _order_rows(have), _order_rows(need)
     if need.size and np.any(np.all(need[1:, :2] == need[:-1, :2], axis=1)):
         raise Invalid("custom collective, post: a (block, rank) is named twice")
     unsourced = ~np.isin(need_as_given[:, 0], have[:, 0])
     with_ids = need_as_given[need_as_given[:, 2] >= 0]
     contributed = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if with_ids.size else _NONE
     bad = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
-           if not _contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
+           if not _add_contribution(pair[0], wants[pair[1]], contributed)}  # fmt: skip
     if bad or unsourced.any():
         wrong = (
             row
@@ -315,13 +315,13 @@ def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...]
     return Relation(a, b, c, d, e, f, wants)
 
 
-def _contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
+def _add_contribution(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False
     return bool(np.isin(block * 2**31 + np.array(ids, np.int64), contributed).all())
 
 
-def _ordered(rows: AnyInts) -> AnyInts:
+def _order_rows(rows: AnyInts) -> AnyInts:
     """By block, then rank, then the last; files have them so already."""
     after, before = rows[1:], rows[:-1]
     rising = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (

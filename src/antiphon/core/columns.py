@@ -34,21 +34,21 @@ AT_ONCE = 2**16  # rows that are worked on while they are in the cache
 
 def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
     """A read-only int32 column whose every value lies in low..high-1."""
-    return _checked(values, label, low, high, np.int32)
+    return _check_bounds(values, label, low, high, np.int32)
 
 
-def octets(values: ArrayLike, label: str, low: int, high: int) -> Octets:
+def octet_column(values: ArrayLike, label: str, low: int, high: int) -> Octets:
     """The same as uint8."""
-    return _checked(values, label, low, high, np.uint8)
+    return _check_bounds(values, label, low, high, np.uint8)
 
 
-def _checked(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
+def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
     array = np.asarray(values)
     if array.size == 0:
         array = np.zeros(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise Invalid(f"{label}: expected a list of whole numbers")
-    if array.size and not _within(array, low, high):
+    if array.size and not _in_bounds(array, low, high):
         at = int(np.flatnonzero((array < low) | (array >= high))[0])
         raise Invalid(f"{label}[{at}] = {array[at]} is out of range ({low} to {high - 1})")
     out: NDArray[Any] = np.ascontiguousarray(array, dtype=kind)
@@ -58,7 +58,7 @@ def _checked(values: ArrayLike, label: str, low: int, high: int, kind: type[np.i
     return out
 
 
-def _within(array: AnyInts, low: int, high: int) -> bool:
+def _in_bounds(array: AnyInts, low: int, high: int) -> bool:
     if low == 0 and array.dtype.kind == "i":  # what is negative is great as a number without sign: one look at all
         array = array.view(np.dtype(f"{array.dtype.byteorder}u{array.dtype.itemsize}"))
     elif int(array.min()) < low:
@@ -114,10 +114,10 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     return key, bound
 
 
-def ascends(*columns: NDArray[Any]) -> bool:
+def is_ascending(*columns: NDArray[Any]) -> bool:
     """Whether no row of these columns is below the one before it.
 
-    >>> ascends(np.array([1, 1, 2]), np.array([3, 4, 0])), ascends(np.array([1, 1]), np.array([4, 3]))
+    >>> is_ascending(np.array([1, 1, 2]), np.array([3, 4, 0])), is_ascending(np.array([1, 1]), np.array([4, 3]))
     (True, False)
     """
     tied: Bools | np.bool_ = np.True_

@@ -41,13 +41,13 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
     At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED). Pipes and terminals are
     read, too; directories, sockets and devices are not. Invalid names the file.
     """
-    max_bytes = limit if limit is not None else _most(MAX_BYTES)
+    max_bytes = limit if limit is not None else _max_memory(MAX_BYTES)
     total = 0
     try:
-        with _opened(path, max_bytes) as stream:
+        with _open_regular(path, max_bytes) as stream:
             source: BinaryIO | gzip.GzipFile = stream
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
-                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, _most(MAX_UNPACKED))
+                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, _max_memory(MAX_UNPACKED))
             while block := source.read(_BLOCK):
                 total += len(block)
                 if total > max_bytes:
@@ -56,10 +56,10 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
     except (OSError, ValueError) as error:
-        raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_reason(error)}")) from None
+        raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_error_reason(error)}")) from None
 
 
-def _most(usual: int) -> int:
+def _max_memory(usual: int) -> int:
     limit = os.environ.get(LIMIT, "")
     return parse_size(limit, LIMIT) if limit else usual
 
@@ -71,7 +71,7 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) 
     )
 
 
-def _opened(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
+def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
     """The file, if it is one that ends. Nothing waits here for a pipe's other end."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -133,21 +133,21 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     A name ending in .gz is compressed (level 1, no time stamp). Links are followed; pipes and devices are
     written to directly.
     """
-    with _writing(path):
+    with _open_for_writing(path):
         if os.fspath(path).endswith(".gz"):
             data = gzip.compress(data, compresslevel=1, mtime=0)
-        target = _target(path)
+        target = _resolve_target(path)
         if _is_special(target):
             target.write_bytes(data)
         else:
-            _replace(target, data)
+            _replace_file(target, data)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Before long work: Invalid unless `write_bytes` could put a file there now. An empty file is made beside the place
     and removed at once, as permissions do not tell all; what is there is not touched."""
-    with _writing(path):
-        target = _target(path)
+    with _open_for_writing(path):
+        target = _resolve_target(path)
         if not _is_special(target):
             _try_folder(target.parent)
         elif not os.access(target, os.W_OK):
@@ -156,7 +156,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
     """The same of a directory for several files, which may still have to be made (with `parents` those above, too)."""
-    with _writing(path):
+    with _open_for_writing(path):
         folder = Path(os.path.realpath(path))
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(None, "is a file, but several files are written; name a directory")
@@ -166,14 +166,14 @@ def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
+def _open_for_writing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise Invalid(one_line(f"{name_of(path)}: cannot be written: {_reason(error)}")) from None
+        raise Invalid(one_line(f"{name_of(path)}: cannot be written: {_error_reason(error)}")) from None
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
+def _resolve_target(path: str | os.PathLike[str]) -> Path:
     """Where a file really goes; OSError where none can be."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
@@ -193,18 +193,18 @@ def _is_special(target: Path) -> bool:
 def _try_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(None, f"there is no directory {folder}; create it first")
-    passing = _passing(folder)
+    passing = _can_pass(folder)
     os.close(os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     os.unlink(passing)
 
 
-def _passing(folder: Path) -> Path:
+def _can_pass(folder: Path) -> Path:
     return folder / f".antiphon-{secrets.token_hex(8)}.tmp"
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, data: bytes) -> None:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    passing = _passing(target.parent)
+    passing = _can_pass(target.parent)
     handle = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -231,7 +231,7 @@ def _sync_directory(folder: Path) -> None:
             os.close(handle)
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -262,10 +262,10 @@ def within(where: str) -> Iterator[None]:
     try:
         yield
     except (Invalid, Unsupported) as error:
-        raise type(error)(_prefixed(where, error)) from None
+        raise type(error)(_prefix_error(where, error)) from None
 
 
-def _prefixed(where: str, error: AntiphonError) -> str:
+def _prefix_error(where: str, error: AntiphonError) -> str:
     """A file that cannot be read at all is named where it is opened; who reads it would name it again."""
     message = str(error)
     return message if message.startswith(f"{where}: ") else f"{where}: {message}"
@@ -277,7 +277,7 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except (Invalid, Unsupported) as error:
-        raise type(error)(one_line(_prefixed(name, error))) from None
+        raise type(error)(one_line(_prefix_error(name, error))) from None
     except AntiphonError:
         raise
     except MemoryError:

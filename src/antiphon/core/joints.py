@@ -89,14 +89,14 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     route, joint = route[moved], joints.of_row[joints.row[moved]]
     begin, end = resolved.table.ptr[route], resolved.table.ptr[route + 1]
     pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
-    extra = distinct(_own(joints, resolved, topology))
+    extra = distinct(_own_crossings(joints, resolved, topology))
     extra = extra[~np.isin(extra, pair)]
     pairs = np.concatenate([pair, extra])
     order = order_of(pairs, len(joints) * max(topology.links, 1))
     return Trees(pairs[order] // topology.links, pairs[order] % topology.links, order >= len(pair))
 
 
-def _own(joints: Joints, resolved: Resolved, topology: Topology) -> Longs:
+def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Longs:
     """joint * links + link of what crosses a switch that wants the operand of the destination, or the copy of the
     source, to cross it too."""
     nothing = np.zeros(0, np.int64)
@@ -133,7 +133,7 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     return np.where(has_back, order[np.minimum(at, max(topology.links - 1, 0))], -1)
 
 
-def crossed(schedule: Schedule, resolved: Resolved, topology: Topology) -> tuple[Longs, Longs]:
+def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) -> tuple[Longs, Longs]:
     """What loads the links: (link, row), every row on each link of its path, but each link of a joint once, for one of
     its rows. Linear in rows times hops, but for joints, whose links are sorted."""
     joints = joints_of(schedule)

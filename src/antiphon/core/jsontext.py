@@ -118,7 +118,7 @@ def _check_keys(data: bytes) -> None:
                 again += 1
                 if again == enough:
                     enough *= 8
-                    repeats = _several(known_objects)
+                    repeats = _join_short(known_objects)
                 behind = repeats.match(data, nested.end()) if repeats is not None else None
                 at = nested.end() if behind is None else behind.end()
                 continue
@@ -158,7 +158,7 @@ def _key_text(token: bytes) -> str:
         return decode(token, str)  # which says what is wrong
 
 
-def _several(texts: set[bytes]) -> re.Pattern[bytes] | None:
+def _join_short(texts: set[bytes]) -> re.Pattern[bytes] | None:
     """Up to a thousand of these, each behind a comma; None where they are too long together to be looked for."""
     if sum(map(len, texts)) > FEW_SEEN * 8:
         return None
@@ -196,8 +196,8 @@ def locate(message: str, data: bytes) -> str:
         return ""
     for segment in message.split(": "):
         named = _PATH.match(segment)
-        steps = _steps(named[1]) if named else []
-        below = _find(data, [*path, *steps]) if steps else None
+        steps = _path_steps(named[1]) if named else []
+        below = _find_value(data, [*path, *steps]) if steps else None
         if below is None:
             break
         path, at = [*path, *steps], below
@@ -222,7 +222,7 @@ def move_place(message: str, data: bytes, outer: bytes) -> str:
     return message[: match.start()] + moved + message[match.end() :]
 
 
-def _steps(path: str) -> list[str | int]:
+def _path_steps(path: str) -> list[str | int]:
     return [int(word) if word.isdigit() else word for word in re.findall(r"\w+", path)]
 
 
@@ -233,15 +233,15 @@ def _line_and_column(data: bytes, at: int) -> str:
     return f"line {line}, column {column}: "
 
 
-def _find(data: bytes, path: list[str | int]) -> int | None:
+def _find_value(data: bytes, path: list[str | int]) -> int | None:
     """Where the value at a path begins."""
     at: int | None = _past_space(data, 0)
     for step in path:
-        at = _child(data, at, step) if at is not None else None
+        at = _find_child(data, at, step) if at is not None else None
     return at
 
 
-def _child(data: bytes, at: int, step: str | int) -> int | None:
+def _find_child(data: bytes, at: int, step: str | int) -> int | None:
     """Where the value of this key, or of this number, begins in the object or list that begins at `at`."""
     if data[at : at + 1] != (b"{" if isinstance(step, str) else b"["):
         return None
@@ -311,11 +311,11 @@ def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
     path = path.strip("`").removeprefix("key ").removeprefix("$")
     where = path.removeprefix(".")
     problem = problem[:1].lower() + problem[1:].replace("`", "")
-    field_names = _fields(kind, path)
-    at = None if "..." in path else _find(data, _steps(path))
+    field_names = _fields_at(kind, path)
+    at = None if "..." in path else _find_value(data, _path_steps(path))
     if (match := re.fullmatch(r"object contains unknown field (.*)", problem, re.DOTALL)) and field_names:
         problem = str(unknown("field", match.group(1), field_names))
-        value = _child(data, at, match.group(1)) if at is not None else None
+        value = _find_child(data, at, match.group(1)) if at is not None else None
         key = data.rfind(msgspec.json.encode(match.group(1)), 0, value) if value is not None else -1
         at = key if key >= 0 else at
     elif match := re.fullmatch(r"object missing required field (\w+)", problem):
@@ -340,7 +340,7 @@ def _in_words(kinds: str) -> str:
     return " or ".join(words.get(kind, kind) for kind in kinds.split(" | "))
 
 
-def _fields(kind: object, path: str) -> list[str]:
+def _fields_at(kind: object, path: str) -> list[str]:
     """The names of the fields at a path of a struct; none if the path leads elsewhere."""
     for step in re.findall(r"\.\w+|\[", path):
         kinds = [kind, *get_args(kind)]

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, packed, ranges
-from antiphon.core.joints import crossed
+from antiphon.core.joints import crossed_links
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
-from antiphon.core.stairs import Exact, added, envelope, lasting, staircase
+from antiphon.core.stairs import Exact, add_equal_keys, build_staircase, merge_equal_runs, upper_envelope
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -195,7 +195,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     when, bound = time * len(windows) + window, len(times) * len(windows)
     # Add up rows with the same route, step and window first: there may be a hundred times as many rows as such triples.
-    route_times, load = added(
+    route_times, load = add_equal_keys(
         (resolved.route + 1).astype(np.int64) * bound + when,
         per_chunk[schedule.chunk],
         (len(resolved.table) + 1) * bound,
@@ -206,7 +206,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     if schedule.joint is None:
         on, when, load = _by_link(resolved.table, route_times, load, bound)
     else:
-        on, row = crossed(schedule, resolved, topology)
+        on, row = crossed_links(schedule, resolved, topology)
         when, load = when[row], per_chunk[schedule.chunk[row]]
     limits = topology.resources
     # Every link also loads its shared limits: append one entry per (link, limit).
@@ -215,7 +215,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
         shared = limits.limit_of[ranges(limits.limit_ptr[on], limits_per_link)]
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (when, load))
-    key, load = added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
+    key, load = add_equal_keys(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
     begun = distinct(moment)
     at: Longs = np.searchsorted(begun, moment).astype(np.int64)
     resource, when = np.divmod(key, bound)
@@ -310,18 +310,18 @@ def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
 
 
 def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
-    resource, begin, end, load = staircase(total.resource, total.step, total.window * pieces, total.load)
+    resource, begin, end, load = build_staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
         return _Tops(np.zeros(0, np.int64), ())
     # Between two neighbouring marks no load changes.
     marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
-    resource, begin, end, load = lasting(resource, begin, end, load)
+    resource, begin, end, load = merge_equal_runs(resource, begin, end, load)
     low, high = np.searchsorted(marks, begin).astype(np.int64), np.searchsorted(marks, end).astype(np.int64)
     by_class = []
     # Within one class of equal capacity the envelope of loads is the envelope of times.
     for k in np.unique(klass[resource]).tolist():
         of_class = np.flatnonzero(klass[resource] == k)
-        top, winner = envelope(low[of_class], high[of_class], load[of_class], len(marks))
+        top, winner = upper_envelope(low[of_class], high[of_class], load[of_class], len(marks))
         by_class.append((k, top, np.where(winner >= 0, resource[of_class[winner]], -1)))
     return _Tops(marks, tuple(by_class))
 

@@ -46,11 +46,11 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     none, or with one neighbour alone, go, until no such switch is left. Limits shrink to the links that
     remain. Linear in links, times the depth of the hierarchy of switches.
     """
-    chosen_ranks, alive = _allocation(topology, ranks, "keep")
+    chosen_ranks, alive = _parse_allocation(topology, ranks, "keep")
     number = np.cumsum(alive) - 1
     nodes = np.flatnonzero(alive)
     kept_links = alive[topology.link_src] & alive[topology.link_dst]
-    links = _left(topology, kept_links)
+    links = _keep_links(topology, kept_links)
     allocation = Topology(
         _only_name(topology, chosen_ranks) if name is None else name, len(chosen_ranks), len(nodes) - len(chosen_ranks),
         number[links["link_src"]], number[links["link_dst"]], links["link_type"], links["types"], links["limits"],
@@ -73,7 +73,7 @@ def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
 
     A collective on it names the ranks that are left as its members: the others can neither send nor relay.
     """
-    chosen_ranks, alive = _allocation(topology, ranks, "only")
+    chosen_ranks, alive = _parse_allocation(topology, ranks, "only")
     reduced = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
     return replace(reduced, name=_only_name(topology, chosen_ranks) if name is None else name)
 
@@ -96,8 +96,8 @@ def degrade(
     """
     if [remove, slower is not None, to is not None].count(True) != 1:
         raise Invalid("degrade: give exactly one of remove, slower, to")
-    chosen = _chosen(topology, pairs, kind, links)
-    name = _clipped(f"{topology.name} degraded" if name is None else name)
+    chosen = _select_links(topology, pairs, kind, links)
+    name = _clip_name(f"{topology.name} degraded" if name is None else name)
     if remove:
         return replace(_with_links(topology, ~chosen), name=name)
     factor = Fraction(1) if slower is None else exact(slower, "degrade: slower")
@@ -220,15 +220,15 @@ def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
     return to.astype(np.int32)
 
 
-def _node(value: object, count: int, label: str) -> int:
+def _parse_node(value: object, count: int, label: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < count:
         raise Invalid(f"{label} {quote(value)} is out of range (0 to {count - 1})")
     return int(value)
 
 
-def _allocation(topology: Topology, ranks: Iterable[int], label: str) -> tuple[list[int], Bools]:
+def _parse_allocation(topology: Topology, ranks: Iterable[int], label: str) -> tuple[list[int], Bools]:
     """The ranks to keep, ascending, and which nodes stay with them."""
-    chosen = sorted(_node(rank, topology.ranks, f"{label}: rank") for rank in ranks)
+    chosen = sorted(_parse_node(rank, topology.ranks, f"{label}: rank") for rank in ranks)
     if not chosen or len(set(chosen)) != len(chosen):
         raise Invalid(f"{label}: a rank is named twice" if chosen else f"{label}: name at least one rank")
     return chosen, between(topology, np.isin(np.arange(topology.ranks), chosen))
@@ -236,10 +236,10 @@ def _allocation(topology: Topology, ranks: Iterable[int], label: str) -> tuple[l
 
 def _only_name(topology: Topology, ranks: Sequence[int]) -> str:
     which = f" only {','.join(map(str, ranks))}"
-    return topology.name if topology.name.endswith(which) else _clipped(topology.name + which)
+    return topology.name if topology.name.endswith(which) else _clip_name(topology.name + which)
 
 
-def _clipped(name: str) -> str:
+def _clip_name(name: str) -> str:
     return name if len(name) <= 100 else name[:97] + "..."
 
 
@@ -253,13 +253,13 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
         a, b = src[links], dst[links]
         pairs = np.unique(np.concatenate([a.astype(np.int64) * nodes + b, b.astype(np.int64) * nodes + a]))
         neighbours = np.bincount(pairs // nodes, minlength=nodes)
-        useful = ranks | ((neighbours > 1) & _reached(ranks, a, b) & _reached(ranks, b, a))
+        useful = ranks | ((neighbours > 1) & _reach_nodes(ranks, a, b) & _reach_nodes(ranks, b, a))
         if np.array_equal(alive, useful):
             return
         alive &= useful
 
 
-def _reached(start: Bools, src: Ints, dst: Ints) -> Bools:
+def _reach_nodes(start: Bools, src: Ints, dst: Ints) -> Bools:
     """The nodes that links lead to from some start."""
     reached = start
     while True:
@@ -271,10 +271,10 @@ def _reached(start: Bools, src: Ints, dst: Ints) -> Bools:
 
 
 def _with_links(topology: Topology, kept_links: Bools) -> Topology:
-    return replace(topology, **_left(topology, kept_links))
+    return replace(topology, **_keep_links(topology, kept_links))
 
 
-def _left(topology: Topology, kept_links: Bools) -> dict[str, Any]:
+def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     """Only these links, renumbered in order; limits shrink, empty ones and unused types go."""
     number = np.cumsum(kept_links) - 1
     limits = []
@@ -294,7 +294,7 @@ def _left(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     }
 
 
-def _chosen(
+def _select_links(
     topology: Topology,
     pairs: Iterable[tuple[int, int]] | None,
     kind: str | None,
@@ -307,7 +307,7 @@ def _chosen(
     if pairs is not None:
         between = np.zeros(topology.links, bool)
         for pair in pairs:
-            a, b = (_node(node, topology.nodes, "degrade: node") for node in pair)
+            a, b = (_parse_node(node, topology.nodes, "degrade: node") for node in pair)
             src, dst = topology.link_src, topology.link_dst
             match = ((src == a) & (dst == b)) | ((src == b) & (dst == a))
             if not match.any():
@@ -323,7 +323,7 @@ def _chosen(
         chosen &= np.array([k == kind for k in kinds])[topology.link_type]
     if links is not None:
         numbered = np.zeros(topology.links, bool)
-        numbered[[_node(link, topology.links, "degrade: link") for link in links]] = True
+        numbered[[_parse_node(link, topology.links, "degrade: link") for link in links]] = True
         chosen &= numbered
     if not chosen.any():
         raise Invalid(f"degrade: no link of {topology.name} is named by every selection; loosen one")
@@ -350,8 +350,8 @@ class _Numbers:
             return self.new[end]
         if not isinstance(end, tuple) or len(end) != 2:
             raise Invalid(f"join: expected (box, node) or the name of a new switch, got {quote(end)}")
-        box = _node(end[0], len(self.boxes), "join: box")
-        return int(self.where[box][_node(end[1], self.boxes[box].nodes, f"join: node of box {box}")])
+        box = _parse_node(end[0], len(self.boxes), "join: box")
+        return int(self.where[box][_parse_node(end[1], self.boxes[box].nodes, f"join: node of box {box}")])
 
 
 def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[SharedLimit]:

@@ -138,14 +138,14 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     moved = src != dst
     if route is None and moved.all():
         missing = np.arange(rows)
-        out, trouble = _direct(topology, src, dst)
+        out, trouble = _direct_links(topology, src, dst)
         out += np.int32(len(table))  # undone below where there is no link
     else:
         named = np.full(rows, -1, np.int32) if route is None else route
         _check_named(topology, src, dst, named, table, bad)
         out = np.where(moved, named, -1).astype(np.int32)
         missing = np.flatnonzero(moved & (named < 0))
-        direct, trouble = _direct(topology, src[missing], dst[missing])
+        direct, trouble = _direct_links(topology, src[missing], dst[missing])
         out[missing] = direct + np.int32(len(table))
     out[missing[trouble]] = -1
     paths: list[Sequence[int]] = []
@@ -202,12 +202,12 @@ def _check_named(
         bad.setdefault(int(row), f"its route {route[row]} leads from node {ends}, not from {src[row]} to {dst[row]}")
 
 
-def _direct(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
+def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
     """The one direct link of every pair, or -1; and the positions of the pairs without exactly one. O(pairs), or a
     binary search for each.
 
     >>> from antiphon.core.example import machine
-    >>> _direct(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]))
+    >>> _direct_links(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]))
     (array([ 1, -1,  3], dtype=int32), array([1]))
     """
     nodes = topology.nodes
@@ -242,22 +242,22 @@ def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
     for key in pairs.tolist():
         src, dst = divmod(key, topology.nodes)
         if src != source:
-            source, (entered_by, twice) = src, _search(topology, src, out)
-        path = _back(topology, entered_by, src, dst)
+            source, (entered_by, twice) = src, _search_switches(topology, src, out)
+        path = _trace_back(topology, entered_by, src, dst)
         if path is None:
             yield f"has no link or path through switches from rank {src} to rank {dst}"
-        elif not twice or not _second(topology, src, dst, path, out):
+        elif not twice or not _has_second_path(topology, src, dst, path, out):
             yield path
         else:
-            yield _ambiguous(topology, src, dst)
+            yield _ambiguity_text(topology, src, dst)
 
 
-def _second(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
+def _has_second_path(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
     """Whether there is another simple path: it leaves out some link of this one, so look without each in turn."""
     return any(switch_path(topology, src, dst, without=link, out=out) is not None for link in path)
 
 
-def _ambiguous(topology: Topology, src: int, dst: int) -> str:
+def _ambiguity_text(topology: Topology, src: int, dst: int) -> str:
     direct = np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
     if direct.size > 1:
         listed = ", ".join(f"{i} ({topology.types[topology.link_type[i]].kind})" for i in direct[:4].tolist())
@@ -265,7 +265,7 @@ def _ambiguous(topology: Topology, src: int, dst: int) -> str:
     return f"is ambiguous: several paths lead through switches from rank {src} to rank {dst}; name a route"
 
 
-def _search(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
+def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
     """From src through switches, fewest links first: the link by which each node is first entered, and the nodes
     that some other link enters too, other than straight back to where the search came from."""
     heads, ranks = topology.link_dst, topology.ranks
@@ -288,7 +288,7 @@ def _search(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[in
     return entered_by, twice
 
 
-def _back(topology: Topology, entered_by: dict[int, int], src: int, dst: int) -> list[int] | None:
+def _trace_back(topology: Topology, entered_by: dict[int, int], src: int, dst: int) -> list[int] | None:
     if dst not in entered_by:
         return None
     path = [entered_by[dst]]

@@ -21,12 +21,12 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    ascends,
     column,
     dense,
     distinct,
+    is_ascending,
     numbered,
-    octets,
+    octet_column,
     order_of,
     packed,
     starts,
@@ -135,7 +135,7 @@ class Schedule:
         object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
-        object.__setattr__(self, "op", octets(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
+        object.__setattr__(self, "op", octet_column(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
         max_slots, max_number = 2**15, 2**31 - 1
         for key, low, high in (
             ("route", -1, max_number),
@@ -151,7 +151,7 @@ class Schedule:
             raise Invalid(f"schedule: its columns differ in length ({', '.join(map(str, sorted(lengths)))})")
         if len(self.chunks) and int(self.chunks.block.max()) >= self.collective.blocks:
             raise Invalid(f"chunk block: the collective has only {self.collective.blocks} blocks")
-        object.__setattr__(self, "pieces", _pieces(self.pieces, len(self.chunks)))
+        object.__setattr__(self, "pieces", _check_pieces(self.pieces, len(self.chunks)))
         object.__setattr__(self, "local", tuple(self.local))
         object.__setattr__(self, "provenance", dict(self.provenance))
 
@@ -209,7 +209,7 @@ class Schedule:
         """
         if self.joint is not None:
             return [(self._joined[0][rows], self._joined[1])]
-        return self._ways(rows)
+        return self._message_columns(rows)
 
     def way_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
         """The columns of `ways` without their bounds: O(these rows)."""
@@ -226,7 +226,7 @@ class Schedule:
             columns.append(self.pieces[self.chunk[rows]])
         return columns
 
-    def _ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+    def _message_columns(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
         bounds = [self.steps, self.collective.ranks, self.collective.ranks]
         if self.route is not None:
             bounds.append(int(self.route.max()) + 2)
@@ -246,7 +246,7 @@ class Schedule:
         >>> first.tolist(), number.tolist(), bool(way[0] == way[1])
         ([0, 0, 2], [1, 1, 0], True)
         """
-        plain, plain_bound = packed(*self._ways())
+        plain, plain_bound = packed(*self._message_columns())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         bound = np.flatnonzero(joint >= 0)
         _, number = dense(joint[bound], 2**31)
@@ -295,15 +295,15 @@ class Schedule:
     def sorted(self) -> Schedule:
         """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
         slots = self.slots
-        columns = self.ways() if self.joint is None else [*self.ways(), *self._ways()]
+        columns = self.ways() if self.joint is None else [*self.ways(), *self._message_columns()]
         columns.append((self.chunk, len(self.chunks)))
         columns += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
         columns.append((self.op, 2))
-        ordered = ascends(*(values for values, _ in columns))
+        ordered = is_ascending(*(values for values, _ in columns))
         same = self if ordered else self.take(order_of(*packed(*columns)))
-        return same if self.joint is None else same._renumbered()
+        return same if self.joint is None else same._renumber_joints()
 
-    def _renumbered(self) -> Schedule:
+    def _renumber_joints(self) -> Schedule:
         """With joints numbered as they come; a joint of one row is none."""
         leads = self.leads
         bound = np.bincount(leads, minlength=self.transfers)[leads] > 1
@@ -333,7 +333,7 @@ class Schedule:
         return f"Schedule({self.collective!r}, chunks={len(self.chunks)}, steps={self.steps}, rows={self.transfers})"
 
 
-def _pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
+def _check_pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
     array = np.asarray(pieces)
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and len(array) != chunks):
         raise Invalid(f"pieces: expected a whole number, or one per chunk ({chunks}), got {quote(pieces)}")

@@ -13,10 +13,10 @@ Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin
 
 
-def added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
+def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     """Each key once, ascending, and the sum of its loads.
 
-    >>> added(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
+    >>> add_equal_keys(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
     (array([3, 7]), array([2, 5]))
     """
     if bound <= 4 * len(key) and load.dtype != object:  # few enough for a table instead of sorting
@@ -28,11 +28,11 @@ def added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     return key[order][first], np.add.reduceat(load, first) if len(first) else load
 
 
-def staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
+def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
     """Every resource's load as runs of constant value, zero runs left out: `load[i]` is on `resource[i]` in each of
     `window[i]` steps from `step[i]` on; in order of resources and steps.
 
-    >>> both = staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
+    >>> both = build_staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
     >>> [column.tolist() for column in both]
     [[5, 5, 5], [0, 1, 2], [1, 2, 3], [3, 7, 4]]
     """
@@ -46,7 +46,7 @@ def staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
         resource, at, change = resource[order], at[order], np.concatenate([load, -load])[order]
     else:
         first = resource * bound + step
-        key, change = added(np.concatenate([first, first + window]), np.concatenate([load, -load]), top)
+        key, change = add_equal_keys(np.concatenate([first, first + window]), np.concatenate([load, -load]), top)
         resource, at = np.divmod(key, bound)
     height = np.cumsum(change)
     inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
@@ -54,10 +54,10 @@ def staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
     return resource[keep], at[keep], at[keep + 1], height[keep]
 
 
-def lasting(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
+def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
     """Runs of a resource that follow one another with the same load made one.
 
-    >>> runs = lasting(np.array([5, 5, 6]), np.array([0, 2, 3]), np.array([2, 3, 4]), np.array([8, 8, 8]))
+    >>> runs = merge_equal_runs(np.array([5, 5, 6]), np.array([0, 2, 3]), np.array([2, 3, 4]), np.array([8, 8, 8]))
     >>> [column.tolist() for column in runs]
     [[5, 6], [0, 3], [3, 4], [8, 8]]
     """
@@ -67,12 +67,12 @@ def lasting(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
     return resource[first], begin[first], end[last], load[first]
 
 
-def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
+def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
     """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
 
     Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
 
-    >>> envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in intervals 0 to 2, 7 in interval 1
+    >>> upper_envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in 0 to 2, 7 in 1
     (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
     """
     rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers

@@ -46,7 +46,7 @@ def basis_of(prediction: Prediction, profile: Profile | None) -> str:
     return prediction.rests_on or profile_basis(profile)
 
 
-def together(bases: Sequence[str]) -> str:
+def join_bases(bases: Sequence[str]) -> str:
     """Join the bases of several figures, each once, in their order."""
     return "; ".join(dict.fromkeys(basis for text in bases for basis in text.split("; ") if basis))
 

@@ -120,18 +120,18 @@ class Profile:
             )
         if not {*self.alpha, *self.bandwidth_factor} & kinds:
             return topology
-        types = tuple(self._seen(t) for t in topology.types)
+        types = tuple(self._kind_is_present(t) for t in topology.types)
         limits = tuple(
-            replace(limit, bandwidth=limit.bandwidth * max(self._factor(topology, link) for link in limit.links))
+            replace(limit, bandwidth=limit.bandwidth * max(self._scale_factor(topology, link) for link in limit.links))
             for limit in topology.limits
         )
         return replace(topology, types=types, limits=limits)
 
-    def _seen(self, kind: LinkType) -> LinkType:
+    def _kind_is_present(self, kind: LinkType) -> LinkType:
         factor = self.bandwidth_factor.get(kind.kind, Fraction(1))
         return LinkType(kind.kind, kind.bandwidth * factor, self.alpha.get(kind.kind, kind.latency))
 
-    def _factor(self, topology: Topology, link: int) -> Fraction:
+    def _scale_factor(self, topology: Topology, link: int) -> Fraction:
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
     def as_json(self) -> dict[str, Any]:
@@ -185,14 +185,14 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
             {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
             stored_bandwidth(memory, "memory_bandwidth"),
-            {kind: _incast(kind, incast) for kind, incast in row.incast.items()},
+            {kind: _parse_incast(kind, incast) for kind, incast in row.incast.items()},
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),
             row.loggp.read() if row.loggp is not None else None,
         )
 
 
-def _incast(kind: str, row: _Seen) -> Incast:
+def _parse_incast(kind: str, row: _Seen) -> Incast:
     with within(f"incast.{kind}"):
         return Incast(float(exact(row.epsilon, "epsilon")), row.w_t)
 

@@ -17,7 +17,7 @@ from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
 from antiphon.core.loads import Timeline, loads, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
-from antiphon.core.stairs import envelope
+from antiphon.core.stairs import upper_envelope
 from antiphon.core.topology import Topology
 from antiphon.cost.prediction import Hop, LazyPath, Prediction
 from antiphon.units import format_seconds
@@ -59,7 +59,7 @@ def _under_way(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
     marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
-    top, winner = envelope(place[: len(begin)], place[len(begin) :], seconds, len(marks))
+    top, winner = upper_envelope(place[: len(begin)], place[len(begin) :], seconds, len(marks))
     alive = np.flatnonzero(winner[:-1] >= 0)
     return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
 
@@ -68,7 +68,7 @@ def latency_name(steps: int, greatest: float) -> str:
     return f"latency of {steps} {'step' if steps == 1 else 'steps'}, up to {format_seconds(greatest)} each"
 
 
-def priced(
+def price_linear(
     alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
 ) -> Callable[[int], Prediction]:
     """Price what is linear in nbytes: the terms, their sum, and the name of the greatest."""
@@ -160,7 +160,7 @@ class Barriers:
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
         """Return a predictor; each size costs a few additions."""
         names = {term: self.names(term) for term in ("latency", "bandwidth")}
-        return priced(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
+        return price_linear(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
 
 
 def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:

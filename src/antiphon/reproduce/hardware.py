@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
-from antiphon.cost.basis import together
+from antiphon.cost.basis import join_bases
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
@@ -82,7 +82,7 @@ def _over_nccl(
 def _basis_of(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
     """What the figures of both sides rest on, at all sizes."""
     nccl_basis = [library.brief(kind, size) for size in SIZES]
-    return together([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
+    return join_bases([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
 
 
 def _z52_rows() -> Iterator[Row]:

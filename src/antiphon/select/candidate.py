@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from antiphon.cost.basis import NOT_CALIBRATED, together
+from antiphon.cost.basis import NOT_CALIBRATED, join_bases
 from antiphon.options import name_with_options
 from antiphon.select.task import OK
 from antiphon.units import format_seconds, format_size
@@ -57,7 +57,7 @@ class Candidate:
         }  # fmt: skip
         if self.status == OK:
             value["variant"] = self.variant
-            value["rests_on"] = together(list(self.rests_on.values()))
+            value["rests_on"] = join_bases(list(self.rests_on.values()))
         if self.ended_by:
             value["ended_by"] = self.ended_by
         if self.uses:

@@ -31,7 +31,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
+from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
 from antiphon.cost.nccl.proven import Proven
@@ -356,7 +356,7 @@ class Ledger:
             is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
             return "", best.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if is_half_calibrated else "")
         kind = best.collective
-        return self.library.at(kind, at)[0].name, together([best.rests_on[at], self.library.brief(kind, at)])
+        return self.library.at(kind, at)[0].name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
         """Return the number of multiprocessors that a GPU spends at most, as NCCL does for the same kind of

@@ -19,7 +19,7 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost.basis import NOT_CALIBRATED, together
+from antiphon.cost.basis import NOT_CALIBRATED, join_bases
 from antiphon.cost.nccl.library import Library
 from antiphon.errors import Invalid
 from antiphon.options import name_with_options
@@ -156,7 +156,7 @@ class Tuning:
 
     def rests_on(self, collective: str) -> str:
         """Return what calibrates the figures of this collective, at any size."""
-        return together([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
+        return join_bases([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
@@ -302,7 +302,7 @@ def measure_gains(
             )
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             largest = max(range(len(ratios)), key=lambda s: ratios[s])
-            rests = together([c.rests_on[at] for c in of_kind if c.planner == planner for at in c.rests_on])
+            rests = join_bases([c.rests_on[at] for c in of_kind if c.planner == planner for at in c.rests_on])
             rows.append(Gain(kind, planner, order[0], mean, ratios[largest], sizes[largest], best, rests))
     return tuple(rows)
 

@@ -96,6 +96,7 @@ def analyse(schedule: Schedule) -> Analysis:
     entry, leaving = np.split(place[2 * rows :], [len(first.pair)])
     first = Ends(first.pair, first.rank, first.chunk, entry, first.count)
     last = Ends(last.pair, last.rank, last.chunk, leaving, last.count)
+    # A cell is identified by the least contribution that it holds; EMPTY marks cells without data.
     least_id = np.full(len(cells), EMPTY, np.int64)
     least_id[entry] = least_ids(schedule)[first.pair]
     grouped = _group_rows(schedule, src, dst, len(cells))
@@ -209,6 +210,7 @@ def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows
     ([0, 1, 2, 3], [0, 2, 3], [2, 1, 1], [False, True, True])
     """
     level = _row_levels(schedule)
+    # Rows with equal (level, cell) form a group.
     key = level * cells + dst
     order = order_of(key, (int(level.max(initial=0)) + 1) * max(cells, 1))
     head = np.flatnonzero(starts(key[order]))
@@ -238,6 +240,7 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
     group_ends = np.append(marks, len(written))
     row_ends = np.append(rows.head[marks], len(rows.order))
     bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)
+    # Level by level. Invariant: least_id describes all cells before this level; reads come before writes.
     for g, g_end, r, r_end in bounds:
         read = least_id[rows.src[r:r_end]]
         row_least[r:r_end] = read
@@ -267,6 +270,7 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
     if len(own) == 0 and len(group) == len(rows.head):
         return group, rows.src, rows.order
     group = np.concatenate([group, own])
+    # Sort key: group, then least contribution; the lowest bit puts the cell's own value before an equal operand.
     key = (group << 32) | np.concatenate([row_least * 2 + 1, own_least[own] * 2])
     cell = np.concatenate([rows.src, rows.dst[rows.head[own]]])
     row = np.concatenate([rows.order, np.full(len(own), -1)])
@@ -284,6 +288,7 @@ def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
     if not len(bad):
         return
     at = rows.order[bad]
+    # Report the earliest faulty row in the order of steps, chunks and ranks.
     best = np.lexsort([schedule.dst[at], schedule.src[at], schedule.chunk[at], schedule.step[at]])[0]
     row, where = int(at[best]), int(bad[best])
     step, chunk = int(schedule.step[row]), int(schedule.chunk[row])

@@ -59,6 +59,7 @@ def _mark_cells(groups: Analysis) -> Marks:
     leaves = least_ids(groups.schedule)[groups.inputs.pair].astype(np.uint64)
     marks[:, groups.inputs.cell] = _mix_bits(np.add(leaves, _LANES))
     bounds = pointers(groups.level, groups.levels)
+    # A node's mark mixes its operands' marks with their places: a different order gives a different mark.
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         count, begin = groups.count[first:last], groups.first[first:last]
         place = ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)

@@ -1,8 +1,16 @@
 """The stepwise run: level by level, all transfers of a level as a few array operations.
 
-The cells of a batch of chunks are the rows of one array: to copy is to copy rows, to reduce is to combine
-rows. Batches are chunks of about equal length, and few enough bytes to stay near the processor; chunks too
-long for that are run window after window, since every element goes its own way.
+The cells of a batch of chunks are the rows of one array: copying copies rows, reducing combines rows. Groups of a
+level are sorted by their number of operands in descending order, so the k-th operands of all groups that have one are
+a prefix:
+
+    value = first operands; for k = 1, 2, ...: value[:groups with more than k operands] += k-th operands
+
+Batches are chunks of about equal length, with few enough bytes to stay near the processor; longer chunks are run
+window after window, as every element follows the same schedule.
+
+Example: the star (`core.example.star`): level 0 combines three operands into cell 0, level 1 copies cell 0 to cells 1
+and 2. On buffers [1], [2], [4] the result is [7] everywhere.
 """
 
 from __future__ import annotations
@@ -178,6 +186,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
+    # Chunks whose lengths differ by less than a third share a kind, so that rows waste little padding.
     sizes, of = np.unique(job.length, return_inverse=True)
     kinds = np.zeros(len(sizes), np.int64)
     kind, head = 0, int(sizes[-1])
@@ -192,6 +201,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     before = np.concatenate([[0], total])[ends[:-1]]
     budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
     nth = np.empty(len(order), np.int64)
+    # Within a kind, cut into batches by bytes.
     nth[order] = (total - before[chunk_kind[order]]) // budget
     key = chunk_kind * (int(nth.max()) + 1) + nth
     batch_keys, batch = dense(key, int(key.max()) + 1)
@@ -222,6 +232,7 @@ def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, 
     """
     max_operands = int(count[0])
     several = 0 if max_operands == 1 else _count_above(count, 1)
+    # All reads of the level happen before the first write.
     single = cells.take(operand[first[several:]], axis=0)
     if several:
         value = cells.take(operand[first[:several]], axis=0).astype(job.accumulator, copy=False)

@@ -6,7 +6,7 @@ from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_
 from antiphon.core.messages.paths import (
     Paths,
     paths,
-    resolved,
+    resolve_routes,
     resource_name,
     seconds_per_byte,
 )
@@ -28,7 +28,7 @@ __all__ = [
     "cycle_text",
     "messages",
     "paths",
-    "resolved",
+    "resolve_routes",
     "resource_name",
     "seconds_per_byte",
     "sets",

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges
-from antiphon.core.joints import crossed, joints_of
+from antiphon.core.joints import crossed_links, joints_of
 from antiphon.core.messages.table import Messages
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
@@ -16,7 +16,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
 
-def resolved(schedule: Schedule, topology: Topology) -> Resolved:
+def resolve_routes(schedule: Schedule, topology: Topology) -> Resolved:
     """The path of every row; Invalid where one has none."""
     return _refuse_missing(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
 
@@ -125,7 +125,7 @@ def paths(messages: Messages, topology: Topology) -> Paths:
 def _with_joints(messages: Messages, topology: Topology) -> Paths:
     """A joint takes as long as the longest of its rows, and uses every link of its tree once."""
     schedule, of_row = messages.schedule, messages.of_row
-    routes = resolved(schedule, topology)
+    routes = resolve_routes(schedule, topology)
     far = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
     alpha = np.zeros(len(messages))
     np.maximum.at(alpha, of_row, far)
@@ -135,7 +135,7 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     if joints is not None:
         first |= joints.of_row >= 0
     route = np.where(first, routes.route, np.int32(-1))  # the rows of a message use their common links once
-    link, row = crossed(schedule, replace(routes, route=route), topology)
+    link, row = crossed_links(schedule, replace(routes, route=route), topology)
     place, resource = with_limits(topology, link)
     message = of_row[row[place]].astype(np.int64)
     return Paths(messages, topology, routes.table, routes.route[messages.row], alpha, (message, resource))

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, ascends, blocks, narrow, order_of, packed, starts, sums, taken
+from antiphon.core.columns import (
+    Floats,
+    Ints,
+    Longs,
+    blocks,
+    is_ascending,
+    narrow,
+    order_of,
+    packed,
+    starts,
+    sums,
+    taken,
+)
 from antiphon.core.interpret import block_elements
 from antiphon.core.interpret.buffers import chunk_bounds
 from antiphon.core.loads import pieces_of
@@ -136,7 +148,7 @@ def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
     """Whether all rows, or these, are in the order of `Schedule.ways`."""
     for block in blocks(schedule.transfers if rows is None else len(rows)):
         overlapped = slice(block.start, block.stop + 1)
-        if not ascends(*schedule.way_columns(overlapped if rows is None else rows[overlapped])):
+        if not is_ascending(*schedule.way_columns(overlapped if rows is None else rows[overlapped])):
             return False
     return True
 

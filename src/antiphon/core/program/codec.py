@@ -64,7 +64,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     sections = [
         _encode_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(first.ranks)
     ]
-    tables = b"".join(map(_pad, _head_tables(first)))
+    tables = b"".join(map(_pad_section, _head_tables(first)))
     head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)
     at, entries = head, []
     for section in sections:
@@ -83,7 +83,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
-def _pad(data: bytes) -> bytes:
+def _pad_section(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
@@ -141,7 +141,7 @@ def _encode_section(p: Program, rank: int) -> bytes:
     )  # fmt: skip
     weights = [int(w[rank]) for w in p.weights]
     head = SECTION_HEADER.pack(rank, int(p.in_place), *weights, *map(len, tables))
-    return head + b"".join(_pad(table.tobytes()) for table in tables)
+    return head + b"".join(_pad_section(table.tobytes()) for table in tables)
 
 
 def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:

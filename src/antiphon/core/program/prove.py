@@ -44,7 +44,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     """
     pieces, count = program.pieces, max(program.operations, 1)
     edges = np.sort(program.wait_op * count + program.wait)
-    open_ = np.flatnonzero(~_contains(edges, later * count + earlier))
+    open_ = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
     coarse = pieces[earlier] > 1
     coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would be of pieces only
     todo = np.union1d(open_, np.flatnonzero(coarse))
@@ -69,10 +69,10 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     return missing
 
 
-def _contains(sorted_keys: Longs, keys: Longs) -> Bools:
+def _contains_keys(sorted_keys: Longs, keys: Longs) -> Bools:
     """Return which of `keys` are in `sorted_keys`, which ascends.
 
-    >>> _contains(np.array([3, 5, 9]), np.array([5, 4, 9]))
+    >>> _contains_keys(np.array([3, 5, 9]), np.array([5, 4, 9]))
     array([ True, False,  True])
     """
     if not len(sorted_keys):

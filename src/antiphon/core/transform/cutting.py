@@ -1,4 +1,16 @@
-"""Finer chunks: by splitting, or by pieces that follow each other through the same steps."""
+"""Finer chunks: split chunks into parts, or pipeline them in pieces that follow each other through the same steps.
+
+`split` cuts every chunk into equal parts that travel together: more rows per step, the same steps. `pipeline` only
+records a number of pieces; `expand` writes them out: piece j of a chunk sends in step s + j what the chunk sends in
+step s.
+
+    chunk A: step 0  0 -> 1         pieces A0, A1:  step 0  A0: 0 -> 1
+             step 1  1 -> 2                         step 1  A1: 0 -> 1,  A0: 1 -> 2
+                                                    step 2               A1: 1 -> 2
+
+With S steps and p pieces the schedule takes S + p - 1 steps of 1/p of the data. `apart` expands like `expand`, but
+keeps pieces of different messages in steps of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +28,15 @@ from antiphon.errors import Invalid, Unsupported
 MAX_ROWS = 2**31 - 1
 
 
-def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:
+def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:
     """Every row of chunk c once for each of the new chunks first[c], first[c] + 1, ... (count[c] of them). O(new rows).
 
     Chunk 0 becomes chunks 0 and 1, chunk 1 becomes chunk 2:
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("broadcast", 2, [(0, 0, 0, 1, 0), (1, 1, 0, 1, 0)], roots=(0,), parts=2)
-    >>> finer = spread(two, np.array([0, 2]), np.array([2, 1]), chunks=divided(two.chunks, np.array([2, 1])))
+    >>> finer = spread_chunks(two, np.array([0, 2]), np.array([2, 1]), chunks=divide_chunks(two.chunks, np.array([2,
+    1])))
     >>> finer.step.tolist(), finer.chunk.tolist()
     ([0, 0, 1], [0, 1, 2])
     """
@@ -41,18 +54,19 @@ def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Sc
     return schedule.take(rows, chunk=chunk, **changes)
 
 
-def divided(chunks: Chunks, count: Longs) -> Chunks:
+def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
     """Chunk c cut into count[c] equal parts, the parts of one chunk side by side. O(parts).
 
     Halves, the first of them in three:
 
-    >>> parts = divided(Chunks([0, 0], [0, 1], [1, 1], 2), np.array([3, 1]))
+    >>> parts = divide_chunks(Chunks([0, 0], [0, 1], [1, 1], 2), np.array([3, 1]))
     >>> parts.offset.tolist(), parts.share.tolist(), parts.denominator
     ([0, 1, 2, 3], [1, 1, 1, 3], 6)
     """
     common = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     if chunks.denominator * common >= MAX_DENOMINATOR:
         raise Unsupported(f"parts of 1/{common} have no common denominator below 2^62; use fewer or rounder parts")
+    # Bring all parts over one denominator: chunk c has count[c] parts of share[c] * common / count[c].
     share = np.repeat(chunks.share * (common // count), count)
     within = ranges(np.zeros(len(count), np.int64), count)
     return Chunks(
@@ -76,7 +90,9 @@ def split(schedule: Schedule, parts: int) -> Schedule:
         return schedule
     count = np.full(len(schedule.chunks), parts, np.int64)
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else np.repeat(schedule.pieces, parts)
-    return spread(schedule, np.cumsum(count) - count, count, chunks=divided(schedule.chunks, count), pieces=pieces)
+    return spread_chunks(
+        schedule, np.cumsum(count) - count, count, chunks=divide_chunks(schedule.chunks, count), pieces=pieces
+    )
 
 
 def pipeline(schedule: Schedule, pieces: int | ArrayLike) -> Schedule:
@@ -96,8 +112,11 @@ def expand(schedule: Schedule) -> Schedule:
     if bool((count == 1).all()):
         return schedule
     times = count[schedule.chunk]
+    # Piece j of a row lags j steps behind the row.
     behind = ranges(np.zeros(len(times), np.int64), times)
-    finer = spread(schedule, np.cumsum(count) - count, count, chunks=divided(schedule.chunks, count), pieces=1)
+    finer = spread_chunks(
+        schedule, np.cumsum(count) - count, count, chunks=divide_chunks(schedule.chunks, count), pieces=1
+    )
     step: Ints = finer.step + behind.astype(np.int32)
     return replace(finer, step=step)
 
@@ -119,7 +138,9 @@ def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
         return schedule, np.arange(schedule.steps, dtype=np.int32)
     count = pieces_of(schedule)[schedule.chunk]
     count_bound = int(count.max(initial=1)) + 1
+    # A message is identified by its original step and its number of pieces.
     _, before = dense(schedule.step.astype(np.int64) * count_bound + count, schedule.steps * count_bound)
     kinds = int(before.max(initial=0)) + 1
+    # Order by expanded step, then by original message: pieces of different messages never share a step.
     stage, step = dense(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
     return replace(fine, step=step.astype(np.int32)), (stage // kinds).astype(np.int32)

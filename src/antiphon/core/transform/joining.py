@@ -1,4 +1,16 @@
-"""Schedules one after the other, or side by side."""
+"""Combine schedules: one after the other (`compose`) or side by side (`merge`).
+
+Schedules cut the same data differently: a reducescatter among 8 ranks has 8 blocks, an allgather in halves 16 chunks.
+Both operations therefore lay all data on one line, mark every border of either schedule, and cut the chunks of both at
+all marks; then rows of both speak of the same chunks and can be concatenated.
+
+Example: a reducescatter with chunks [0, 1/2), [1/2, 1) followed by an allgather with thirds. The marks are 0, 1/3, 1/2,
+2/3; the first schedule's chunk 0 becomes [0, 1/3) and [1/3, 1/2). The second schedule's steps are shifted behind the
+first.
+
+Well-known pairs (reducescatter + allgather = allreduce) keep their name by a table; otherwise meeting.py derives the
+collective from the relations, and staging.py assembles the rows.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +28,14 @@ from antiphon.core.columns import Ints, Longs, distinct, narrow, own
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
-from antiphon.core.transform.cutting import expand, spread
-from antiphon.core.transform.meeting import after, beside, named, overlap, stretches_of
+from antiphon.core.transform.cutting import expand, spread_chunks
+from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
 from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
-# The collective of two collectives in sequence; a shortcut for `after`, which derives it from each rank's data.
+# The collective of two collectives in sequence; a shortcut for `relation_after`, which derives it from each rank's
+# data.
 _SEQUENCES = {
     ("reducescatter", "allgather"): "allreduce",
     ("reduce", "broadcast"): "allreduce",
@@ -69,14 +82,14 @@ def _chunk_bounds(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs,
     return begin, begin + chunks.share * weight, length * chunks.denominator
 
 
-def _recut(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
+def _recut_chunks(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
     """The schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks. O(new rows).
 
     An allgather of two blocks, cut at the quarters of the one block of an allreduce:
 
     >>> from antiphon.core.example import of_rows
     >>> halves = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
-    >>> quarters = _recut(halves, Collective("allreduce", 2), np.arange(4), 4)
+    >>> quarters = _recut_chunks(halves, Collective("allreduce", 2), np.arange(4), 4)
     >>> quarters.chunk.tolist(), quarters.src.tolist(), quarters.chunks.offset.tolist()
     ([0, 1, 2, 3], [0, 0, 1, 1], [0, 1, 2, 3])
     """
@@ -84,7 +97,9 @@ def _recut(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> 
     scale = length // own_length
     first = np.searchsorted(cuts, begin * scale)
     count = np.searchsorted(cuts, end * scale) - first
-    return spread(schedule, first, count, collective=target, chunks=_target_chunks(target, cuts, length), pieces=1)
+    return spread_chunks(
+        schedule, first, count, collective=target, chunks=_target_chunks(target, cuts, length), pieces=1
+    )
 
 
 def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
@@ -138,8 +153,10 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     lines, edges = _one_line("compose", [first, second], None)
     before = stretches_of(before_collective, lines[0], edges, _collective_text(before_collective))
     used = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
-    collective, where = named(
-        after(before, stretches_of(after_collective, lines[1], edges, _collective_text(after_collective)), used),
+    collective, where = name_collective(
+        relation_after(
+            before, stretches_of(after_collective, lines[1], edges, _collective_text(after_collective)), used
+        ),
         before_collective.ranks,
     )
     late = replace(
@@ -196,6 +213,7 @@ def _one_line(
 
 def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Schedule:
     """Two that both have names, among the same ranks."""
+    # Equal pieces stay implicit: one pipeline over both halves is faster than one after the other.
     alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
     pieces = first.pieces if alike else 1
     if pieces == 1:
@@ -203,13 +221,14 @@ def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Sch
     second = plain_copies(second)  # leftovers of the first in a relay must not be added to
     a, b = _chunk_bounds(first.collective, first.chunks), _chunk_bounds(second.collective, second.chunks)
     total = int(target.weights.sum())
+    # A line on which all borders of both schedules, and of the target's blocks, are whole numbers.
     length = math.lcm(a[2], b[2], total)
     if length >= MAX_DENOMINATOR:
         raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
     edges = np.cumsum(target.weights)[:-1] * (length // total)
     cuts = distinct(np.concatenate([a[0] * (length // a[2]), b[0] * (length // b[2]), edges]))
     cuts = cuts[cuts < length]
-    early, late = _recut(first, target, cuts, length), _recut(second, target, cuts, length)
+    early, late = _recut_chunks(first, target, cuts, length), _recut_chunks(second, target, cuts, length)
     late = replace(late, step=own(late.step + np.int32(early.steps)))
     return _stack_rows([early, late], target, early.chunks, pieces, first.local + second.local)
 
@@ -241,6 +260,7 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     if any(s.local != schedules[0].local for s in schedules[1:]):
         raise Unsupported("merge: the schedules differ in their local work at the end")
     total = sum(fractions)
+    # Schedule i moves the stretch [ends[i] - fraction, ends[i]) of every block.
     ends = [sum(fractions[: i + 1], Fraction(0)) / total for i in range(len(fractions))]
     cuts = [s.chunks.denominator * (p / total).denominator for s, p in zip(schedules, fractions, strict=True)]
     denominator = math.lcm(*cuts, *(end.denominator for end in ends))
@@ -272,7 +292,7 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
     _same_machine("merge", schedules)
     if shares is None:
         used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
-        overlapping = overlap(used)
+        overlapping = find_overlap(used)
         if overlapping is not None:
             rank, *which = overlapping
             first, other = (
@@ -287,7 +307,7 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
         stretches_of(s.collective, at, edges, _collective_text(s.collective))
         for s, at in zip(schedules, lines, strict=True)
     ]
-    collective, where = named(beside(each), schedules[0].collective.ranks)
+    collective, where = name_collective(join_relations(each), schedules[0].collective.ranks)
     return laid([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where)
 
 

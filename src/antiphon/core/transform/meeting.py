@@ -80,10 +80,11 @@ def _sort_rows(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
     return rows[0][order], rows[1][order], rows[2][order]
 
 
-def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
+def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
     """Return the relation of `second` run after `first`. Ranks that `second` does not use keep the outputs of `first`.
     A loop over sets of contributions, otherwise O(n log n)."""
     stretch, rank, _ = second.pre
+    # Join second.pre with first.post on (stretch, rank): every input of the second must be an output of the first.
     left_keys = first.post[0] * 2**32 + first.post[1]
     at = np.searchsorted(left_keys, stretch * 2**32 + rank)
     met = np.zeros(len(stretch), np.bool_)
@@ -96,6 +97,7 @@ def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
             f"{first.name} does not leave it ({_holders_text(first, int(stretch[missing]))}); end the one where the "
             "other begins, or merge with more groups before composing"
         )
+    # Stage 2: translate the sets of the second into unions of sets of the first.
     value = first.post[2][at]  # of every contribution to the second the set that it is
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
@@ -105,6 +107,7 @@ def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
         stretch_number, want = divmod(key, len(second.ids))
         names = second.pre[2][begin[stretch_number] : begin[stretch_number + 1]].tolist()
         sets_by_name = dict(zip(names, value[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True))
+        # A contribution that would be added twice makes the sum wrong: refuse it by name.
         union = sorted(i for name in second.ids[want] for i in first.ids[sets_by_name[name]])
         twice = next((a for a, b in pairwise(union) if a == b), None)
         if twice is not None:
@@ -114,6 +117,7 @@ def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
                 "of them a sum of its own, or use a collective that copies"
             )
         keys[place] = sets.setdefault(tuple(union), len(sets))
+    # Stage 3: ranks that the second schedule does not touch keep their results.
     stay = ~np.isin(first.post[1], used)
     post = (
         np.concatenate([first.post[0][stay], second.post[0]]), np.concatenate([first.post[1][stay], second.post[1]]),
@@ -129,7 +133,7 @@ def _holders_text(first: Stretches, stretch: int) -> str:
     return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
 
 
-def beside(stretches: Sequence[Stretches]) -> Stretches:
+def join_relations(stretches: Sequence[Stretches]) -> Stretches:
     """Join relations that hold at once, among different ranks or for different stretches."""
     shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
     pre = [np.concatenate([member.pre[i] for member in stretches]) for i in range(3)]
@@ -144,7 +148,7 @@ def beside(stretches: Sequence[Stretches]) -> Stretches:
     )
 
 
-def named(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
+def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
     """Return the collective of a relation, and where each of its blocks lies. Contributions are identified by the ranks
     that have them, where each has its own."""
     length = np.diff(stretches.edges)
@@ -176,6 +180,7 @@ def _recognize_kind(
         return None
     source, target = stretches.pre[1][at[0][:-1]], stretches.post[1][at[1][:-1]]  # of every stretch the first
     place = np.searchsorted(members, source), np.searchsorted(members, target)
+    # Classify by the number of sources and targets per stretch: m is "every member", 1 is "one member".
     each, to_each = bool((sources == 1).all()), bool((targets == 1).all())
     named_kind: tuple[str, list[int], Longs, int] | None = None
     if (sources == m).all() and named_by_rank and (targets == m).all():
@@ -217,10 +222,10 @@ def _custom_relation(stretches: Stretches) -> Relation:
     return Relation(pre[0], pre[1], pre[2], post[0], post[1], want.astype(np.int32), wants)
 
 
-def overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
+def find_overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
     """Return a value that two groups share, and these two groups; None if there is none.
 
-    >>> overlap([np.array([0, 2]), np.array([1]), np.array([3, 2])])  # 2 is in group 0 and in group 2
+    >>> find_overlap([np.array([0, 2]), np.array([1]), np.array([3, 2])])  # 2 is in group 0 and in group 2
     (2, 0, 2)
     """
     values = np.concatenate(groups)

@@ -41,6 +41,7 @@ class Cutting:
             return
         chunk = schedule.chunk[rows].astype(np.int64)
         route = schedule.route[rows] if schedule.route is not None else np.zeros(len(rows), np.int64)
+        # Rows with the same step, ends and route are one message.
         self.message = numbered(schedule.step[rows], schedule.src[rows], schedule.dst[rows], route)
         self.chunk, self.messages = chunk, int(self.message.max()) + 1
         weights, scale = schedule.chunks.weights(schedule.collective)
@@ -67,9 +68,12 @@ class Cutting:
         high, count = np.zeros(self.messages, np.int64), np.bincount(self.message, minlength=self.messages)
         np.minimum.at(low, self.message, chunk_places)
         np.maximum.at(high, self.message, chunk_places)
+        # A message is contiguous if its chunks occupy consecutive places on the line of all chunks.
         is_contiguous = high - low + 1 == count
         stretch = numbered(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
         alike: Bools = is_contiguous.copy()
+        # At each end every message that touches a chunk must be the same stretch; otherwise a piece cannot be
+        # forwarded alone.
         for end in (schedule.src[rows], schedule.dst[rows]):  # a chunk at a rank: all its messages are one stretch
             cell = numbered(end, self.chunk)
             first = np.full(int(cell.max()) + 1, -1, np.int64)

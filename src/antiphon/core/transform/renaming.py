@@ -1,4 +1,14 @@
-"""The same schedule for other ranks: renamed, copied by symmetry, or with fewer taking part."""
+"""The same schedule for other ranks: relabelled, copied by a symmetry, or restricted to fewer members.
+
+Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of name[r].
+Scatter, gather and alltoall number their blocks by two coordinates, each of which is permuted.
+
+Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes
+"block 1 from rank 1 to 2".
+
+`restrict` drops the blocks of ranks that leave the group and then every transfer that is no longer needed; ranks that
+left may still relay.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +23,7 @@ from antiphon.core.columns import Bools, Longs, narrow
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.tidying import by_step, clean, filled
+from antiphon.core.transform.tidying import by_step, clean, first_and_filled
 from antiphon.errors import Invalid, Unsupported
 
 
@@ -44,6 +54,7 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
         block = block // m * m + place[block % m]
     elif collective.kind == "alltoall":
         block = place[block // m] * m + place[block % m]
+    # Scatter the weights to the new block numbers.
     weights = np.empty(collective.blocks, np.int64)
     weights[block] = collective.weights
     return Collective(collective.kind, collective.ranks, tuple(renamed_members.tolist()), roots, weights), block
@@ -169,8 +180,9 @@ def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
     >>> _rows_with_data(rows, versions(rows))
     array([False,  True,  True])
     """
-    full = filled(schedule, derived)
+    full = first_and_filled(schedule, derived)
     brings = np.zeros(schedule.transfers, np.bool_)
+    # Forward pass. Invariant: full[v] says whether version v holds data, for all versions written so far.
     for rows in by_step(schedule):
         read, write = derived.read[rows], derived.write[rows]
         brings[rows] = full[read]

@@ -1,4 +1,15 @@
-"""Run a schedule backwards (SCCL, section 3.5): copies to several become reductions from several, and vice versa."""
+"""Run a schedule backwards (SCCL, section 3.5): copies to several become reductions from several, and vice versa.
+
+Reading a broadcast backwards gives a reduce: whoever received now sends, the last step comes first, and a rank that
+sent to several ranks now combines from several. The collective becomes its dual: broadcast / reduce, allgather /
+reducescatter, scatter / gather, alltoall with both coordinates of its blocks swapped.
+
+    broadcast  step 0: 0 -> 1    step 1: 1 -> 2        reduce  step 0: 2 -> 1 (add)    step 1: 1 -> 0 (add)
+
+This is right only if data flow along trees: each cell of spread data is written once, each cell of gathered data is
+read once and after all its writes. `_check_invertible` verifies that; `invert` first drops redundant and dead
+transfers, which would break it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +22,7 @@ from antiphon.core.columns import Bools, Ints, Longs, distinct, narrow
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of, pipelined_steps
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.tidying import clean, filled, plain_copies
+from antiphon.core.transform.tidying import clean, first_and_filled, plain_copies
 from antiphon.errors import Unsupported
 
 
@@ -31,6 +42,7 @@ def dual(collective: Collective) -> tuple[Collective, Longs]:
             f"{collective.kind} has no inverse of its own; invert its parts (reducescatter, allgather) and compose"
         )
     m, r = len(collective.members), len(collective.roots)
+    # Blocks numbered by two coordinates change from member-major to root-major or back.
     if collective.kind == "scatter":  # numbered member-major, its dual root-major
         blocks = blocks % r * m + blocks // r
     elif collective.kind == "gather":
@@ -79,10 +91,11 @@ def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
 def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
     """Check that the backward run is right: per block, every cell of spread data is written once, and every cell of
     gathered data is read once, after all its writes."""
+    # Every cell has one initial version, so counting these numbers the cells.
     cell = np.cumsum(derived.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
     writes = np.bincount(cell[derived.write], minlength=int(derived.initial.sum()))
-    twice = (writes[cell[derived.write]] > 1) | filled(schedule, derived)[derived.write - 1]
+    twice = (writes[cell[derived.write]] > 1) | first_and_filled(schedule, derived)[derived.write - 1]
     _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
     reads = np.bincount(cell[derived.read], minlength=int(derived.initial.sum()))
     again = (reads[cell[derived.read]] > 1) & gathers[block]
@@ -110,6 +123,7 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     combines = schedule.collective.ids_per_block > 1
     will_combine = target.ids_per_block[block] > 1
     _check_invertible(schedule, versions(schedule), combines | ~will_combine, ~combines)
+    # A row in flight during [step, step + pieces) is in flight during [end - step - pieces, end - step) backwards.
     pieces, end = pieces_of(schedule), pipelined_steps(schedule)
     chunks = schedule.chunks
     op = np.where(will_combine[chunks.block[schedule.chunk]], REDUCE, COPY)

@@ -162,9 +162,11 @@ def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) 
     >>> [column.tolist() for column in (whole.step[4:], whole.chunk[4:], whole.src[4:], whole.dst[4:])]
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
+    # Equal numbers of pieces can stay implicit; otherwise every part is expanded.
     depths = {int(p) for part in parts for p in np.unique(pieces_of(part.schedule))}
     common_pieces = depths.pop() if len(depths) == 1 else 0
     parts = [_as_plain_copies(part, bool(common_pieces)) for part in parts]
+    # Refine the line until all borders of all parts are whole numbers, then collect these borders.
     scale = math.lcm(*(part.grain for part in parts))
     if int(at.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
@@ -203,9 +205,11 @@ def _cut_rows(
     schedule, copies = part.schedule, len(part.ranks)
     first = np.searchsorted(cuts, part.where.begin)
     count = np.searchsorted(cuts, part.where.end) - first
+    # Between two neighbouring cuts lies an atom; a chunk becomes one row per atom that it covers.
     atom = ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in part.bounds())
+    # Rows for every copy of the part: (copy, chunk) -> range of atoms.
     copy = np.repeat(np.arange(copies), schedule.transfers)
     key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
     times = (high - low)[key]

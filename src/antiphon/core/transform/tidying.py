@@ -1,4 +1,17 @@
-"""Find redundant and dead transfers of a schedule, and drop them."""
+"""Find redundant and dead transfers of a schedule, and drop them.
+
+Two data-flow analyses over the versions of cells (dependencies.py), as in a compiler:
+
+- Redundant (value numbering, forwards): copies keep the identity of the value that they read; a row that writes the
+  value that the cell holds already changes nothing.
+- Dead (liveness, backwards): a version is live if an output is made from it; a row that writes a version that is not
+  live is not needed.
+
+Both repeat until nothing changes, since a dead write can hide that a later row only restores the old value.
+
+Example: allgather of 2 ranks with the rows 0 -> 1 block 0, 1 -> 0 block 1, 1 -> 0 block 0. The last one returns to
+rank 0 the block that it has: redundant.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +73,12 @@ def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
     return (chunk * schedule.collective.ranks + rank) * schedule.slots, at
 
 
-def filled(schedule: Schedule, derived: Versions) -> Bools:
+def first_and_filled(schedule: Schedule, derived: Versions) -> Bools:
     """Per version: is it the first of its cell, and does the cell hold something at the beginning? O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
-    >>> filled(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
+    >>> first_and_filled(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
     array([ True, False, False, False, False])
     """
     cells, _ = first_cells(schedule, "pre")
@@ -87,7 +100,7 @@ def plain_copies(schedule: Schedule) -> Schedule:
     derived = versions(schedule)
     alone = np.bincount(derived.write, minlength=len(derived)) == 1
     before = derived.write - 1  # a written version is never the first of its cell
-    empty = derived.initial[before] & ~filled(schedule, derived)[before]
+    empty = derived.initial[before] & ~first_and_filled(schedule, derived)[before]
     lone = (schedule.op == REDUCE) & alone[derived.write] & empty
     if schedule.joint is not None:  # the rows of a joint are of one kind: all copies, or none
         leads = schedule.leads
@@ -114,6 +127,7 @@ def _identify_values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bool
     order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
     cells, at = cells[order], at[order]
     place = np.searchsorted(cells, derived.cell[begin])
+    # Cells that begin with one contribution get a negative identity shared by all replicas of it.
     alone = starts(cells) & np.append(starts(cells)[1:], True)  # begins with a single contribution
     inside = place < len(cells)
     hit = np.zeros(len(begin), np.bool_)
@@ -149,11 +163,13 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
     live[derived.last_of(cells)] = True
     live[-1] = False
     needed = np.zeros(schedule.transfers, np.bool_)
+    # Backward pass. Invariant: live[v] says whether some output depends on version v.
     for rows in reversed(by_step(schedule)):
         write = derived.write[rows]
         is_live = live[write]
         needed[rows] = is_live
         live[derived.read[rows[is_live]]] = True
+        # A reduction also needs the value that was in the cell before.
         live[write[is_live & (schedule.op[rows] == REDUCE)] - 1] = True
     return needed
 

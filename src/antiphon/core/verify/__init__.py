@@ -1,10 +1,21 @@
-"""The verifier: tracks every contribution to every cell of a schedule exactly.
+"""The verifier: track every contribution to every cell of a schedule exactly.
 
-Independent of every planner and of the interpreter. Chunks are independent of each other, so they are
-verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that checks every
-row and counts contributions where each partial sum is used once (trees.py), and exact sets or counts for
-the chunks that counting does not decide (sets.py). Time is linear in rows for the first two. Joints are
-checked separately (joined.py).
+A schedule is right if it is legal (rows read cells that hold something, no two writes race, routes exist on the
+machine) and if every rank ends with exactly the contributions that the collective demands: none missing, none added
+twice. The verifier is independent of every planner and of the interpreter; its answer is what makes a plan trustworthy.
+
+Chunks are independent, so they are verified in blocks that fit the caches, by the cheapest method that decides:
+
+    quick.py    copies only, each cell written once: arrival times alone prove the block right          linear
+    trees.py    walk over the steps; where each partial sum is used once, counting contributions decides  linear
+    sets.py     exact sets (or counts) of contributions for the remaining chunks                   rows * contributions
+    / 64
+
+Example: an allreduce on 3 ranks. Rank 0 adds the values of 1 and 2: its cell counts 3 contributions, each partial sum
+was used once, so the count 3 proves the set {0, 1, 2}. Had rank 1 sent its value twice and rank 2 none, the count
+would be 3, too; but then a partial sum is used twice, and sets.py decides.
+
+Joints (multicast and reduction in switches) are checked separately (joined.py, branching.py).
 """
 
 from __future__ import annotations
@@ -21,7 +32,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import joined, quick, sets, trees
-from antiphon.core.verify.layout import ChunkRows, Demand, blocks
+from antiphon.core.verify.layout import ChunkRows, Demand, split_blocks
 from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
@@ -48,13 +59,13 @@ def verify(
     """
     fault = _check_ranks(schedule, topology) or _check_shares(schedule)
     if fault is None:
-        fault = _earliest(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
+        fault = _earliest_fault(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
     if fault is None and claims:
         fault = _check_claims(schedule, topology, claims)
     return Report(fault)
 
 
-def _earliest(*faults: Fault | None) -> Fault | None:
+def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """The earliest: by step (a fault of the outcome has none and comes last), then chunk."""
     faults_found = [fault for fault in faults if fault is not None]
     late = 2**62
@@ -102,19 +113,20 @@ def _check_shares(schedule: Schedule) -> Fault | None:
 def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if not len(resolved.bad):
-        return None if schedule.joint is None else joined.fault(schedule, topology, resolved, op, dtype)
+        return None if schedule.joint is None else joined.find_joint_fault(schedule, topology, resolved, op, dtype)
     at = int(np.lexsort((resolved.bad, schedule.chunk[resolved.bad], schedule.step[resolved.bad]))[0])
     return row_fault("route", schedule, int(resolved.bad[at]), resolved.why[at])
 
 
 def _check_data(schedule: Schedule) -> Fault | None:
     demand = Demand.of(schedule.collective)
+    # The quick test is only valid where every cell needs a single contribution.
     single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
     single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
-    for block in blocks(schedule, demand):
+    for block in split_blocks(schedule, demand):
         if not (single and quick.surely_right(block)):
-            fault = _earliest(fault, _check_block(schedule, block))
+            fault = _earliest_fault(fault, _check_block(schedule, block))
     return fault
 
 
@@ -128,10 +140,10 @@ def _check_block(schedule: Schedule, block: ChunkRows) -> Fault | None:
     same = np.flatnonzero(block.src == block.dst)
     first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
     own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
-    outcome = trees.walk(block)
+    outcome = trees.walk_steps(block)
     broken = [row_fault(kind, schedule, int(block.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
     if own or broken:
-        return _earliest(*own, *broken)
+        return _earliest_fault(*own, *broken)
     return _check_outcome(schedule, block, outcome)
 
 
@@ -139,18 +151,19 @@ def _check_outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome)
     """Check that every post cell holds exactly its contributions: by count where that decides, else by exact sets."""
     collective = schedule.collective
     number = collective.ids_per_block[schedule.chunks.block[block.chunks]]
+    # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
     unclear = outcome.shared.copy()
     unclear[block.post_owner[block.post_want >= 0]] = True
     wrong = (outcome.count[block.post] != number[block.post_owner]) & ~unclear[block.post_owner]
     if not wrong.any() and unclear.any():
         for batch in _batch_chunks(np.flatnonzero(unclear), block, number):
             chunk_rows = block.only(batch).compact()
-            good = sets.right(chunk_rows, collective.relation.wants)
+            good = sets.holds_exactly(chunk_rows, collective.relation.wants)
             if not good.all():
                 return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     if wrong.any():
         chunk_rows = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
-        good = sets.right(chunk_rows, collective.relation.wants)
+        good = sets.holds_exactly(chunk_rows, collective.relation.wants)
         return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     return None
 
@@ -160,6 +173,7 @@ def _batch_chunks(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]
     cells = np.bincount(block.owner, minlength=len(block.chunks)) * 2 + np.bincount(
         block.pre_owner, minlength=len(block.chunks)
     )
+    # State in bytes: cells times one bit per contribution, in 64-bit words.
     size = np.minimum(cells[owners], block.cells) * ((number[owners] + 63) // 64) * 8
     cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.STATE)) + 1
     return np.split(owners, cut)
@@ -171,7 +185,7 @@ def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
     chunk = int(block.chunks[owner])
     chunk_rows = block.only(np.array([owner])).compact()
     row = int(np.flatnonzero(chunk_rows.post_rank == rank)[0])
-    ids, per_chunk, max_count = sets.wanted(chunk_rows, schedule.collective.relation.wants)
+    ids, per_chunk, max_count = sets.number_contributions(chunk_rows, schedule.collective.relation.wants)
     names = dict(zip(ids.tolist(), chunk_rows.pre_id.tolist(), strict=True))
     want = chunk_rows.post_want[row]
     listed = schedule.collective.relation.wants[want] if want >= 0 else tuple(names.values())
@@ -179,9 +193,10 @@ def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
     lacking: list[tuple[int, int]] = []
     over: list[tuple[int, int]] = []
     span = max(1, sets.STATE // (8 * max(chunk_rows.cells, 1)))
+    # Count contributions window by window, so that the state stays small.
     for low in range(0, int(per_chunk[0]), span):
         high = min(low + span, int(per_chunk[0]))
-        have = sets.counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
+        have = sets.track_counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
         for number, times in enumerate(have.tolist(), low):
             should = expected.get(names[number], 0)
             (lacking if times < should else over if times > should else []).append((names[number], times))

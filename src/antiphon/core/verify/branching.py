@@ -1,8 +1,17 @@
-"""Check the trees of joints: their paths must form a tree, and its switches must support their part in it.
+"""Check the trees of joints: their paths must form a tree, and its switches must be able to do their part in it.
 
-A tree of several sources and several destinations needs a hub, where combining ends and spreading begins: every link is
-then for the one, if it leads to the hub, or for the other, if it leads away. How much is wrong with each place as a hub
-is found for all places at once: from a place to the next, only what the two ask of each other changes.
+A joint binds the rows of one multicast (one source, several destinations), one reduction (several sources, one
+destination) or both. Its paths must form a tree. In a multicast every switch where the tree branches must multicast;
+in a reduction every switch where branches meet must reduce.
+
+A tree with several sources and several destinations needs a hub, where combining ends and spreading begins: every link
+then serves combining, if it leads towards the hub, or spreading, if it leads away. Testing each place as hub
+separately would be quadratic. Instead the number of faults with a place as hub is computed for all places at once by
+rerooting: moving the hub across one link only changes what the two ends of this link require of each other. So the
+faults at the first place plus the sum of changes along the path give the faults everywhere.
+
+Example: 4 GPUs under one NVLS switch, allreduce joint: 4 sources, 4 destinations. The switch as hub reduces 4 inputs
+and multicasts to 4 outputs: no fault if it has both abilities.
 """
 
 from __future__ import annotations
@@ -177,6 +186,7 @@ def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]
     edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(bound))
     places = np.bincount(tree.joint, minlength=len(bound))
     reached = np.bincount(tree.joint[tree.order], minlength=len(bound))
+    # A connected graph with n places and n - 1 edges is a tree.
     say(np.flatnonzero((edges != places - 1) | (reached != places)), "goes by paths that are no tree: two of them part "
         "and meet again, or never meet")  # fmt: skip
     return wrong
@@ -187,6 +197,7 @@ def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> d
     first = bound.row[bound.ptr[:-1]]
     wrong: dict[int, str] = {}
     single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    # Where a multicast tree branches, and where a reduction tree meets.
     split = single_source & (tree.out > 1) & ~able.multicast[tree.node]
     meets = ~single_source & ~fans_out & (tree.into > 1) & ~able.reduce[tree.node]
     for place in np.flatnonzero(split | meets).tolist():
@@ -245,6 +256,7 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     falling |= (bound.sources[tree.joint] > sends) & ~falls
     falling |= (bound.destinations[tree.joint] > takes) & ~rises
     inner = tree.up >= 0
+    # Rerooting: faults(place) = faults(first place) + sum of (falling - rising) along the path.
     change = np.where(inner, falling.astype(np.int64) - rising, 0)
     wrong = np.bincount(tree.joint[inner & rising], minlength=len(bound))[tree.joint] + _sum_upward(tree, change)
     fit = able.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
@@ -254,6 +266,7 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
 def _sum_upward(tree: Tree, values: Longs) -> Longs:
     """Sums on the way from the first place of a joint to each: in as many rounds as its length has digits."""
     total, up = values.copy(), tree.up.copy()
+    # Pointer jumping: after k rounds every place has the sum over its 2^k nearest ancestors.
     while bool((unfinished := np.flatnonzero(up >= 0)).size):
         total[unfinished] += total[up[unfinished]]
         up[unfinished] = up[up[unfinished]]
@@ -265,6 +278,7 @@ def _count_beyond(tree: Tree, marks: Bools) -> Longs:
     depth = _sum_upward(tree, (tree.up >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")
+    # Deepest places first, so that every subtree is complete when it is added to its parent.
     for same_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
         np.add.at(total, tree.up[same_depth], total[same_depth])
     return total

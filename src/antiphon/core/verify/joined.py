@@ -17,13 +17,13 @@ from antiphon.core.verify.branching import Able, Bound, Tree, branch_faults, sha
 from antiphon.core.verify.report import Fault, row_fault
 
 
-def fault(
+def find_joint_fault(
     schedule: Schedule, topology: Topology, resolved: Resolved, op: str | None, dtype: str | None
 ) -> Fault | None:
     """Return the first faulty joint of a schedule whose routes are right, as a fault of its first row, in the order of
     steps and chunks. O(n log n) in the rows of joints times hops."""
     bound = _collect_joints(schedule)
-    wrong = _disagreements(schedule, bound)
+    wrong = _find_disagreements(schedule, bound)
     bound = bound.only(_joints_without(bound, wrong))
     tree = Tree.of(bound, topology, resolved)
     shape = shape_faults(bound, tree, topology)
@@ -31,6 +31,7 @@ def fault(
     if shape:
         bound = bound.only(_joints_without(bound, shape))
         tree = Tree.of(bound, topology, resolved)
+    # Check with the operator and type; where only these are the reason, say so rather than "cannot combine".
     able = Able.of(topology, op, dtype)
     unable = branch_faults(bound, tree, topology, able)
     if unable and (op or dtype):
@@ -39,7 +40,7 @@ def fault(
         for joint in unable.keys() - whatever.keys():
             unable[joint] = f"needs a switch to combine that cannot do {data}"
     wrong |= unable
-    for joint, why in _at_once(schedule, bound, tree, topology, able).items():
+    for joint, why in _find_overloads(schedule, bound, tree, topology, able).items():
         wrong.setdefault(joint, why)
     return _first_fault(schedule, wrong)
 
@@ -78,7 +79,7 @@ def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
     return row_fault("joint", schedule, row, f"is in a joint that {wrong[row]}")
 
 
-def _disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
+def _find_disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
     """One step, chunk and op; one cell at every rank; and a row from every source to every destination."""
     first = bound.ptr[:-1]
     wrong: dict[int, str] = {}
@@ -108,7 +109,7 @@ def _disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
     return wrong
 
 
-def _at_once(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
+def _find_overloads(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
     """No switch at which the trees of more joints meet, in one step, than it serves. A joint is counted in every step
     in which a piece of it is under way."""
     meet = np.flatnonzero((tree.edges_at >= 3) & (able.at_once[tree.node] > 0))
@@ -119,6 +120,7 @@ def _at_once(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, a
     end = step + pieces_of(schedule)[schedule.chunk[row]]
     change = np.repeat([1, -1], len(meet))
     who = np.concatenate([node, node])
+    # Sweep per switch over begins (+1) and ends (-1); ends come first at equal times.
     order = np.lexsort((np.tile(row, 2), change, np.concatenate([step, end]), who))
     after = np.cumsum(change[order])  # all that begins at a switch ends there
     over = order[(after > able.at_once[who[order]]) & (change[order] > 0)]

@@ -1,4 +1,15 @@
-"""Chunks are independent: they are verified in blocks small enough for the caches."""
+"""Lay out a schedule for verification: chunks are independent and are verified in blocks small enough for the caches.
+
+A cell is a (chunk, rank, slot). Within a block cells are numbered 0, 1, ... so that the state of all cells is one
+array. A block holds up to CELLS cells, or ROWS rows where chunks touch few of their cells; sparse blocks are
+renumbered to the cells that occur.
+
+Example: 1000 chunks on 4096 ranks have 4 million cells: one block. 10,000 chunks make ten blocks, each read once by a
+radix sort of the rows by block number.
+
+`ChunkRows.steps` iterates over steps. Only the order of a chunk's own steps matters, so where many chunks take turns
+the steps are renumbered per chunk: a pipeline of a thousand pieces becomes as few steps as one piece.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +105,7 @@ class ChunkRows:
         counted on their own, so that few steps with many rows each remain.
 
         >>> from antiphon.core.example import star
-        >>> [block] = blocks(star(), Demand.of(star().collective))
+        >>> [block] = split_blocks(star(), Demand.of(star().collective))
         >>> block.time.tolist(), block.src.tolist(), block.dst.tolist()  # one chunk at three ranks: three cells
         ([0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
         >>> [(rows.tolist(), src.tolist(), dst.tolist()) for rows, src, dst in block.steps()]
@@ -105,6 +116,7 @@ class ChunkRows:
         when = self.time.astype(np.int64)
         sorted_already = bool((when[1:] >= when[:-1]).all())  # as most planners give them
         step_count = int(np.count_nonzero(starts(when))) if sorted_already else len(distinct(when))
+        # Few rows per step: renumber steps within each chunk, so that each NumPy call has more to do.
         if step_count * 256 > len(when) and len(self.chunks) > 1:
             _, place = dense(when, int(when.max()) + 1)
             key = self.owner.astype(np.int64) * step_count + place
@@ -122,10 +134,11 @@ class ChunkRows:
             yield order[a:b], src[a:b], dst[a:b]
 
 
-def blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
+def split_blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     """Cut the schedule by chunks into blocks. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
+    # Most cells are never touched: size blocks by rows, and compact the cells.
     sparse = chunks * width > 16 * (schedule.transfers + 1)
     weight = np.maximum(per_chunk, 1) if sparse else np.maximum(per_chunk * (CELLS // ROWS), width)
     number = (np.cumsum(weight) - weight) // (ROWS if sparse else CELLS)

@@ -1,4 +1,16 @@
-"""Contributions tracked exactly: sets of bits where each must be there once, saturating counts otherwise."""
+"""Track contributions exactly: bit sets where each may appear once, saturating counts otherwise.
+
+Every cell has a set of contribution ids, 64 per word. A step combines, for each written cell, the sets that arrive
+and, for a reduction, the old set: the union by OR. Adding a contribution twice is detected by counting: the size of
+the union is then less than the sum of the sizes.
+
+Example: cell A holds {0, 1}, cell B holds {1, 2}. Reducing B into A gives the union {0, 1, 2} of size 3, but 2 + 2 =
+4: contribution 1 is counted twice, and the cell is marked `over`.
+
+Where a relation wants a contribution several times, counts replace bits. They saturate at one more than the greatest
+number wanted, which is exact: sums never fall again. Contributions are processed in windows so that the state stays
+below STATE bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +28,7 @@ STATE = 2**24  # bytes of cell state held at once
 ROWS = 2**16  # rows combined at once
 
 
-def wanted(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
+def number_contributions(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Every pre row's id numbered within its chunk; ids per chunk; how often any id is wanted at most."""
     top = int(block.pre_id.max(initial=0)) + 1
     keys, place = dense(block.pre_owner * top + block.pre_id, max(len(block.chunks), 1) * top)
@@ -63,7 +75,7 @@ class Bits:
     over: Bools
 
 
-def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
+def track_sets(block: ChunkRows, ids: Longs, words: int) -> Bits:
     """Track sets of contributions. O(rows * words); the state is cells * words * 8 bytes."""
     state = np.zeros((block.cells, words), np.uint64)
     over = np.zeros(block.cells, np.bool_)
@@ -79,6 +91,7 @@ def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
             number += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
             union |= old
             twice |= adds & over[cells]
+            # |union| < sum of sizes: some contribution arrived twice.
             twice |= np.bitwise_count(union).sum(axis=1, dtype=np.int64) != number
             done.append((cells, union, twice))
         for cells, union, twice in done:  # all reads of a step come before its writes
@@ -86,7 +99,7 @@ def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
     return Bits(state, over)
 
 
-def counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
+def track_counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
     """Count in every cell each contribution with a number in low..high-1, up to `max_count` + 1.
 
     Saturating is exact here: sums never fall again, and more than `max_count` is too many.
@@ -106,14 +119,14 @@ def counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: int) ->
     return state
 
 
-def right(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
+def holds_exactly(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     """Return per post row whether its cell holds exactly the contributions required. Chunks batch by batch."""
-    ids, per_chunk, max_count = wanted(block, wants)
+    ids, per_chunk, max_count = number_contributions(block, wants)
     plain = max_count == 1 and not _has_repeats(block)
     width = int(per_chunk.max(initial=1))
     if plain:
         words = (width + 63) // 64
-        have = bits(block, ids, words)
+        have = track_sets(block, ids, words)
         want = np.zeros((len(block.post), words), np.uint64)
         row, number = _wanted_pairs(block, ids, wants)
         np.bitwise_or.at(want, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
@@ -124,7 +137,7 @@ def right(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     row, number = _wanted_pairs(block, ids, wants)
     for low in range(0, width, span):
         high = min(low + span, width)
-        state = counts(block, ids, low, high, max_count)
+        state = track_counts(block, ids, low, high, max_count)
         want_counts = np.zeros((len(block.post), high - low), np.int64)
         in_range = (number >= low) & (number < high)
         np.add.at(want_counts, (row[in_range], number[in_range] - low), 1)
@@ -145,7 +158,7 @@ def _wanted_pairs(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     >>> from antiphon.core.example import star
     >>> from antiphon.core.verify.layout import Demand, blocks
     >>> [block] = blocks(star(), Demand.of(star().collective))
-    >>> ids, _, _ = wanted(block, ())
+    >>> ids, _, _ = number_contributions(block, ())
     >>> [column.tolist() for column in _wanted_pairs(block, ids, ())]  # all three ids at every rank
     [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
     """

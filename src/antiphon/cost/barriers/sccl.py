@@ -12,7 +12,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.prediction import LazyPath, Predictor
 from antiphon.cost.profile import Profile, as_profile
-from antiphon.cost.steps import Barriers, latency_name, priced
+from antiphon.cost.steps import Barriers, latency_name, price_linear
 from antiphon.cost.trace import Traced
 from antiphon.errors import Unsupported
 
@@ -39,4 +39,4 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     turns = rounds(schedule, profiled_topology, barriers.line)
     beta = turns * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
-    return Traced(priced(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)
+    return Traced(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

@@ -180,7 +180,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
         medians("delayed", "n"),
         medians("delayed", "delay"),
         medians("server", "delay"),
-        n_many - 1 if small is None else small.more(n_many),
+        n_many - 1 if small is None else small.extra_turns(n_many),
         float(small.count or 1) if small else 1.0,
         shared,
         {kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
@@ -198,7 +198,7 @@ def _over_one(burst: AtOnce, n: Floats) -> Floats:
 def _same_ports(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
     """Whether large messages use the same ports as small ones, with no other limit."""
     same = (small.count, small.form) == (large.count, large.form)
-    return same and bool((over <= ALIKE * large.more(n) + NEGLIGIBLE).all())
+    return same and bool((over <= ALIKE * large.extra_turns(n) + NEGLIGIBLE).all())
 
 
 def _kind_of(row: RoundTrip) -> str:

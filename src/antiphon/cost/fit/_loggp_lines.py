@@ -20,7 +20,7 @@ SAME_COST = 1e-6  # costs that differ by less are equal: the first is taken, whi
 Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf: not to be looked at
 
 
-def huber(off: Floats) -> Floats:
+def huber_cost(off: Floats) -> Floats:
     """Huber's cost of deviations: quadratic up to TUNED, then linear."""
     size = np.abs(off)
     cost: Floats = np.where(size <= TUNED, size**2, TUNED * (2 * size - TUNED))
@@ -30,12 +30,12 @@ def huber(off: Floats) -> Floats:
 def weights_of(x: Floats, signal: Signal) -> Floats:
     """Return the weights of the robust line (Huber): 1 / error^2, less for outliers."""
     mask = np.ones((1, len(x)), bool)
-    weights, _ = _lines(x, signal, mask)
+    weights, _ = _fit_lines(x, signal, mask)
     own: Floats = weights[0]
     return own
 
 
-def _lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return for every row of the mask the weights of its line, and its cost. O(rows * sizes) in few passes."""
     y, sd = signal
     base = np.where(mask, 1.0 / sd**2, 0.0)
@@ -50,10 +50,10 @@ def _lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, 
         slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
         off = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
         weights = base * np.minimum(1.0, TUNED / np.maximum(np.abs(off), 1e-300))
-    return weights, huber(off).sum(1)
+    return weights, huber_cost(off).sum(1)
 
 
-def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tuple[int, int]]]:
+def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tuple[int, int]]]:
     """Return where regimes begin (the first at 0), and for each later one the range in which it might begin as well.
 
     Every signal is a line within a regime; breaks are common to all. Least sum of Huber's cost and, for each regime,
@@ -66,7 +66,7 @@ def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tupl
     low, high = np.triu_indices(m + 1, LEAST)
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
     price = np.full((m + 1, m + 1), np.inf)
-    price[low, high] = sum(_lines(x, signal, mask)[1] for signal in signals)
+    price[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
     penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from antiphon.cost.figures import FIGURES, Level, LogGP
 from antiphon.cost.fit.genmodel import GenmodelFit
-from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK, rounded
+from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK, round_portably
 from antiphon.cost.fit.loggp import LogGPFit
 from antiphon.cost.fit.memory import MemoryFit
 from antiphon.cost.profile import Incast, Profile
@@ -35,7 +35,7 @@ def genmodel_profile(
     has_incast = fit.w_t.state == DETERMINED and epsilon is not None and fit.w_t.value is not None
     profile = Profile(
         name,
-        alpha={} if alpha is None else {kind: rounded(alpha / links)},
+        alpha={} if alpha is None else {kind: round_portably(alpha / links)},
         bandwidth_factor={} if factor is None else {kind: factor.limit_denominator(10**9)},
         incast={kind: Incast(epsilon or 0.0, int(fit.w_t.value or 0))} if has_incast else {},
         gamma=usable.get("gamma") or 0.0,
@@ -85,7 +85,7 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
         sizes += at.tolist()
         for name in FIGURES:
             figures[name] += (
-                map(rounded, regime_figures[name].tolist()) if name in regime_figures else [gamma] * len(at)
+                map(round_portably, regime_figures[name].tolist()) if name in regime_figures else [gamma] * len(at)
             )
     if all(len(set(values)) == 1 for values in figures.values()):
         sizes, figures = [1.0], {name: values[:1] for name, values in figures.items()}

@@ -22,13 +22,13 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     Models,
     Solution,
     Weights,
-    always,
-    echelon,
-    independent,
-    rounded,
+    are_independent,
+    constant_weights,
+    echelon_basis,
+    round_portably,
     rounded_error,
 )
-from antiphon.cost.fit.plans import counts
+from antiphon.cost.fit.plans import count_terms
 from antiphon.cost.fit.tables import Measured
 from antiphon.errors import Invalid
 
@@ -59,13 +59,13 @@ class GenmodelFit:
 
     @cached_property
     def parameters(self) -> dict[str, Estimate]:
-        estimates = {name: self._parameter(name) for name in PARAMETERS}
+        estimates = {name: self._estimate_parameter(name) for name in PARAMETERS}
         if {"beta", "gamma"} <= self.known.keys():
             del estimates["G"]
         return estimates
 
-    def _parameter(self, name: str) -> Estimate:
-        estimate = self.models.estimate(name, always(PARAMETERS[name]))
+    def _estimate_parameter(self, name: str) -> Estimate:
+        estimate = self.models.estimate(name, constant_weights(PARAMETERS[name]))
         if name != INCAST or self.models.best is not None or estimate.state == OPEN:
             return estimate
         return replace(estimate, state=UNSEEN) if self.threshold else Estimate(name, OPEN)
@@ -90,25 +90,25 @@ class GenmodelFit:
         for name, parameter in self.parameters.items():
             vector = models.vector(PARAMETERS[name], models.best)
             determined = parameter.state not in (OPEN, UNSEEN) and vector.any()
-            if determined and independent([*vectors, vector], models.solution.scale):
+            if determined and are_independent([*vectors, vector], models.solution.scale):
                 vectors.append(vector)
         estimates: list[Estimate] = []
-        for name, weights in self._candidates():
+        for name, weights in self._candidate_combinations():
             vector = models.vector(weights(models.best), models.best)
             if not vector.any() or not models.solution.tells(vector):
                 continue
             estimate = models.estimate(name, weights, listed=True)
-            if estimate.state != OPEN and independent([*vectors, vector], models.solution.scale):
+            if estimate.state != OPEN and are_independent([*vectors, vector], models.solution.scale):
                 estimates.append(estimate)
                 vectors.append(vector)
         return estimates
 
-    def _candidates(self) -> Iterator[tuple[str, Weights]]:
+    def _candidate_combinations(self) -> Iterator[tuple[str, Weights]]:
         """Yield combinations worth naming, then all remaining ones."""
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied) > 1:
-            senders = [pair[0] for row in self.measured for pair in counts(row.plan, row.ranks).received]
+            senders = [pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received]
             min_senders, max_senders = min(senders), max(senders)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
             yield (
@@ -119,26 +119,26 @@ class GenmodelFit:
         if len(sizes) == 1:
             (size,) = sizes
             allreduce = {"alpha": 2.0, "beta": 2.0 * size, "gamma": 1.0 * size, "delta": 1.0 * size}
-            yield f"2 alpha + {size} (G + delta)", always(allreduce)
-        yield "delta - G", always({"beta": -2.0, "gamma": -1.0, "delta": 1.0})
-        yield "G + delta", always({**g, "delta": 1.0})
-        yield "G + 3 delta", always({**g, "delta": 3.0})
+            yield f"2 alpha + {size} (G + delta)", constant_weights(allreduce)
+        yield "delta - G", constant_weights({"beta": -2.0, "gamma": -1.0, "delta": 1.0})
+        yield "G + delta", constant_weights({**g, "delta": 1.0})
+        yield "G + 3 delta", constant_weights({**g, "delta": 3.0})
         if self.models.best is None:
             yield from self._with_incast()
         if len(self.models.tied) == 1:
-            for vector in echelon(self.models.solution):
-                weights = {name: rounded(v) for name, v in zip(self.models.names, vector, strict=True) if v}
-                yield _format_weights(weights), always(weights)
+            for vector in echelon_basis(self.models.solution):
+                weights = {name: round_portably(v) for name, v in zip(self.models.names, vector, strict=True) if v}
+                yield _format_weights(weights), constant_weights(weights)
 
     def _with_incast(self) -> Iterator[tuple[str, Weights]]:
         """Yield the combinations of other terms and incast that the data cannot separate."""
         models = self.models
         hiding = [key for key in models.tied if key is not None]
         place = models.names.index(INCAST)
-        for vector in echelon(models.solution):
+        for vector in echelon_basis(models.solution):
             if all(models.solutions[key].tells(vector) for key in hiding):
                 continue
-            plain = {name: rounded(v) for name, v in zip(models.names, vector, strict=True) if v}
+            plain = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, place] for key in hiding}
             extra = {key: models.solution.explained(vector, column) for key, column in columns.items()}
             yield f"{_format_weights(plain)} + incast", _add_incast(plain, extra)
@@ -162,9 +162,9 @@ class GenmodelFit:
 
     @cached_property
     def notes(self) -> list[str]:
-        return list(self._notes())
+        return list(self._list_notes())
 
-    def _notes(self) -> Iterator[str]:
+    def _list_notes(self) -> Iterator[str]:
         parameters = self.parameters
         sizes = len({row.nbytes for row in self.measured})
         mixed = [name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == OPEN]
@@ -186,7 +186,7 @@ class GenmodelFit:
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
             yield "delta is not told well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
-            max_senders = max(pair[0] for row in self.measured for pair in counts(row.plan, row.ranks).received)
+            max_senders = max(pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received)
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not told well enough to be used: measure plan cps with more numbers of ranks, more often"
@@ -215,12 +215,12 @@ class GenmodelFit:
             "error_without": dict(zip(("rms", "largest"), map(rounded_error, self.plain_misses), strict=True)),
             "rank": self.models.solution.rank,
             "unknowns": list(self.models.names),
-            "condition": rounded(self.models.solution.condition),
+            "condition": round_portably(self.models.solution.condition),
             "measurements": len(self.measured),
             "rows": [
                 {
                     "plan": row.plan.name, "collective": row.plan.collective, "ranks": row.ranks,
-                    "nbytes": row.nbytes, "seconds": row.seconds, "fitted": rounded(fitted),
+                    "nbytes": row.nbytes, "seconds": row.seconds, "fitted": round_portably(fitted),
                 }
                 for row, fitted in zip(self.measured, self.fitted, strict=True)
             ],
@@ -242,7 +242,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     target = (seconds - spent) / seconds
     _check_spent(measured, spent, fixed)
     columns = np.array([table[name] / seconds for name in free]).T
-    received = [counts(row.plan, row.ranks) for row in measured]
+    received = [count_terms(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
     max_senders = max(senders for c in received for senders, _ in c.received)
     solutions: dict[int | None, Solution] = {}
@@ -266,7 +266,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
 
 def _count_factors(measured: Sequence[Measured]) -> dict[str, Floats]:
     """Return the factor of each parameter in every measurement."""
-    factors = [(counts(row.plan, row.ranks), float(row.nbytes)) for row in measured]
+    factors = [(count_terms(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
         "alpha": np.array([c.alpha for c, _ in factors]),
         "beta": np.array([c.beta * size for c, size in factors]),

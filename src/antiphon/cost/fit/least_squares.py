@@ -22,7 +22,7 @@ MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or sev
 GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
 
 
-def decompose(matrix: Floats) -> tuple[Floats, Floats, Floats]:
+def decompose_matrix(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     """Return left vectors, singular values in descending order and right vectors (rows), without those that are zero.
 
     One-sided Jacobi rotations (Hestenes 1958): pairs of columns are rotated until all are orthogonal.
@@ -56,7 +56,7 @@ def pseudo_inverse(matrix: Floats) -> Floats:
     """The matrix that gives the least-squares solution of a target; columns are scaled to norm 1 first."""
     norms = np.sqrt(dot(matrix.T, matrix.T))
     norms = np.where(norms > 0, norms, 1.0)
-    left, sizes, right = decompose(matrix / norms)
+    left, sizes, right = decompose_matrix(matrix / norms)
     inverse: Floats = dot((right.T / sizes)[:, None, :], left[None, :, :]) / norms[:, None]
     return inverse
 
@@ -76,7 +76,7 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
         if float(gradient.max(initial=0.0)) <= tolerance:
             break
         entering = int(np.flatnonzero(gradient >= gradient.max() * (1 - RANK))[0])
-        trial = _solve(matrix[:, [*passive, entering]], target)
+        trial = _solve_orthogonal(matrix[:, [*passive, entering]], target)
         if trial is None or trial[-1] <= 0:  # dependent, or nothing but rounding: its gradient should have been zero
             excluded[entering] = True
             continue
@@ -91,13 +91,13 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
             values[passive] = before + step * (trial - before)
             leaving = passive.pop(int(falling[int(ratios.argmin())]))
             values[leaving] = 0.0
-            trial = _solve(matrix[:, passive], target)
+            trial = _solve_orthogonal(matrix[:, passive], target)
         if trial is not None:
             values[passive] = trial
     return values
 
 
-def _solve(matrix: Floats, target: Floats) -> Floats | None:
+def _solve_orthogonal(matrix: Floats, target: Floats) -> Floats | None:
     """Least squares by modified Gram-Schmidt; None where the columns (of norm 1) are dependent. Backward stable as the
     target is orthogonalized like a column (Bjorck 1967)."""
     count = matrix.shape[1]

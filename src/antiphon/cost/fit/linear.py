@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit.least_squares import Floats, decompose, solve_nonnegative
+from antiphon.cost.fit.least_squares import Floats, decompose_matrix, solve_nonnegative
 
 Weights = Callable[[int | None], Mapping[str, float]]  # of the unknowns in a combination, by threshold
 
@@ -59,7 +59,7 @@ class Estimate:
         return rows | ({"weights": dict(self.weights)} if self.weights is not None else {})
 
 
-def rounded(value: float) -> float:
+def round_portably(value: float) -> float:
     """Round to the digits that do not depend on the processor."""
     return float(f"{value:.{DIGITS}g}")
 
@@ -69,7 +69,7 @@ def rounded_error(error: float) -> float:
     return round(error, DIGITS)
 
 
-def always(weights: Mapping[str, float]) -> Weights:
+def constant_weights(weights: Mapping[str, float]) -> Weights:
     """The same weights at every threshold."""
     return lambda _: weights
 
@@ -109,7 +109,7 @@ class Solution:
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         """The row space of the scaled matrix (left vectors, singular values, right vectors)."""
-        return decompose(self.matrix / self.scale)
+        return decompose_matrix(self.matrix / self.scale)
 
     @property
     def rank(self) -> int:
@@ -180,7 +180,7 @@ class Models:
     @cached_property
     def tied(self) -> list[int | None]:
         """The models that fit as well as the best: these measurements cannot distinguish them."""
-        return self._within(EQUAL, self.solution.squares)
+        return self._models_within(EQUAL, self.solution.squares)
 
     @cached_property
     def plausible(self) -> list[int | None]:
@@ -188,10 +188,10 @@ class Models:
         from scipy.special import fdtri
 
         tolerance = float(fdtri(1, self.freedom, CONFIDENCE)) / self.freedom
-        near = self._within(tolerance, min(solution.squares for solution in self.solutions.values()))
+        near = self._models_within(tolerance, min(solution.squares for solution in self.solutions.values()))
         return list(dict.fromkeys([self.best, *self.tied, *near]))
 
-    def _within(self, tolerance: float, squares: float) -> list[int | None]:
+    def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
         """Return models whose squares are within the tolerance. Where incast was certainly seen, the model without it
         is left out."""
         upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
@@ -203,48 +203,48 @@ class Models:
         """Estimate a combination: its value if determined, with an interval over all plausible models."""
         shown_weights = dict(weights(self.best)) if listed and len(self.tied) == 1 else None
         if not any(value for key, value in weights(self.best).items() if key in self.names):
-            value = self._given(weights(self.best))
+            value = self._determined_value(weights(self.best))
             return Estimate(name, GIVEN, value, value, value, shown_weights)
         values = []
         for key in self.tied:
             if not self.solutions[key].tells(self.vector(weights(key), key)):
                 return Estimate(name, OPEN, weights=shown_weights)
-            values.append(self._value(key, weights(key)))
-        value, vector = self._value(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
+            values.append(self._value_at(key, weights(key)))
+        value, vector = self._value_at(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
         if max(values) - min(values) > 1e-4 * max(map(abs, values)) + self.solution.resolution(vector):
             return Estimate(name, OPEN, weights=shown_weights)
-        spans = [span for key in self.plausible if (span := self._span(key, weights(key))) is not None]
+        spans = [span for key in self.plausible if (span := self._value_span(key, weights(key))) is not None]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         sure = (high - low) / 2 <= max(WIDEST * abs(value), IMMATERIAL * self.solution.share(vector))
         state = DETERMINED if sure else WEAK
-        return Estimate(name, state, rounded(value), rounded(low), rounded(high), shown_weights)
+        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(high), shown_weights)
 
     def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
         """The weights in the order of the unknowns; without a threshold there is no incast, whatever its weight."""
         return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
 
-    def _value(self, key: int | None, weights: Mapping[str, float]) -> float:
+    def _value_at(self, key: int | None, weights: Mapping[str, float]) -> float:
         solution, vector = self.solutions[key], self.vector(weights, key)
         value = float(dot(solution.values, vector))
-        return self._given(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
+        return self._determined_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
 
-    def _given(self, weights: Mapping[str, float]) -> float:
+    def _determined_value(self, weights: Mapping[str, float]) -> float:
         return sum(value * self.known[name] for name, value in weights.items() if name in self.known)
 
-    def _span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
+    def _value_span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
         from scipy.special import stdtrit
 
-        solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._given(weights)
+        solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._determined_value(weights)
         if not solution.tells(vector):
             return None
         sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
         half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
-        middle, value = fixed_part + solution.unbounded(vector), self._value(key, weights)
+        middle, value = fixed_part + solution.unbounded(vector), self._value_at(key, weights)
         minimum = 0.0 if min(weights.values()) >= 0 else -math.inf
         return max(minimum, min(middle - half, value)), max(middle + half, value)
 
 
-def echelon(solution: Solution) -> list[Floats]:
+def echelon_basis(solution: Solution) -> list[Floats]:
     """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
     top = 0
@@ -264,11 +264,11 @@ def echelon(solution: Solution) -> list[Floats]:
     return [row / row[np.flatnonzero(row)[0]] for row in natural]
 
 
-def independent(vectors: Sequence[Floats], scale: Floats) -> bool:
+def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
     """Whether none of these is a combination of the others."""
     if len(vectors) > len(scale):
         return False
     scaled = np.array([vector / scale for vector in vectors])
     scaled /= np.sqrt(dot(scaled, scaled))[:, None]
-    sizes = decompose(scaled.T)[1]
+    sizes = decompose_matrix(scaled.T)[1]
     return len(sizes) == len(vectors) and bool(sizes[-1] > 1e-6)

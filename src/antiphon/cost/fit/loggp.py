@@ -20,7 +20,7 @@ import numpy as np
 
 from antiphon.core.portable import dot, matmul
 from antiphon.cost.fit._loggp_cells import Cells, cells_of
-from antiphon.cost.fit._loggp_lines import LEAST, line_map, segments, weights_of
+from antiphon.cost.fit._loggp_lines import LEAST, find_segments, line_map, weights_of
 from antiphon.cost.fit._loggp_regimes import Break, Regime
 from antiphon.cost.fit.least_squares import pseudo_inverse
 from antiphon.cost.fit.linear import (  # fmt: skip
@@ -33,10 +33,10 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     WIDEST,
     Estimate,
     Floats,
-    rounded,
+    round_portably,
     rounded_error,
 )
-from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, radices, remarks
+from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, fit_radices, radix_remarks
 from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
 from antiphon.units import format_size
 
@@ -61,7 +61,7 @@ class LogGPFit:
     @cached_property
     def radices(self) -> dict[str, Radix]:
         """How many messages a rank sends and receives at once, and a node: `send`, `receive`, `device`, `node`."""
-        return radices(self.at_once)
+        return fit_radices(self.at_once)
 
     def regime_of(self, nbytes: float) -> Regime:
         return next((regime for regime in self.regimes if nbytes <= regime.high), self.regimes[-1])
@@ -107,9 +107,9 @@ class LogGPFit:
 
     @cached_property
     def notes(self) -> list[str]:
-        return list(self._notes())
+        return list(self._list_notes())
 
-    def _notes(self) -> Iterator[str]:
+    def _list_notes(self) -> Iterator[str]:
         cells = self.cells
         if len(cells.sizes) < 2 * LEAST:
             yield (
@@ -131,8 +131,8 @@ class LogGPFit:
                     f"{format_size(regime_break.earliest)} to {format_size(regime_break.latest)}"
                 )
         for regime in self.regimes:
-            yield from _remarks(regime)
-        yield from remarks(self.at_once)
+            yield from _regime_remarks(regime)
+        yield from radix_remarks(self.at_once)
         if self.misses[0] > POOR:
             yield (
                 f"the fit misses these round trips by {self.misses[0]:.0%} (root mean square): other work may have "
@@ -151,7 +151,7 @@ class LogGPFit:
             "sizes": [int(size) for size in self.cells.sizes],
             "rows": [
                 {"kind": row.kind, "n": row.n, "delay": row.delay, "nbytes": row.nbytes, "seconds": row.seconds,
-                 "fitted": rounded(fitted)}
+                 "fitted": round_portably(fitted)}
                 for row, fitted in zip(self.measured, self.fitted.tolist(), strict=True)
             ],
             "notes": self.notes,
@@ -172,7 +172,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     for name in ("half", "gap", "o_s", "o_r"):
         error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
         signals.append((cells.signal(name), cells.looked_at(name, error)))
-    starts, movable = segments(cells.sizes, signals)
+    starts, movable = find_segments(cells.sizes, signals)
     sizes = cells.sizes.astype(int).tolist()
     ends = [*starts[1:], len(sizes)]
     regimes = [_Fitter(cells, slice(low, high)).regime() for low, high in zip(starts, ends, strict=True)]
@@ -225,23 +225,25 @@ class _Fitter:
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
-        lines = self._lines if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
+        lines = self._gap_rows if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
         while columns:
             fitted_rows = list(lines(columns))
-            below = [c for c in columns if self._value(fitted_rows[c]) < 0]
+            below = [c for c in columns if self._row_value(fitted_rows[c]) < 0]
             if not below:
                 break
-            worst = min(below, key=lambda c: self._value(fitted_rows[c]) / (self._deviation(fitted_rows[c]) or 1e-300))
+            worst = min(
+                below, key=lambda c: self._row_value(fitted_rows[c]) / (self._row_deviation(fitted_rows[c]) or 1e-300)
+            )
             negative[worst] = fitted_rows[worst]
             columns.remove(worst)
         for column, name in enumerate(("g", "G")):
             row = fitted_rows[column] if column in columns else np.zeros_like(self.cells.flat)
-            start[name] = self._value(row)
-            figures[name] = self._estimate(name, negative.get(column, row))
+            start[name] = self._row_value(row)
+            figures[name] = self._row_estimate(name, negative.get(column, row))
         rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
         return rows
 
-    def _lines(self, columns: Sequence[int]) -> Floats:
+    def _gap_rows(self, columns: Sequence[int]) -> Floats:
         """Rows of g and G."""
         return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.span])
 
@@ -252,7 +254,7 @@ class _Fitter:
         half = cells.maps["half"][self.span]
         gap = cells.maps["gap"][self.span]
         turns = cells.turns[self.span]
-        slope = max(self._value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
+        slope = max(self._row_value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
         shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.span] * x * slope
         limited = dot(gap, cells.flat) * turns
         sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.span])
@@ -291,50 +293,52 @@ class _Fitter:
             figures[name] = Estimate(name, OPEN)
             return zero
         sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
-        certain = (weights > 0).sum() >= LEAST and abs(self._value(sloped[1])) > self._half(sloped[1], SURE)
+        certain = (weights > 0).sum() >= LEAST and abs(self._row_value(sloped[1])) > self._half_width(sloped[1], SURE)
         rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)
-        at = [self._value(rows[0]), self._value(rows[0] + rows[1] * x[-1])]
+        at = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]
         if certain and min(at) < minimum:  # a line that leaves what is possible: its mean says more
             rows, certain = _apply_lines(line_map(x, weights, (0,)), matrix), False
-            at = [self._value(rows[0])]
-        figures[name] = self._estimate(name, rows[0])
+            at = [self._row_value(rows[0])]
+        figures[name] = self._row_estimate(name, rows[0])
         if at[0] < minimum:
             return zero
         start[name] = at[0]
         if certain:
-            slope[name] = self._value(rows[1])
-            growth[name] = self._signed(name, rows[1])
+            slope[name] = self._row_value(rows[1])
+            growth[name] = self._signed_estimate(name, rows[1])
         out: Floats = rows[0][None, :] + x[:, None] * rows[1][None, :]
         return out
 
-    def _value(self, row: Row) -> float:
+    def _row_value(self, row: Row) -> float:
         """Return the value of an estimate; zero where it is negligible beside the times it is computed from, as its
         sign would be rounding."""
         value = float(dot(row, self.cells.flat))
-        return 0.0 if abs(value) <= NEGLIGIBLE * self._scale(row) else value
+        return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
-    def _scale(self, row: Row) -> float:
+    def _row_scale(self, row: Row) -> float:
         return float(dot(np.abs(row), self.cells.shown))
 
-    def _deviation(self, row: Row) -> float:
+    def _row_deviation(self, row: Row) -> float:
         return float(np.sqrt(dot(row**2, self.errors**2)))
 
-    def _half(self, row: Row, confidence: float = CONFIDENCE) -> float:
+    def _half_width(self, row: Row, confidence: float = CONFIDENCE) -> float:
         from scipy.special import stdtrit
 
-        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * self._deviation(row)
+        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * self._row_deviation(row)
 
-    def _estimate(self, name: str, row: Row) -> Estimate:
-        value, half = self._value(row), self._half(row)
+    def _row_estimate(self, name: str, row: Row) -> Estimate:
+        value, half = self._row_value(row), self._half_width(row)
         if value < 0:
             return Estimate(name, OPEN)
-        sure = half <= max(WIDEST * value, IMMATERIAL * self._scale(row))
+        sure = half <= max(WIDEST * value, IMMATERIAL * self._row_scale(row))
         state, low = DETERMINED if sure else WEAK, max(value - half, 0.0)
-        return Estimate(name, state, rounded(value), rounded(low), rounded(value + half))
+        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(value + half))
 
-    def _signed(self, name: str, row: Row) -> Estimate:
-        value, half = self._value(row), self._half(row)
-        return Estimate(name, DETERMINED, rounded(value), rounded(value - half), rounded(value + half))
+    def _signed_estimate(self, name: str, row: Row) -> Estimate:
+        value, half = self._row_value(row), self._half_width(row)
+        return Estimate(
+            name, DETERMINED, round_portably(value), round_portably(value - half), round_portably(value + half)
+        )
 
 
 def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
@@ -344,7 +348,7 @@ def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
     return np.where(np.abs(product) <= NEGLIGIBLE * matmul(np.abs(lines), np.abs(matrix)), 0.0, product)
 
 
-def _remarks(regime: Regime) -> Iterator[str]:
+def _regime_remarks(regime: Regime) -> Iterator[str]:
     where = f"{format_size(regime.low)} to {format_size(regime.high)}"
     lost = [name for name in NAMES if regime.figures[name].state == OPEN]
     if lost:

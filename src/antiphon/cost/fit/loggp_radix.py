@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.portable import dot
 from antiphon.cost.fit._loggp_lines import PLAUSIBLE, first_least
 from antiphon.cost.fit.least_squares import solve_nonnegative
-from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK, Floats, rounded
+from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK, Floats, round_portably
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
 from antiphon.units import format_size
 
@@ -49,7 +49,7 @@ class AtOnce:
     form: str = ""
     turn: float = 0.0
 
-    def more(self, n: Floats) -> Floats:
+    def extra_turns(self, n: Floats) -> Floats:
         """Return how many more turns n messages take than one."""
         if self.count is None:
             return np.zeros_like(n)
@@ -63,7 +63,7 @@ class AtOnce:
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind, "nbytes": self.nbytes, "state": self.state, "count": self.count, "low": self.low,
-            "high": self.high, "most": self.most, "form": self.form or None, "turn": rounded(self.turn),
+            "high": self.high, "most": self.most, "form": self.form or None, "turn": round_portably(self.turn),
         }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def _fit_count(
     measured = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
     if len(n) < LEAST_POINTS:
         return AtOnce(kind, nbytes, OPEN, None, 1, None, max_n, measured, measured)
-    tried = list(_candidates(n, seconds, bytes_count))
+    tried = list(_fit_candidates(n, seconds, bytes_count))
     best = tried[first_least(np.array([candidate.score for candidate in tried]))]
     near = [candidate for candidate in tried if candidate.score <= best.score + PLAUSIBLE]
     agreed = [candidate for candidate in near if candidate.count == expected and candidate.form == IN_TURN]
@@ -118,7 +118,7 @@ class _Candidate:
     fitted: Floats
 
 
-def _candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Candidate]:
+def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Candidate]:
     """Yield non-negative least-squares fits of relative errors for each count and form, with their Bayesian information
     criterion."""
     max_n = int(n[-1])
@@ -175,7 +175,7 @@ class Radix:
 NOTHING = Radix(OPEN)
 
 
-def radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
+def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
     """Return `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both;
     `node`: what a node sends to another at once.
 
@@ -213,7 +213,7 @@ def _radix_of(measurement: AtOnce | None) -> Radix:
     return NOTHING if measurement is None else Radix(measurement.state, measurement.count, measurement.most)
 
 
-def remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
+def radix_remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
     """Yield notes about measurements that leave a radix open or ambiguous."""
     for limit in measurements:
         label = f"{limit.kind} at {format_size(limit.nbytes)}"
@@ -225,7 +225,7 @@ def remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
             yield (
                 f"{label}: {limit.low} to {limit.high} at once, not told well enough: measure more ranks, or more often"
             )
-    counts = radices(measurements)
+    counts = fit_radices(measurements)
     send, receive = counts["send"], counts["receive"]
     if send.state == receive.state == DETERMINED and send.count != receive.count:
         yield (

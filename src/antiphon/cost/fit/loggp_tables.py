@@ -58,7 +58,7 @@ def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
         text = read_text(path, COLUMNS)
         head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
         if "PRTT(" in head:
-            return _prototype(text)
+            return _parse_prototype(text)
         return read_rows(text, COLUMNS, (), _round_trip)
 
 
@@ -79,7 +79,7 @@ def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
     return RoundTrip(kind, n, delay, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
-def _prototype(text: str) -> list[RoundTrip]:
+def _parse_prototype(text: str) -> list[RoundTrip]:
     """Four measurements per line; PRTT_server is of n - 1 messages, d before each."""
     rows: list[RoundTrip] = []
     head: list[str] = []

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.fit.linear import OPEN, Estimate, Floats, Models, Solution, always, echelon, rounded, rounded_error
+from antiphon.cost.fit.linear import (
+    OPEN,
+    Estimate,
+    Floats,
+    Models,
+    Solution,
+    constant_weights,
+    echelon_basis,
+    round_portably,
+    rounded_error,
+)
 from antiphon.cost.fit.tables import Added
 from antiphon.errors import Invalid
 
@@ -26,17 +36,17 @@ class MemoryFit:
 
     @cached_property
     def parameters(self) -> dict[str, Estimate]:
-        return {name: self.models.estimate(name, always({name: 1.0})) for name in NAMES}
+        return {name: self.models.estimate(name, constant_weights({name: 1.0})) for name in NAMES}
 
     @cached_property
     def combinations(self) -> list[Estimate]:
         """The combination that measurements with only one number of vectors determine."""
         if all(estimate.state != OPEN for estimate in self.parameters.values()):
             return []
-        (vector,) = echelon(self.models.solution)
+        (vector,) = echelon_basis(self.models.solution)
         name = f"gamma + {vector[1]:.6g} delta"
-        weights = dict(zip(NAMES, map(rounded, vector.tolist()), strict=True))
-        return [self.models.estimate(name, always(weights), listed=True)]
+        weights = dict(zip(NAMES, map(round_portably, vector.tolist()), strict=True))
+        return [self.models.estimate(name, constant_weights(weights), listed=True)]
 
     @property
     def fitted(self) -> Floats:
@@ -50,9 +60,9 @@ class MemoryFit:
 
     @cached_property
     def notes(self) -> list[str]:
-        return list(self._notes())
+        return list(self._list_notes())
 
-    def _notes(self) -> Iterator[str]:
+    def _list_notes(self) -> Iterator[str]:
         if self.combinations:
             yield "one number of vectors does not tell gamma and delta apart: measure several (2 to 15, say)"
         for name, estimate in self.parameters.items():
@@ -71,10 +81,10 @@ class MemoryFit:
             "combinations": [{"name": estimate.name, **estimate.as_json()} for estimate in self.combinations],
             "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "rank": self.models.solution.rank,
-            "condition": rounded(self.models.solution.condition),
+            "condition": round_portably(self.models.solution.condition),
             "measurements": len(self.measured),
             "rows": [
-                {"vectors": row.vectors, "nbytes": row.nbytes, "seconds": row.seconds, "fitted": rounded(fitted)}
+                {"vectors": row.vectors, "nbytes": row.nbytes, "seconds": row.seconds, "fitted": round_portably(fitted)}
                 for row, fitted in zip(self.measured, self.fitted, strict=True)
             ],
             "notes": self.notes,

@@ -60,14 +60,14 @@ def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
     plan = Plan(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)
-    counts(plan, ranks)
+    count_terms(plan, ranks)
     return plan
 
 
 @cache
-def counts(plan: Plan, ranks: int) -> Counts:
+def count_terms(plan: Plan, ranks: int) -> Counts:
     """O(steps), that is O(log ranks)."""
-    steps = _steps(plan, ranks)
+    steps = _plan_steps(plan, ranks)
     combined = [step for step in steps if step.fanin]
     return Counts(
         math.fsum(step.times for step in steps),
@@ -78,7 +78,7 @@ def counts(plan: Plan, ranks: int) -> Counts:
     )
 
 
-def _steps(plan: Plan, n: int) -> list[Step]:
+def _plan_steps(plan: Plan, n: int) -> list[Step]:
     if plan.name == "incast":
         if plan.collective != ALLREDUCE:
             raise Invalid("plan incast: is no collective; leave the column collective empty")

@@ -49,12 +49,12 @@ class Added:
 
 def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
     """The file of `fit genmodel`; every fault is one line that names file and line. Linear."""
-    return _read(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _measured)
+    return _read_rows(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_measured)
 
 
 def read_added(path: str | os.PathLike[str]) -> list[Added]:
     """The file of `fit memory`. Linear."""
-    return _read(path, ("vectors", "nbytes", "seconds"), (), _added)
+    return _read_rows(path, ("vectors", "nbytes", "seconds"), (), _parse_added)
 
 
 def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
@@ -79,13 +79,13 @@ def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | 
     write_bytes(path, text.getvalue().encode())
 
 
-def _measured(row: Mapping[str, str], line: int) -> Measured:
+def _parse_measured(row: Mapping[str, str], line: int) -> Measured:
     ranks = parse_whole(row["ranks"], "ranks", 2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
     return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
-def _added(row: Mapping[str, str], line: int) -> Added:
+def _parse_added(row: Mapping[str, str], line: int) -> Added:
     return Added(
         parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
     )
@@ -114,7 +114,7 @@ def parse_spent(text: str) -> float:
     return seconds
 
 
-def _read(
+def _read_rows(
     path: str | os.PathLike[str],
     needed: Sequence[str],
     allowed: Sequence[str],
@@ -145,7 +145,7 @@ def read_rows(
             if not any(cleaned) or cleaned[0].startswith("#"):
                 continue
             if not head:
-                head = _head(cleaned, needed, allowed)
+                head = _check_header(cleaned, needed, allowed)
                 continue
             with within(f"line {lines.line_num}"):
                 if len(cleaned) != len(head):
@@ -160,7 +160,7 @@ def read_rows(
     return rows
 
 
-def _head(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+def _check_header(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:

@@ -26,7 +26,7 @@ class Walk:
     slowest: float = 0.0  # the greatest latency passed
     latencies: int = 0
 
-    def back(self) -> Walk:
+    def trace_back(self) -> Walk:
         """Trace from the end to the beginning: O(1) per message and version passed, and their readers and writers."""
         written_at = self.moments.there
         version = int(written_at.argmax()) if len(written_at) else -1
@@ -44,6 +44,7 @@ class Walk:
     def _trace_version(self, version: int) -> tuple[int, int]:
         """Return what delayed writing this version: a message, or an earlier version; -1 for none."""
         moments, version_table, work = self.moments, self.tables.versions, self.tables.work
+        # Split the seconds of combining into additions (gamma) and memory access (delta).
         spent = float(moments.there[version] - moments.combine[version])
         if spent > 0 and work is not None:
             adding = spent * float(work.adding[version] / work.seconds[version])
@@ -62,6 +63,7 @@ class Walk:
         waited = of_row[np.concatenate(rows)]
         if not len(waited):
             return -1, -1
+        # The last of what it waited for is on the critical path.
         last = int(waited[moments.sent[waited].argmax()])
         if not version_table.initial[version - 1] and moments.there[version - 1] > moments.sent[last]:
             return -1, version - 1
@@ -78,6 +80,7 @@ class Walk:
         self.holding[bottleneck] = self.holding.get(bottleneck, 0.0) + moving
         before = int(tables.preceding[message])
         alpha = float(tables.paths.alpha[message])
+        # Held up by the previous message on the same connection rather than by its own data.
         if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
             return before, -1
         self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])

@@ -1,4 +1,17 @@
-"""The flow-level simulator: messages under way at once share links max-min fairly, and incast slows them down."""
+"""The flow-level simulator: concurrent messages share links max-min fairly, and incast slows them down.
+
+Each message is a flow over the links of its route. While the set of flows is constant every flow has a constant rate;
+rates change only when a flow begins or ends. So the simulation jumps from one such moment to the next.
+
+    tables.py   dependencies as counters: what a message reads, what a version waits for, which links a message uses
+    run.py      the event loop: flow ends, latency expires, a rank finishes combining
+    rates.py    max-min fair rates by progressive filling, recomputed only for flows that a change can reach
+    _path.py    the critical path back from the last event: seconds of latency, bandwidth, incast and combining
+
+Example: two flows of 1 MB share a link of 1 GB/s, and one of them also crosses a link of 0.25 GB/s. Max-min: the
+second is limited to 0.25, the first gets the rest, 0.75. The first ends after 1.33 ms; the second goes on at 0.25 and
+ends after 4 ms.
+"""
 
 from __future__ import annotations
 
@@ -81,23 +94,23 @@ class Flows:
 
     def run(self, nbytes: int) -> Moments:
         """When everything happens."""
-        return Run(self.tables, nbytes).go()
+        return Run(self.tables, nbytes).run_events()
 
     def utilisation(self, nbytes: int) -> Utilisation:
         """How busy every link and limit is over time."""
         log = Log()
-        Run(self.tables, nbytes, log).go()
+        Run(self.tables, nbytes, log).run_events()
         return log.runs(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
         """When every message is under way; its turn on each link lasts as long as its bytes move."""
         log, user = Log(), self.tables.paths.use_message
-        moments = Run(self.tables, nbytes, log).go()
+        moments = Run(self.tables, nbytes, log).run_events()
         turns = moments.begin[user], moments.sent[user]
         return FlowEvents(self.tables.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
 
     def _predict_size(self, nbytes: int) -> Prediction:
-        walk = Walk(self.tables, self.run(nbytes)).back()
+        walk = Walk(self.tables, self.run(nbytes)).trace_back()
         terms = dict(walk.terms)
         return Prediction(sum(terms.values()), terms, self._name_bottleneck(walk, terms), walk.hops(), self.note)
 

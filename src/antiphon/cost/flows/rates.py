@@ -1,4 +1,16 @@
-"""Max-min fair rates: the flows under way, and what each gets of its links, recomputed only where that may change."""
+"""Max-min fair rates of the flows in transit, recomputed only where they may change.
+
+Rates are max-min fair if no flow can get more without taking from a flow that has no more than it (Bertsekas and
+Gallager, Data Networks, section 6.5.2). Progressive filling computes them: raise all rates together until a link is
+full; its flows are fixed at that rate; continue with the rest. `fill_rates` fixes all links that are locally tightest
+in one round, which gives the same rates in fewer rounds.
+
+Example: links A (capacity 1, flows 1 and 2) and B (capacity 3, flows 2 and 3). A offers 1/2 each, B 3/2 each. A is
+tightest for both its flows: rates 1/2 and 1/2. Then B has 5/2 left for flow 3.
+
+A flow that begins or ends can only affect flows connected to it through shared links in use, so `_find_touched`
+searches this neighbourhood; beyond REACH hops all flows are recomputed, which gives the same result.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +55,7 @@ class Network:
     def next_end(self) -> float:
         return float(self.end[self.under_way].min()) if len(self.under_way) else np.inf
 
-    def ended(self, until: float) -> tuple[Longs, float]:
+    def flows_ended(self, until: float) -> tuple[Longs, float]:
         """Return the flows that end by then, and when the last of them does."""
         ends = self.end[self.under_way]
         chosen = ends <= until
@@ -51,7 +63,7 @@ class Network:
             return self.under_way[:0], 0.0
         return self.under_way[chosen], float(ends[chosen].max())
 
-    def change(self, now: float, ended: Longs, begun: Longs) -> None:
+    def change_flows(self, now: float, ended: Longs, begun: Longs) -> None:
         """Let flows end and begin at one moment, then update all affected rates."""
         if len(ended):
             if self.tables.crowds is not None:
@@ -78,6 +90,7 @@ class Network:
         cost, crowds = self.cost[resources], self.tables.crowds
         if crowds is None:
             return cost
+        # GenModel's incast: each sender beyond w_t adds epsilon seconds per byte.
         excess = np.maximum(self.senders[resources] - crowds.w_t[resources], 0)
         return np.asarray(cost + crowds.epsilon[resources] * excess)
 
@@ -106,6 +119,7 @@ class Network:
         mark[freed], mark[entered] = True, True
         mark &= self.count > 0
         reached = 0
+        # Breadth-first search over flows and links, one layer per round.
         for _ in range(REACH):
             lines = uses[flows]
             hit = mark[lines].any(axis=1)
@@ -119,8 +133,9 @@ class Network:
 
     def _update_rates(self, now: float, flows: Longs) -> None:
         """Assign new rates to flows that share no link with any other; unchanged ones are left alone."""
-        rate, bottleneck = self.fill(flows)
+        rate, bottleneck = self.fill_rates(flows)
         old = self.rate[flows]
+        # Flows whose rate stays the same keep their predicted end: fewer updates, and no drift by rounding.
         if self.tables.crowds is None:
             differs = np.abs(rate - old) > (1 - EQUAL) * rate
             flows, rate, old, bottleneck = flows[differs], rate[differs], old[differs], bottleneck[differs]
@@ -131,7 +146,7 @@ class Network:
         self.since[flows], self.rate[flows], self.held[flows] = now, rate, bottleneck
         self.end[flows] = now + self.left[flows] / rate
 
-    def fill(self, flows: Longs) -> tuple[Floats, Longs]:
+    def fill_rates(self, flows: Longs) -> tuple[Floats, Longs]:
         """Compute max-min fair rates by progressive filling, all local bottlenecks of a round at once.
 
         A link is one when, for each of its flows, no other link of it offers a smaller equal share. As flows settle
@@ -142,7 +157,7 @@ class Network:
         >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
         >>> network = Network(prepare_tables(star(), machine(), Profile()), 1000)
-        >>> network.fill(np.array([0, 1]))
+        >>> network.fill_rates(np.array([0, 1]))
         (array([1.e+09, 1.e+09]), array([3, 1]))
         """
         lines: NDArray[Any] = self.tables.uses[flows]
@@ -158,8 +173,10 @@ class Network:
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
         while len(open_flows):
+            # Equal share of every link on every flow's path; the smallest of them limits the flow.
             offered = (room / np.maximum(users, 1))[lines]
             smallest = offered.min(axis=1)
+            # A link is a bottleneck when it is the smallest offer for every one of its flows.
             agreed = np.bincount(lines[smallest[:, None] >= offered * EQUAL], minlength=resource_count)
             pinned = ((agreed == users) & (users > 0))[lines]
             done = pinned.any(axis=1)
@@ -168,6 +185,7 @@ class Network:
             bottleneck[settled] = number[lines[done, pinned[done].argmax(axis=1)]]
             if len(settled) == len(open_flows):
                 break
+            # Take the settled flows out: their rates leave the room of all links that they cross.
             flat = lines[done].ravel()
             room -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
             users -= np.bincount(flat, minlength=resource_count)

@@ -57,7 +57,7 @@ class Run:
         self.marks: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
         self.moments = 0
 
-    def go(self) -> Moments:
+    def run_events(self) -> Moments:
         """Advance until nothing is in transit; return when each message and each version was complete.
 
         Of `core.example.star` with 1000 bytes, in microseconds: a latency, then the bytes; the same for the copies.
@@ -65,18 +65,20 @@ class Run:
         >>> from antiphon.core.example import machine, star
         >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
-        >>> moments = Run(prepare_tables(star().sorted(), machine(), Profile()), 1000).go()
+        >>> moments = Run(prepare_tables(star().sorted(), machine(), Profile()), 1000).run_events()
         >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.there)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """
         self._process_moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
+        # Jump to the next event: a flow ends, a latency expires, or a rank finishes combining.
         while True:
             first = self.network.next_end()
             if self.calendar:
                 first = min(first, self.calendar[0][0])
             if first == np.inf:
                 break
-            ended, now = self.network.ended(first * SAME_MOMENT)
+            # Events within rounding of each other count as simultaneous; otherwise symmetric flows would drift apart.
+            ended, now = self.network.flows_ended(first * SAME_MOMENT)
             due: tuple[list[Longs], list[Longs]] = ([], [])
             while self.calendar and self.calendar[0][0] <= first * SAME_MOMENT:
                 at, _, kind, chosen = heapq.heappop(self.calendar)
@@ -94,6 +96,8 @@ class Run:
         messages whose flow has ended, whose latency has expired, that are ready; versions that are written."""
         self.moments += 1
         first_ended, moving = ended, []
+        # Zero-length work (no bytes, no latency, nothing to combine) finishes at the same moment: iterate to a fixed
+        # point.
         while len(ended) or len(expired) or len(written) or len(ready):
             free, full = self._mark_sent(now, ended), self._open_gates(ended, written)
             ready = _concatenate([ready, self._mark_written(now, written)])
@@ -105,7 +109,7 @@ class Run:
             expired = ready = NOTHING
         begun = _concatenate(moving)
         if len(first_ended) or len(begun):
-            self.network.change(now, first_ended, begun)
+            self.network.change_flows(now, first_ended, begun)
 
     def _mark_sent(self, now: float, ended: Longs) -> Longs:
         """Mark messages whose last byte has arrived; return the next ones of their connections that wait for nothing
@@ -132,7 +136,7 @@ class Run:
         if not len(ended):
             at = tables.follows[written]
         else:
-            rows = tables.rows(ended)
+            rows = tables.rows_of_messages(ended)
             at = np.concatenate([tables.writes[rows], tables.frees[rows], tables.follows[written]])
         if not len(at):
             return NOTHING
@@ -176,6 +180,7 @@ class Run:
         busy, seconds = chosen[seconds > 0], seconds[seconds > 0]
         if not len(busy):
             return at_once
+        # Group by rank; each rank's processor does its work as one unit after what it is doing.
         order = order_of(self.tables.rank[busy], len(self.free))
         ranks = self.tables.rank[busy][order]
         first = np.flatnonzero(starts(ranks))

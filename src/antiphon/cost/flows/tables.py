@@ -108,7 +108,7 @@ class FlowTables:
         """The rows of the schedule that form this message."""
         return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
 
-    def rows(self, chosen: Longs) -> Longs:
+    def rows_of_messages(self, chosen: Longs) -> Longs:
         """The rows of these messages, as places in `writes` and `frees`. O(rows)."""
         if self.row_ptr[-1] == len(self.messages):
             return chosen  # each has one
@@ -143,9 +143,11 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~version_table.initial[read]
+    # CSR from a version to the messages that read it, initial versions left out: nobody waits for these.
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
     reads = np.bincount(table.of_row[by_message[waiting]], minlength=message_count + 1).astype(np.int32)
+    # A version waits for: each write into it, each read of its predecessor, and the predecessor itself.
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
     later = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[later] += 1
@@ -156,11 +158,11 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return FlowTables(
         routing, version_table, uses, np.append(seconds_per_byte(topology), 0.0),
-        crowds(table, uses, topology, profile, several),
+        find_crowds(table, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
         pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
-        version_table.rank, combining(schedule, version_table, profile),
+        version_table.rank, combining_costs(schedule, version_table, profile),
     )  # fmt: skip
 
 
@@ -211,7 +213,7 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     return after, first, bool((one_pair & ~same).any())
 
 
-def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
+def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
     """Return the pairs over which more than w_t ranks send in the whole schedule; None where there are none. O(uses).
 
     `several`: some rank sends to another by more than one route.
@@ -224,7 +226,7 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
     >>> table = messages(star())
     >>> profile = Profile(incast={"wire": Incast(1e-9, 1)})
-    >>> crowd = crowds(table, _list_uses(paths(table, switched)), switched, profile, False)
+    >>> crowd = find_crowds(table, _list_uses(paths(table, switched)), switched, profile, False)
     >>> crowd.pairs, crowd.resource, crowd.pair.tolist()
     (1, array([1]), [[0, 1], [0, 1], [1, 1], [1, 1]])
     """
@@ -232,6 +234,7 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     none, ranks = len(figures.epsilon), np.int64(topology.ranks)
     epsilon, w_t = np.append(figures.epsilon, 0.0), np.append(figures.w_t, 0)
     senders = np.bincount(distinct(sent.dst * ranks + sent.src) // ranks, minlength=topology.ranks)
+    # Incast is possible only where a receiver has more senders than the threshold of some link.
     may = (epsilon[uses] > 0) & (senders[sent.dst][:, None] > w_t[uses])
     message, place = np.nonzero(may)
     if not len(message):
@@ -257,7 +260,7 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(triples // ranks, count))
 
 
-def combining(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
+def combining_costs(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
     """Return the cost of every reduction (GenModel, section 3.1); None where all are free. O(n log n).
 
     Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B.
@@ -266,7 +269,7 @@ def combining(schedule: Schedule, version_table: Versions, profile: Profile) -> 
     The sum of three (version 1) adds 2 B and reads or writes 4 B:
 
     >>> from antiphon.core.example import star
-    >>> price = combining(star(), versions(star()), Profile(gamma=1.0, delta=1.0))
+    >>> price = combining_costs(star(), versions(star()), Profile(gamma=1.0, delta=1.0))
     >>> price.adding.tolist(), price.access.tolist()
     ([0.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
     """

@@ -91,12 +91,12 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
         received = (f - 1) * size
         half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.slower(f - 1))
         reducing += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
-    return _complete(half, reducing, collective)
+    return _both_halves(half, reducing, collective)
 
 
 def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
     """A ring in one direction: n - 1 steps each way, two values combined in each. One sender per receiver. O(1)."""
-    return _paired(n - 1, (n - 1) / _count(n), nbytes, tier, server, collective)
+    return _pairwise_steps(n - 1, (n - 1) / _check_servers(n), nbytes, tier, server, collective)
 
 
 def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
@@ -106,15 +106,15 @@ def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
     told afterwards: a step and all data more each way, and K instead of N elsewhere (Table 2 keeps N; the paper's
     own description, section 2.1, folds). Only the allreduce is told for these: Unsupported for its halves.
     """
-    core = 1 << (_count(n).bit_length() - 1)
+    core = 1 << (_check_servers(n).bit_length() - 1)
     steps = core.bit_length() - 1
     if core == n:
-        return _paired(steps, (n - 1) / n, nbytes, tier, server, collective)
+        return _pairwise_steps(steps, (n - 1) / n, nbytes, tier, server, collective)
     if collective != "allreduce":
         raise Unsupported(
             f"rhd: the {collective} of {n} servers has no closed form here; give a power of two, or use ring"
         )
-    return _paired(steps + 1, (core - 1) / core + 1, nbytes, tier, server, collective)
+    return _pairwise_steps(steps + 1, (core - 1) / core + 1, nbytes, tier, server, collective)
 
 
 def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
@@ -125,7 +125,7 @@ def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collecti
     """
     if collective != "allreduce":
         raise Unsupported(f"reduce_broadcast: an allreduce has this form, not {quote(collective)}; use cps")
-    if _count(n) == 1:
+    if _check_servers(n) == 1:
         return Terms()
     sent = (n - 1) * float(nbytes)
     return Terms(
@@ -154,7 +154,7 @@ def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: s
     reducing = Terms(gamma=busiest * server.gamma, delta=busiest * (fanin + 1) / (fanin - 1) * server.delta)
     scatter, gather = _one_step(sent, tier), _one_step(sent.T, tier)
     return {"reducescatter": scatter + reducing, "allgather": gather, "allreduce": scatter + reducing + gather}[
-        _known(collective)
+        _check_collective(collective)
     ]
 
 
@@ -168,25 +168,27 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
     return Terms(alpha=tier.alpha, beta=float(moved[at]) * tier.beta, epsilon=float(moved[at] * slower[at]))
 
 
-def _paired(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
+def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
     """Steps in which every server has one sender and combines two values; `share` of nbytes in all, each way."""
     moved = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
-    return _complete(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
+    return _both_halves(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
 
 
-def _complete(half: Terms, reducing: Terms, collective: str) -> Terms:
+def _both_halves(half: Terms, reducing: Terms, collective: str) -> Terms:
     """An allreduce is a reducescatter and an allgather that moves as much and combines nothing."""
-    return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[_known(collective)]
+    return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[
+        _check_collective(collective)
+    ]
 
 
-def _known(collective: str) -> str:
+def _check_collective(collective: str) -> str:
     if collective not in ("allreduce", *HALVES):
         raise Unsupported(f"closed forms: of {quote(collective)} there is none; use allreduce, {' or '.join(HALVES)}")
     return collective
 
 
-def _count(n: int) -> int:
+def _check_servers(n: int) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise Invalid(f"closed forms: {quote(n)} servers; expected a whole number from 1 on")
     return n

@@ -14,7 +14,7 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost.genmodel.runs import greatest
+from antiphon.cost.genmodel.runs import greatest_per_segment
 from antiphon.cost.genmodel.work import Work
 from antiphon.cost.prediction import Hop, LazyPath, Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
@@ -61,17 +61,17 @@ class _Busy:
     @cached_property
     def message(self) -> Longs:
         span = self.work.segments
-        return greatest(span.low, span.high, self.work.paths.alpha, len(span))
+        return greatest_per_segment(span.low, span.high, self.work.paths.alpha, len(span))
 
     @cached_property
     def carried(self) -> tuple[Floats, Floats]:
-        return self.work.carried()
+        return self.work.carried_loads()
 
     @cached_property
     def run(self) -> Longs:
         """The run of `loads` that takes longest in each segment."""
         loads, (beta, epsilon) = self.work.loads, self.carried
-        return greatest(loads.low, loads.high, beta + epsilon, len(self.work.segments))
+        return greatest_per_segment(loads.low, loads.high, beta + epsilon, len(self.work.segments))
 
     @cached_property
     def computed(self) -> tuple[Floats, Floats]:
@@ -85,7 +85,7 @@ class _Busy:
         if not (self.work.profile.gamma or self.work.profile.delta):
             return np.full(len(self.work.segments), -1, np.int64)
         combined, (gamma, delta) = self.work.combined, self.computed
-        return greatest(combined.low, combined.high, gamma + delta, len(self.work.segments))
+        return greatest_per_segment(combined.low, combined.high, gamma + delta, len(self.work.segments))
 
     def over_steps(self, value: Floats, which: Longs) -> Floats:
         """The bottleneck value of each segment, times its steps."""
@@ -108,7 +108,7 @@ class _Busy:
         """The bottleneck of each term that takes any time."""
         steps = self.work.segments.length[self.message >= 0]
         slowest = self.work.paths.alpha[self.message[self.message >= 0]].max(initial=0.0)
-        rank = self._rank()
+        rank = self._busiest_rank()
         return {
             "alpha": latency_name(int(steps.sum()), float(slowest)),
             "beta": self._busiest_resource(),
@@ -131,7 +131,7 @@ class _Busy:
             return named
         return f"{named}: incast of up to {int(loads.values[1][runs].max())} senders to one receiver"
 
-    def _rank(self) -> str:
+    def _busiest_rank(self) -> str:
         combined, used = self.work.combined, np.flatnonzero(self.rank >= 0)
         if not len(used):
             return "no rank"

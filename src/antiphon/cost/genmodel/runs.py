@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, starts
 from antiphon.core.messages import Messages
-from antiphon.core.stairs import envelope
+from antiphon.core.stairs import upper_envelope
 
 Numbers = NDArray[Any]
 
@@ -36,10 +36,10 @@ class Segments:
     @cached_property
     def single(self) -> bool:
         """Every message is under way in one segment only: nothing is pipelined."""
-        return alone(self.low, self.high)
+        return runs_are_disjoint(self.low, self.high)
 
 
-def alone(low: Longs, high: Longs) -> bool:
+def runs_are_disjoint(low: Longs, high: Longs) -> bool:
     return bool((high - low == 1).all())
 
 
@@ -74,18 +74,18 @@ class Runs:
     values: tuple[Numbers, ...]
 
 
-def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
+def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
     """Sum per key the values of overlapping runs. `count` segments. One sort; with pieces, integers stay exact.
 
     Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
 
-    >>> runs = summed(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), [np.array([1, 10])], 3)
+    >>> runs = sum_runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), [np.array([1, 10])], 3)
     >>> runs.key.tolist(), runs.low.tolist(), runs.high.tolist(), runs.values[0].tolist()
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [1, 11, 10])
     """
     if not len(key):
         return Runs(key, low, high, tuple(columns))
-    if alone(low, high):
+    if runs_are_disjoint(low, high):
         place = key * count + low
         if (int(key.max()) + 1) * count <= 4 * len(key):  # few enough to add up in a table instead of sorting
             used = np.flatnonzero(np.bincount(place))
@@ -108,10 +108,10 @@ def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], coun
     return Runs(key, low, at[nonzero + 1] % (count + 1), tuple(height[nonzero] for height in heights))
 
 
-def once(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
+def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
     """Merge overlapping or adjacent runs of equal keys: (key, low, high) of the union. One sort.
 
-    >>> once(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), 3)
+    >>> merge_runs(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), 3)
     (array([7, 9]), array([0, 0]), array([3, 1]))
     """
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
@@ -124,14 +124,14 @@ def once(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs,
     return key[first], low[first], lasting[last] - key[first] * (count + 1)
 
 
-def highest(runs: Runs, count: int) -> Runs:
+def highest_per_key(runs: Runs, count: int) -> Runs:
     """Per key the greatest first value of runs that may overlap. O(E log E), linear where nothing is pipelined.
 
-    >>> top = highest(Runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), (np.array([4, 5]),)), 3)
+    >>> top = highest_per_key(Runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), (np.array([4, 5]),)), 3)
     >>> top.key.tolist(), top.low.tolist(), top.high.tolist(), top.values[0].tolist()
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
-    if alone(runs.low, runs.high):
+    if runs_are_disjoint(runs.low, runs.high):
         places, at = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
         maxima = np.zeros(len(places), runs.values[0].dtype)
         np.maximum.at(maxima, at, runs.values[0])
@@ -140,20 +140,20 @@ def highest(runs: Runs, count: int) -> Runs:
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
     marks, place = dense(ends, bound)
     half = len(runs.key)
-    top, winner = envelope(place[:half], place[half:], runs.values[0], len(marks))
+    top, winner = upper_envelope(place[:half], place[half:], runs.values[0], len(marks))
     used = np.flatnonzero(winner >= 0)
     key, low = np.divmod(marks[used], count + 1)
     return Runs(key, low, marks[used + 1] % (count + 1), (top[used],))
 
 
-def beside(runs: Runs, other: Runs, count: int) -> Runs:
+def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
     """Split the first runs where the others change, and add the others' first value as a column (0 where there is
     none). O(n log n).
 
     A run of 5 from 0 to 3, and another of 8 from 1 to 2:
 
     >>> first, second = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
-    >>> cut = beside(first, second, 3)
+    >>> cut = align_runs(first, second, 3)
     >>> cut.low.tolist(), cut.high.tolist(), [column.tolist() for column in cut.values]
     ([0, 1, 2], [1, 2, 3], [[5, 5, 5], [0, 8, 0]])
     """
@@ -174,13 +174,13 @@ def beside(runs: Runs, other: Runs, count: int) -> Runs:
     return Runs(runs.key[at], low, low + (after - points), values)
 
 
-def greatest(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
+def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
     """Per segment the run of greatest value that covers it, the first of those, -1 for none. O(E log E).
 
-    >>> greatest(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), 4)
+    >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), 4)
     array([ 0,  1,  1, -1])
     """
     if not len(low):
         return np.full(count, -1, np.int64)
-    _, winner = envelope(low[::-1], high[::-1], value[::-1], count + 1)
+    _, winner = upper_envelope(low[::-1], high[::-1], value[::-1], count + 1)
     return np.where(winner >= 0, len(low) - 1 - winner, -1)[:count]

@@ -14,7 +14,17 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Paths, messages, paths, seconds_per_byte
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost.genmodel.runs import Numbers, Runs, Segments, alone, beside, highest, once, segments, summed
+from antiphon.cost.genmodel.runs import (
+    Numbers,
+    Runs,
+    Segments,
+    align_runs,
+    highest_per_key,
+    merge_runs,
+    runs_are_disjoint,
+    segments,
+    sum_runs,
+)
 from antiphon.cost.profile import Incast, Profile
 
 NONE = Incast()
@@ -84,7 +94,7 @@ class Work:
         suffering = incasts.epsilon > 0
         if not suffering.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
-        crowded = self._crowded(int(incasts.w_t[suffering].min()))
+        crowded = self._crowded_messages(int(incasts.w_t[suffering].min()))
         uses = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
@@ -93,15 +103,15 @@ class Work:
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
             pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
-            triples, low, high = once(place * ranks + src[message], low, high, count)
+            triples, low, high = merge_runs(place * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]
-        if alone(low, high):
+        if runs_are_disjoint(low, high):
             places, which = dense(pair * count + low, (int(pair.max()) + 1) * count)
             together = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
         else:
-            to_one = summed(pair, low, high, (np.ones(len(pair), np.int64),), count)
+            to_one = sum_runs(pair, low, high, (np.ones(len(pair), np.int64),), count)
             together = Runs(to_one.key // ranks, to_one.low, to_one.high, to_one.values)
-        return highest(together, count)
+        return highest_per_key(together, count)
 
     @cached_property
     def _single(self) -> bool:
@@ -112,11 +122,11 @@ class Work:
         key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
         return len(distinct(key)) == len(key)
 
-    def _crowded(self, w_t: int) -> Numbers:
+    def _crowded_messages(self, w_t: int) -> Numbers:
         """Messages whose receiver has more senders than that; with pieces, all of its senders count. O(n).
 
         >>> from antiphon.core.example import machine, star
-        >>> Work(star(), machine(), Profile())._crowded(1)
+        >>> Work(star(), machine(), Profile())._crowded_messages(1)
         array([ True,  True, False, False])
         """
         table, ranks = self.paths.messages, self.paths.messages.ranks
@@ -139,9 +149,9 @@ class Work:
         """
         routing, span = self.paths, self.segments
         at = routing.use_message
-        runs = summed(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
+        runs = sum_runs(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
         share = runs.values[0] / self._scale
-        return beside(Runs(runs.key, runs.low, runs.high, (share,)), self.senders, len(self.segments))
+        return align_runs(Runs(runs.key, runs.low, runs.high, (share,)), self.senders, len(self.segments))
 
     @property
     def _scale(self) -> float:
@@ -153,11 +163,11 @@ class Work:
         exact = self.paths.messages.weight
         return exact.astype(np.float64) if exact.dtype == object else exact
 
-    def carried(self) -> tuple[Floats, Floats]:
+    def carried_loads(self) -> tuple[Floats, Floats]:
         """Of the runs of `loads`, in seconds per byte of nbytes: by bandwidth, and by incast on top of it. O(runs).
 
         >>> from antiphon.core.example import machine, star
-        >>> Work(star(), machine(), Profile()).carried()
+        >>> Work(star(), machine(), Profile()).carried_loads()
         (array([1.e-09, 1.e-09, 1.e-09, 1.e-09]), array([0., 0., 0., 0.]))
         """
         incasts, at = Incasts.of(self.profile, self.topology), self.loads.key
@@ -183,5 +193,5 @@ class Work:
         each = self.paths.messages.per_chunk
         weight = (each.astype(np.float64) if each.dtype == object else each)[sums.chunk]
         columns = (weight * (sums.fanin - 1), weight * (sums.fanin + 1))
-        runs = summed(sums.rank, low, high, columns, len(self.segments))
+        runs = sum_runs(sums.rank, low, high, columns, len(self.segments))
         return Runs(runs.key, runs.low, runs.high, tuple(column / self._scale for column in runs.values))

@@ -78,12 +78,12 @@ from antiphon.cost.loggp.state import (  # fmt: skip
     Log,
     Packets,
     Room,
-    blame,
-    earliest,
-    fitting,
+    find_earliest,
+    find_free_port,
+    find_latest_before,
     freed_by,
     new_room,
-    unheld,
+    record_blame,
 )
 
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # events of the sending side
@@ -183,11 +183,11 @@ def _simulate(
                     at = first[h] + late[h]
                 if record:
                     if side == 0:
-                        blame(log, h, SEND_PORT, user[clear_port], at - ready[h] - send[klass[h]])
+                        record_blame(log, h, SEND_PORT, user[clear_port], at - ready[h] - send[klass[h]])
                     elif cut is None:
-                        blame(log, h, RECEIVE_PORT, user[clear_port], at - log.begin[h] - latency[klass[h]])
+                        record_blame(log, h, RECEIVE_PORT, user[clear_port], at - log.begin[h] - latency[klass[h]])
                     else:
-                        blame(log, h, RECEIVE_PORT, user[clear_port], late[h])
+                        record_blame(log, h, RECEIVE_PORT, user[clear_port], late[h])
                 h += side * receiver
                 event[h] = SEND if side == 0 else PASS
                 put(heap, lists, at, h)
@@ -210,7 +210,7 @@ def _simulate(
                 first[m] = now
             if ports:
                 line = s if side == 0 else ranks + d
-                port = unheld(clear, port_taken, line * ports, ports, now)
+                port = find_free_port(clear, port_taken, line * ports, ports, now)
                 if port < 0:
                     if cut is None:  # all are in use: from here on each has an event when it is clear
                         for i in range(line * ports, line * ports + ports):
@@ -228,7 +228,7 @@ def _simulate(
                 port_of[side * count + m] = port
                 at = clear[port] + gap[k]
                 if record:
-                    blame(log, m, SEND_PORT if side == 0 else RECEIVE_PORT, user[port], at - now)
+                    record_blame(log, m, SEND_PORT if side == 0 else RECEIVE_PORT, user[port], at - now)
                 if at > now:
                     if cut is not None and side == 1:
                         late[m] = at - now
@@ -243,12 +243,12 @@ def _simulate(
                 side = 0 if kind == SEND else 1
                 start, a = now, node[s] if side == 0 else node[d]
                 if nics > 0 and a >= 0 and node[s] != node[d]:
-                    nic, at = earliest(nic_free, (side * nodes + a) * nics, nics)
+                    nic, at = find_earliest(nic_free, (side * nodes + a) * nics, nics)
                     start = max(now, at)
                     nic_free[nic] = start + busy[k]
                     if record:
                         log.nic[m] += start - now
-                        blame(log, m, NIC_OUT if side == 0 else NIC_IN, nic_user[nic], start - now)
+                        record_blame(log, m, NIC_OUT if side == 0 else NIC_IN, nic_user[nic], start - now)
                         nic_user[nic] = m
                 if side == 0:
                     event[m] = ARRIVE
@@ -289,12 +289,12 @@ def _simulate(
             if kind == PACKET:
                 b, start, a = min(limit, to_send[m]), now, node[s]
                 if a >= 0:
-                    nic, at = earliest(nic_free, a * nics, nics)
+                    nic, at = find_earliest(nic_free, a * nics, nics)
                     start = max(now, at)
                     nic_free[nic] = start + np.rint(per_byte[k] * b)
                     if record:
                         if nic_user[nic] != m:
-                            blame(log, m, NIC_OUT, nic_user[nic], start - now)
+                            record_blame(log, m, NIC_OUT, nic_user[nic], start - now)
                         nic_user[nic] = m
                 departed = start + np.rint(per_byte[k] * max(b - 1, 0.0))
                 packet = spare
@@ -337,12 +337,12 @@ def _simulate(
                     if a >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # since its first byte came
                         at_first = now - behind_first + now * ROUNDING
-                        nic, at = fitting(nic_free, (nodes + a) * nics, nics, at_first)
+                        nic, at = find_latest_before(nic_free, (nodes + a) * nics, nics, at_first)
                         give_time = max(now, at + behind_first)
                         nic_free[nic] = give_time + np.rint(per_byte[k] * min(b, 1.0))
                         if record:
                             if nic_user[nic] != m:
-                                blame(log, m, NIC_IN, nic_user[nic], give_time - now)
+                                record_blame(log, m, NIC_IN, nic_user[nic], give_time - now)
                             nic_user[nic] = m
                     packet = flying[m]
                     flying[m] = link[packet]
@@ -375,7 +375,7 @@ def _simulate(
             give_time = max(now, rank_free[d]) + work[k]
             if record:
                 log.combining[m] = give_time - now
-                blame(log, m, RANK_BUSY, combiner[d], rank_free[d] - now)
+                record_blame(log, m, RANK_BUSY, combiner[d], rank_free[d] - now)
                 combiner[d] = m
             rank_free[d] = give_time
         # ---- it is done at `give_time`, unless it has just left ----

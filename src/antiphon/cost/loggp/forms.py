@@ -83,7 +83,7 @@ def message(figures: FiguresLike, m: float) -> float:
 
     Half of the round trip PRTT(1, 0, m): o_s + (m - 1) G + L + o_r.
     """
-    return _Round(_size(m), figures_at(figures, m), gap=False).alone
+    return _Round(_check_bytes(m), figures_at(figures, m), gap=False).alone
 
 
 def kring(  # noqa: PLR0913 (the figures of the formula, and which of its variants)
@@ -113,7 +113,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     Where g > o_s + L + o_r and the figures differ, a simulation is a little faster at the switch of phases: the first
     message there waits for the gap of its own level only. Combining, too, can hide in the gap there, not here.
     """
-    _check(p, m, collective)
+    _check_arguments(p, m, collective)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:
         raise Unsupported(f"k = {quote(k)}: the closed form of k-ring on {p} ranks is for the divisors of {p}")
     if p == 1:
@@ -156,7 +156,7 @@ def recmult(
 
     Allreduce: the paper charges m gamma per round; k - 1 vectors arrive and are combined, so here it is (k-1) m gamma.
     """
-    _check(p, m, collective)
+    _check_arguments(p, m, collective)
     radices = _parse_radices(p, k)
     several = list(figures) if isinstance(figures, Sequence) else [figures] * len(radices)
     if len(several) != len(radices):
@@ -193,15 +193,15 @@ def _parse_radices(p: int, k: int | Sequence[int]) -> list[int]:
     return list(k)  # type: ignore[arg-type]
 
 
-def _check(p: int, m: float, collective: str) -> None:
+def _check_arguments(p: int, m: float, collective: str) -> None:
     if isinstance(p, bool) or not isinstance(p, int) or p < 1:
         raise Invalid(f"p: expected a number of ranks from 1 on, got {quote(p)}")
     if collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)
-    _size(m)
+    _check_bytes(m)
 
 
-def _size(m: float) -> float:
+def _check_bytes(m: float) -> float:
     if isinstance(m, bool) or not isinstance(m, int | float) or not (math.isfinite(m) and m >= 1):
         raise Invalid(f"m: expected bytes from 1 on, got {quote(m)}")
     return float(m)

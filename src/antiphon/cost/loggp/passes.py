@@ -13,7 +13,7 @@ from antiphon.cost.loggp.state import Cost
 
 
 @compiled
-def classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: Ints) -> tuple[Longs, int]:
+def number_classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: Ints) -> tuple[Longs, int]:
     """Number the distinct (weight, combined, level) and write each message's number into `out`.
 
     Returns the distinct triples and their count, which is above `max_kinds` where they are too many for a linear
@@ -23,7 +23,7 @@ def classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: In
 
     >>> combined, level = np.array([0, 6, 6, 0]), np.array([1, 1, 1, 1], np.int32)
     >>> klass = np.empty(4, np.int32)
-    >>> kinds, count = classes(np.array([6]), combined, level, 64, klass)
+    >>> kinds, count = number_classes(np.array([6]), combined, level, 64, klass)
     >>> klass.tolist(), kinds[:count].tolist()
     ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
     """
@@ -47,7 +47,7 @@ def classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: In
 
 
 @compiled
-def chained(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
+def count_contributions(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
     """Return how many events each condition waits for (messages that contribute, and its predecessor), and its
     successor or -1.
 
@@ -55,7 +55,7 @@ def chained(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
     those:
 
     >>> done, after_sent = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
-    >>> [column.tolist() for column in chained(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
+    >>> [column.tolist() for column in count_contributions(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
     [[2, 1, 1, 3, 2, 2], [3, 4, 5, -1, -1, -1]]
     """
     out, after = np.zeros(len(before), np.int32), np.full(len(before), -1, np.int32)
@@ -71,12 +71,12 @@ def chained(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
 
 
 @compiled
-def released(needs: Ints, count: int) -> tuple[Ints, Ints]:
+def group_by_condition(needs: Ints, count: int) -> tuple[Ints, Ints]:
     """Return in CSR form the messages that wait for each condition; each message waits for at most one (-1: none).
 
     Messages 0 and 1 wait for none, 2 and 4 for condition 0, 3 for condition 2:
 
-    >>> [column.tolist() for column in released(np.array([-1, -1, 0, 2, 0], np.int32), 3)]
+    >>> [column.tolist() for column in group_by_condition(np.array([-1, -1, 0, 2, 0], np.int32), 3)]
     [[0, 2, 2, 3], [2, 4, 3]]
     """
     pointer = np.zeros(count + 1, np.int32)
@@ -144,13 +144,13 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
 
 
 @compiled
-def levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
+def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
     """Write into `out` per message the innermost level whose place both ends share (group[level, rank], -1: none).
 
     Ranks 0 and 1 are in one host and 2 in another; the second level is for all:
 
     >>> src, dst, group = np.array([0, 1], np.int32), np.array([1, 2], np.int32), np.array([[0, 0, 1], [0, 0, 0]])
-    >>> levels(src, dst, group, np.empty(2, np.int32)).tolist()
+    >>> find_levels(src, dst, group, np.empty(2, np.int32)).tolist()
     [0, 1]
     """
     for m in range(len(src)):

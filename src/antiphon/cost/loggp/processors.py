@@ -35,10 +35,10 @@ from antiphon.cost.loggp.state import (
     Graph,
     Log,
     Room,
-    blame,
-    earliest,
+    find_earliest,
     freed_by,
     new_room,
+    record_blame,
 )
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line for each
@@ -73,7 +73,7 @@ def simulate_processors(
     room = new_room(graph, 0, 0)
     begin = np.flatnonzero(graph.needed == 0)
     begin = begin[np.argsort(graph.src[begin], kind="stable")]
-    last, message, done = _simulated(
+    last, message, done = _simulate_queue(
         *new_turns(2 * len(graph.src)), begin, room, graph, cost, eager, ranks,
         ports, log,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def simulate_processors(
 
 
 @compiled
-def _simulated(  # noqa: PLR0913, PLR0917
+def _simulate_queue(  # noqa: PLR0913, PLR0917
     times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
@@ -114,10 +114,10 @@ def _simulated(  # noqa: PLR0913, PLR0917
         taken_in[m] = src[m] == dst[m]
         operation = count + m if taken_in[m] else m
         turn[operation] = turned << BITS | operation
-        enter(times, turns, 0.0, turn[operation])
+        push_event(times, turns, 0.0, turn[operation])
         turned += 1
     while turns[0]:
-        now, entry = leave(times, turns)
+        now, entry = pop_event(times, turns)
         operation = entry & ((1 << BITS) - 1)
         # ---- whose turn it is: the first of its line, when the processor and the port that it needs are free ----
         m = operation if operation < count else operation - count
@@ -129,12 +129,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
             behind[tail[line]] = operation
             tail[line] = operation
             continue
-        port, free = earliest(clear, first_port, ports) if uses_port else (0, FAR)
+        port, free = find_earliest(clear, first_port, ports) if uses_port else (0, FAR)
         if max(processor[rank], free) > now:  # first in line, too early
             head[line] = operation
             if behind[operation] < 0:
                 tail[line] = operation
-            enter(times, turns, max(processor[rank], free), entry)
+            push_event(times, turns, max(processor[rank], free), entry)
             continue
         k, inside = klass[m], src[m] == dst[m]
         if record:  # since it might have begun
@@ -145,9 +145,9 @@ def _simulated(  # noqa: PLR0913, PLR0917
             else:
                 waited = now - (log.landed[m] + receive[k])
             if free > processor[rank]:
-                blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, user[port], waited)
+                record_blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, user[port], waited)
             else:
-                blame(log, m, PROCESSOR, served[rank], waited)
+                record_blame(log, m, PROCESSOR, served[rank], waited)
             served[rank] = m
             if uses_port:
                 user[port] = m
@@ -160,7 +160,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
             lets_go, sent_time = eager[k], processor[rank]
             # the taking in is set in motion, for when the first byte is there
             turn[count + m] = turned << BITS | (count + m)
-            enter(times, turns, processor[rank] + latency[k], turn[count + m])
+            push_event(times, turns, processor[rank] + latency[k], turn[count + m])
             turned += 1
             if record:
                 log.ready[m], log.begin[m] = ready[m], processor[rank]
@@ -172,7 +172,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
             if not done:
                 taken_in[m] = True
                 turn[operation] = turned << BITS | operation
-                enter(times, turns, processor[rank], turn[operation])
+                push_event(times, turns, processor[rank], turn[operation])
                 turned += 1
         else:
             processor[rank] = now + work[k]
@@ -188,8 +188,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
             head[line] = behind[operation]
             behind[operation] = -1
             if head[line] >= 0:
-                free = earliest(clear, first_port, ports)[1] if uses_port else FAR
-                enter(times, turns, max(end_time, free), turn[head[line]])
+                free = find_earliest(clear, first_port, ports)[1] if uses_port else FAR
+                push_event(times, turns, max(end_time, free), turn[head[line]])
         if done:
             finished += 1
             if end_time > last or last_message < 0:
@@ -212,7 +212,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 taken_in[other] = src[other] == dst[other]
                 operation = count + other if taken_in[other] else other
                 turn[operation] = turned << BITS | operation
-                enter(times, turns, ready[other], turn[operation])
+                push_event(times, turns, ready[other], turn[operation])
                 turned += 1
     return last, last_message, finished
 
@@ -226,10 +226,10 @@ def new_turns(capacity: int) -> tuple[Floats, Longs]:
     Event 7 has turn 1 and event 5 turn 2; 7 is put back for moment 4 after 5 was put in for it, and yet comes first:
 
     >>> times, turns = new_turns(2)
-    >>> enter(times, turns, 4.0, 2 << BITS | 5)
-    >>> enter(times, turns, 4.0, 1 << BITS | 7)
+    >>> push_event(times, turns, 4.0, 2 << BITS | 5)
+    >>> push_event(times, turns, 4.0, 1 << BITS | 7)
     >>> for _ in range(2):
-    ...     now, entry = leave(times, turns)
+    ...     now, entry = pop_event(times, turns)
     ...     print(now, entry >> BITS, entry & ((1 << BITS) - 1))
     4.0 1 7
     4.0 2 5
@@ -238,7 +238,7 @@ def new_turns(capacity: int) -> tuple[Floats, Longs]:
 
 
 @compiled
-def enter(times: Floats, turns: Longs, time: float, entry: int) -> None:
+def push_event(times: Floats, turns: Longs, time: float, entry: int) -> None:
     """Insert an event (turn << BITS | number) at this time. O(log events)."""
     at = turns[0]
     turns[0] += 1
@@ -252,7 +252,7 @@ def enter(times: Floats, turns: Longs, time: float, entry: int) -> None:
 
 
 @compiled
-def leave(times: Floats, turns: Longs) -> tuple[float, int]:
+def pop_event(times: Floats, turns: Longs) -> tuple[float, int]:
     """Remove the next event and return its time and its turn << BITS | number. The queue must not be empty."""
     now, first = times[0], turns[1]
     turns[0] -= 1

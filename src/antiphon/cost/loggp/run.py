@@ -314,9 +314,9 @@ class Simulation:
                 src, dst, step = (int(c[holder]) for c in (self.work.sent.src, self.work.sent.dst, self.work.sent.step))
                 details["behind"] = f"{src} to {dst}, step {step}"
             about.append(details)
-        return LoggpEvents(self._unrouted(), log.begin, log.done, none, none, about)
+        return LoggpEvents(self._paths_without_links(), log.begin, log.done, none, none, about)
 
-    def _unrouted(self) -> Paths:
+    def _paths_without_links(self) -> Paths:
         """The messages without links: this model knows only ranks and NICs."""
         none, sent = np.zeros(0, np.int64), self.work.sent
         assert isinstance(sent, Messages)

@@ -151,7 +151,7 @@ def freed_by(  # noqa: PLR0913, PLR0917
 
 
 @compiled
-def unheld(times: Floats, reserved: Bools, first: int, count: int, now: float) -> int:
+def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: float) -> int:
     """Return the port idle for longest among those neither in use nor reserved; -1 where there is none.
 
     Of the ports first, ..., first + count - 1: `times`: when the last byte passed or will pass; `reserved`: whether it
@@ -159,7 +159,7 @@ def unheld(times: Floats, reserved: Bools, first: int, count: int, now: float) -
     Port 0 was left at 3, 1 at 2 but is promised, 2 at 1, 3 is in use until 9:
 
     >>> times, reserved = np.array([3.0, 2.0, 1.0, 9.0]), np.array([False, True, False, False])
-    >>> [unheld(times, reserved, 0, ports, 5.0) for ports in (1, 3)], unheld(times, reserved, 3, 1, 5.0)
+    >>> [find_free_port(times, reserved, 0, ports, 5.0) for ports in (1, 3)], find_free_port(times, reserved, 3, 1, 5.0)
     ([0, 2], -1)
     """
     best = -1
@@ -197,11 +197,11 @@ def in_order(values: Ints, count: int) -> None:
 
 
 @compiled
-def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
+def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
     """Return the place and value of the smallest of times[first:first + count], the first of equal ones: the server
     free soonest.
 
-    >>> place, moment = earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
+    >>> place, moment = find_earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
     >>> place, float(moment)
     (2, 4.0)
     """
@@ -213,13 +213,13 @@ def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
 
 
 @inlined
-def fitting(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
+def find_latest_before(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
     """Return the place and value of the greatest of times[first:first + count] that is at most `moment`, or of the
     smallest if there is none. Of the servers free by then this is the one that was busy last, so the others stay free
     for earlier arrivals that ask later.
 
     >>> times = np.array([0.0, 7.0, 4.0, 5.0])
-    >>> [(place, float(at)) for place, at in (fitting(times, 1, 3, 6.0), fitting(times, 1, 3, 3.0))]
+    >>> [(i, float(at)) for i, at in (find_latest_before(times, 1, 3, 6.0), find_latest_before(times, 1, 3, 3.0))]
     [(3, 5.0), (2, 4.0)]
     """
     best, best_time = first, times[first]
@@ -230,7 +230,7 @@ def fitting(times: Floats, first: int, count: int, moment: float) -> tuple[int, 
 
 
 @inlined
-def blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
+def record_blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
     """Record how long message m waited for a resource and for which message, if that was its longest wait."""
     if seconds > log.longest[m]:
         log.longest[m], log.cause[m], log.holder[m] = seconds, cause, holder

@@ -142,7 +142,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
         weight, combined, level = fixed(weight, combined, columns[2])
         klass = np.empty(len(level), np.int32)
-        kinds, count = passes.classes(weight, combined, level, FEW_CLASSES, klass)
+        kinds, count = passes.number_classes(weight, combined, level, FEW_CLASSES, klass)
         if count <= FEW_CLASSES:
             return klass, list(kinds[:count].T)
     encoded = [np.unique(column, return_inverse=True) for column in columns]
@@ -154,7 +154,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
 def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
     """Return the level of every message between ranks; Invalid where the profile has none for it."""
     src, dst = fixed(sent.src, sent.dst)
-    level: Ints = passes.levels(src, dst, np.stack(figures.groups(topology)), np.empty(len(sent), np.int32))
+    level: Ints = passes.find_levels(src, dst, np.stack(figures.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(figures.levels)) & (src != dst))
     if len(missing):
         a, b = int(src[missing[0]]), int(dst[missing[0]])
@@ -196,8 +196,8 @@ def _build_graph(sent: Messages | MessageGraph, klass: Ints, wait: Waits) -> Gra
         pointer, release = narrow(pointers(condition[order], len(wait))), narrow(message[order])
     else:
         needed = (wait.need >= 0).astype(np.int32)
-        pointer, release = passes.released(wait.need, len(wait))
-    count, after = passes.chained(wait.done, wait.left, wait.before)
+        pointer, release = passes.group_by_condition(wait.need, len(wait))
+    count, after = passes.count_contributions(wait.done, wait.left, wait.before)
     return Graph(
         sent.src, sent.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
         count, after,

@@ -145,9 +145,11 @@ def prices(
     options = []
     for algorithm in CHOSEN:
         if algorithm in algorithms:
-            load = _load(algorithm, place, costs, collective, nbytes)
+            load = _load_of(algorithm, place, costs, collective, nbytes)
             if load is not None:
-                options += [priced(load, algorithm, p, place, costs) for p in _protocols(algorithm, place, costs)]
+                options += [
+                    price_option(load, algorithm, p, place, costs) for p in _protocols_of(algorithm, place, costs)
+                ]
     copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
     if not options:
@@ -163,10 +165,12 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     peers = place.local - 1
     wire = place.wire if collective in ROOTED else place.to_all or place.wire
     hops, moved = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)
-    return _summed(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
+    return _sum_terms(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
 
 
-def _summed(algorithm: str, protocol: str, costs: Costs, place: Place, rest: Mapping[str, float], limit: str) -> Priced:
+def _sum_terms(
+    algorithm: str, protocol: str, costs: Costs, place: Place, rest: Mapping[str, float], limit: str
+) -> Priced:
     terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
     return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
 
@@ -179,7 +183,7 @@ def taken(costs: Costs, algorithm: str) -> int | None:
     return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
-def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
+def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
     """Price launch, hops, and the bytes over their bottleneck."""
     share = costs.gpu.share[protocol]
     if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
@@ -193,10 +197,10 @@ def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs
     limit = max(waits, key=lambda name: waits[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
     rest = {"hops": inside, "network": between, "bytes": waits[limit]}
-    return _summed(algorithm, protocol, costs, place, rest, limit)
+    return _sum_terms(algorithm, protocol, costs, place, rest, limit)
 
 
-def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
+def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
     """The protocols of this algorithm here."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
@@ -206,19 +210,19 @@ def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
     return tuple(able)
 
 
-def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
+def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
     """Return the load of this algorithm for the collective; None where it does not support it."""
     if (algorithm == SENDS) != (collective in TO_EACH):
         return None
     if algorithm == SENDS:
-        return _sends(place, collective, nbytes)
+        return _sends_load(place, collective, nbytes)
     if algorithm == RING:
-        return _ring(place, collective, nbytes)
+        return _ring_load(place, collective, nbytes)
     if algorithm == PAT:
-        return _pat(place, collective, nbytes)
+        return _pat_load(place, collective, nbytes)
     if algorithm == TREE:
         able = collective == "allreduce" and place.nodes > 1
-        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree(place, nbytes)) if able else None
+        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree_load(place, nbytes)) if able else None
     return _by_switches(algorithm, place, costs, collective, nbytes)
 
 
@@ -234,7 +238,7 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
         return Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
     if algorithm == NVLS_TREE:
         able = nvls is not None and place.nodes > 1 and collective == "allreduce"
-        return Load(0, _up_and_down(place), wire, _tree(place, nbytes), nvls.latency) if able and nvls else None
+        return Load(0, _up_and_down(place), wire, _tree_load(place, nbytes), nvls.latency) if able and nvls else None
     if not place.in_network or place.nodes == 1:
         return None
     if nvls is not None:
@@ -242,7 +246,7 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
     return Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
 
 
-def _ring(place: Place, collective: str, nbytes: int) -> Load:
+def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
     n, rounds = place.ranks, 2 if collective == "allreduce" else 1
     between = rounds * (place.nodes - 1)
     share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
@@ -253,18 +257,18 @@ def _up_and_down(place: Place) -> int:
     return 2 * ceil(log2(place.nodes))
 
 
-def _tree(place: Place, nbytes: int) -> float:
+def _tree_load(place: Place, nbytes: int) -> float:
     """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
     return nbytes if place.nodes == 2 else 2 * nbytes
 
 
-def _pat(place: Place, collective: str, nbytes: int) -> Load | None:
+def _pat_load(place: Place, collective: str, nbytes: int) -> Load | None:
     if collective not in HALVES or place.local > 1 or place.nodes == 1:
         return None
     return Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
 
 
-def _sends(place: Place, collective: str, nbytes: int) -> Load:
+def _sends_load(place: Place, collective: str, nbytes: int) -> Load:
     """Return the load of sending each rank its share: one stays, some go within the node, the rest to other nodes.
     Where pairs of a node have no link, relayed data counts as more bytes over the wire."""
     share, away = nbytes / place.ranks, place.ranks - place.local

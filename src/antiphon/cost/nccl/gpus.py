@@ -36,7 +36,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
     """Return the figures of its GPUs, and on whose word if not by the catalogue; None where unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
-        box, changes = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
+        box, changes = _catalogue_box(machine.name), machine.name.removeprefix(_catalogue_spec(machine.name))
         if not _matches_box(place, box, slowed=DEGRADED in changes):
             return None
         own = box_of(machine.name)
@@ -70,18 +70,18 @@ def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
 def box_of(name: str) -> str:
     """The machine of the catalogue that one of this name is, or is made of; an instance by its name alone. Empty where
     it is none."""
-    return _box(name).removeprefix(EC2)
+    return _catalogue_box(name).removeprefix(EC2)
 
 
-def _spec(name: str) -> str:
+def _catalogue_spec(name: str) -> str:
     """Return the catalogue's part of a name, without the changes after it."""
     return name.split(" ", 1)[0]
 
 
-def _box(name: str) -> str:
+def _catalogue_box(name: str) -> str:
     """The machine of the catalogue that one of this name is, or is made of: `cluster:box=hgx-h100:sharp=false,boxes=2`
     is of hgx-h100. Empty where more stands in the name than the catalogue and changes put there."""
-    spec = _spec(name)
+    spec = _catalogue_spec(name)
     if not _CHANGED.fullmatch(name.removeprefix(spec)):
         return ""
     kind, _, arguments = spec.partition(":")
@@ -94,7 +94,7 @@ def _box(name: str) -> str:
 def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
     """Whether its nodes are no larger than those of this one, with the same wires within, or slower ones where
     `slowed`."""
-    own = _within(box)
+    own = _place_within(box)
     if own is None or place.local > own.local:
         return False
     if not place.all_meet and (place.local, place.pairs) != (own.local, own.pairs * place.nodes):
@@ -111,12 +111,12 @@ def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
 
 def kinds_within(calls: Calls) -> set[str]:
     """Return the kinds of links within the nodes that these figures describe."""
-    places = [within_box for box in calls.boxes if (within_box := _within(box)) is not None]
+    places = [within_box for box in calls.boxes if (within_box := _place_within(box)) is not None]
     return {kind for place in places for kind, _ in place.inner}
 
 
 @cache
-def _within(box: str) -> Place | None:
+def _place_within(box: str) -> Place | None:
     """A machine of the catalogue, as NCCL sees it; None of what is no machine by itself."""
     try:
         return place_of(machine_of(box))

@@ -92,7 +92,7 @@ class Library:
             algorithm.why() if algorithm is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
         )
 
-    def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
+    def _choice_reason(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
         """Return its range, if chosen by that; otherwise the gain over the next best, and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
         if self._find_registered(collective, nbytes) is not None:
@@ -150,9 +150,9 @@ class Library:
                     "terms": dict(best.terms),
                     "limit": best.limit,
                     "limited_by": limit and limit.because,
-                    "why": self._why(collective, nbytes, best, rest),
+                    "why": self._choice_reason(collective, nbytes, best, rest),
                     "chosen_by": self._chosen_by(collective, nbytes),
-                    "mostly": mostly(best),
+                    "mostly": dominant_term(best),
                     "sms": self.taken(collective, nbytes),
                     "sms_of": units and units.of,
                     "without_sms": copied and copied.seconds,
@@ -200,7 +200,7 @@ def how_near(collectives: Iterable[str]) -> str:
     )
 
 
-def mostly(best: Priced) -> str:
+def dominant_term(best: Priced) -> str:
     """Return the term that takes most of the time."""
     if best.limit == BOUND:
         return "the proven bound"
@@ -211,9 +211,9 @@ def mostly(best: Priced) -> str:
 def why(best: Priced, rest: Sequence[Priced]) -> str:
     """Return the gain over the next best option, and the bottleneck."""
     if not rest:
-        return f"the only way; mostly {mostly(best)}"
+        return f"the only way; mostly {dominant_term(best)}"
     other = next((option for option in rest if option.algorithm != best.algorithm), rest[0])
-    return f"{other.name} would take {format_seconds(other.seconds)}; mostly {mostly(best)}"
+    return f"{other.name} would take {format_seconds(other.seconds)}; mostly {dominant_term(best)}"
 
 
 def library(request: str, machine: Topology) -> Library:
@@ -247,8 +247,8 @@ def library_here(
         raise Unsupported(
             f"topology {machine.name}: a rank has no link to others of its node; no model of NCCL is calibrated there"
         )
-    figures, gpu_note = _gpu(machine, place, gpu)
-    between, network_note = _network(machine, place, figures, network)
+    figures, gpu_note = _gpu_figures(machine, place, gpu)
+    between, network_note = _network_figures(machine, place, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
@@ -284,7 +284,7 @@ def library_among(machine: Topology, collectives: Iterable[Collective], **option
         return None
 
 
-def _gpu(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
+def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
     """Return the figures of its GPUs, and a remark where they are not known to be its own."""
     catalogue = shipped_calls()
     detected = generation_of(machine, place, catalogue)
@@ -300,7 +300,7 @@ def _gpu(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
     return detected
 
 
-def _network(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
+def _network_figures(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
     """Return the figures of its network, and the same remark; None where there is no network."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None

@@ -112,9 +112,11 @@ class _Called:
         name, best = self.best(nbytes)
         rest = sum(self.more.values()) + best.seconds
         terms = {"launch": self.launch(rest), **self.more, **best.terms}
-        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe(name))
+        return Prediction(
+            terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe_units(name)
+        )
 
-    def _describe(self, protocol: str) -> tuple[str, str]:
+    def _describe_units(self, protocol: str) -> tuple[str, str]:
         """Describe the GPU units used and the basis of the figures, at length and briefly."""
         switched = protocol == NVLS
         remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
@@ -153,28 +155,28 @@ def _count_messages(schedule: Schedule, node: Longs) -> float:
     """Count messages to or from other nodes that a rank has beyond the first of a step, summed over the steps,
     including those of pieces. O(rows log rows)."""
     crossing = np.flatnonzero(node[schedule.src] != node[schedule.dst])
-    senders, receivers = _ends(schedule, crossing)
+    senders, receivers = _row_ends(schedule, crossing)
     sides = (
         _beyond_first(schedule, crossing, [senders], receivers),
         _beyond_first(schedule, crossing, [receivers], senders),
     )
-    return max(float(side.sum()) for side in sides) * _passes(schedule)
+    return max(float(side.sum()) for side in sides) * _step_counts(schedule)
 
 
 def _count_fan(schedule: Schedule, node: Longs) -> float:
     """Count the ranks of its node, beyond the first, to which a rank sends the same data in a step, or with whose data
     it combines its own; summed over the steps, including those of pieces. O(rows log rows)."""
     inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
-    senders, receivers = _ends(schedule, inner)
+    senders, receivers = _row_ends(schedule, inner)
     data = (schedule.chunk[inner], len(schedule.chunks))
     sides = (
         _beyond_first(schedule, inner, [senders, data], receivers),
         _beyond_first(schedule, inner, [receivers, data], senders),
     )
-    return float(np.maximum(*sides).sum()) * _passes(schedule)
+    return float(np.maximum(*sides).sum()) * _step_counts(schedule)
 
 
-def _ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
+def _row_ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
     """Senders and receivers of these rows."""
     return (schedule.src[rows], schedule.collective.ranks), (schedule.dst[rows], schedule.collective.ranks)
 
@@ -199,7 +201,7 @@ def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], oth
     return maxima
 
 
-def _passes(schedule: Schedule) -> float:
+def _step_counts(schedule: Schedule) -> float:
     """How often a step counts where pieces follow one another."""
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
@@ -210,7 +212,7 @@ def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by:
     if schedule.joint is not None and (switched := _switched_figures(own, topology)) is not None:
         return {"nvls": _prepare_switched(schedule, topology, switched)}
     figures = _figures_by_protocol(own, topology)
-    return {protocol: by(schedule, topology, profile=_profile(links)) for protocol, links in figures.items()}
+    return {protocol: by(schedule, topology, profile=_profile_by_kind(links)) for protocol, links in figures.items()}
 
 
 def _switched_figures(own: Library, topology: Topology) -> Seen | None:
@@ -259,8 +261,8 @@ def protocol_figures(
     switched = _switched_figures(own, topology)
     return ProtocolFigures(
         partial(own.costs.launch, own.place.local),
-        tuple(_profile(links) for links in _figures_by_protocol(own, topology).values()),
-        None if switched is None else _profile(switched),
+        tuple(_profile_by_kind(links) for links in _figures_by_protocol(own, topology).values()),
+        None if switched is None else _profile_by_kind(switched),
     )
 
 
@@ -299,9 +301,9 @@ def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -
 def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
     """Prepare a predictor for switches that reduce and multicast: latency counts once per step of the whole, not per
     piece, as it was measured."""
-    late = Barriers(replace(schedule, pieces=1), _profile(link_figures).on(topology)).predictor()(0)
+    late = Barriers(replace(schedule, pieces=1), _profile_by_kind(link_figures).on(topology)).predictor()(0)
     still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
-    flow = Barriers(schedule, _profile(still).on(topology)).predictor()
+    flow = Barriers(schedule, _profile_by_kind(still).on(topology)).predictor()
 
     def predict(nbytes: int) -> Prediction:
         moved = flow(nbytes)
@@ -320,7 +322,7 @@ def _network_figures(network: Calls | None, kinds: set[str], trunks: set[str], p
     return {**dict.fromkeys(kinds, (network.hop[protocol] / 2, share)), **dict.fromkeys(trunks, (None, share))}
 
 
-def _profile(by_kind: Seen) -> Profile:
+def _profile_by_kind(by_kind: Seen) -> Profile:
     return Profile(
         alpha={kind: latency for kind, (latency, _) in by_kind.items() if latency is not None},
         bandwidth_factor={kind: Fraction(share) for kind, (_, share) in by_kind.items()},

@@ -21,7 +21,7 @@ import msgspec
 from antiphon.core.files import read_bytes, reading
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import Costs, Load, Priced, priced
+from antiphon.cost.nccl.choice import Costs, Load, Priced, price_option
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Invalid
 from antiphon.units import format_size
@@ -121,7 +121,7 @@ def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, lib
         rest = {"network": 0.0, "bytes": moved, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
         return Priced(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
-    return priced(_load(algorithm.way, place, nbytes), algorithm.way, algorithm.protocol, place, costs)
+    return price_option(_load_algorithms(algorithm.way, place, nbytes), algorithm.way, algorithm.protocol, place, costs)
 
 
 def moved_by(collective: str, ranks: int) -> float:
@@ -129,7 +129,7 @@ def moved_by(collective: str, ranks: int) -> float:
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 
-def _load(algorithm: str, place: Place, nbytes: int) -> Load:
+def _load_algorithms(algorithm: str, place: Place, nbytes: int) -> Load:
     """allpairs: all to all, twice; direct: once. hierarchical, three-step: what goes to other nodes is gathered by the
     GPU of the same number first, so that each sends one message to each node."""
     g, n = place.local, place.ranks

@@ -73,7 +73,7 @@ def place_of(machine: Topology) -> Place:
     are no measurements of such. O(links) once."""
     place = _places.get(machine)
     if place is None:
-        place = _places[machine] = _place(machine)
+        place = _places[machine] = _find_place(machine)
     return place
 
 
@@ -85,7 +85,7 @@ def wires_of(machine: Topology) -> Wires:
     return wires
 
 
-def _place(machine: Topology) -> Place:
+def _find_place(machine: Topology) -> Place:
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
@@ -133,12 +133,12 @@ def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
     near = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
     switched = bool((inside & (machine.link_src < machine.ranks) & (machine.link_dst >= machine.ranks)).any())
     return Wires(
-        frozenset((kind.kind, kind.bandwidth) for kind in near), _kinds(machine, src != dst),
-        _kinds(machine, (src < 0) & (dst < 0)), switched,
+        frozenset((kind.kind, kind.bandwidth) for kind in near), _link_kinds(machine, src != dst),
+        _link_kinds(machine, (src < 0) & (dst < 0)), switched,
     )  # fmt: skip
 
 
-def _kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
+def _link_kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
     return tuple(sorted({machine.types[int(t)].kind for t in np.unique(machine.link_type[links])}))
 
 

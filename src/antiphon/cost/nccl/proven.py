@@ -51,11 +51,11 @@ def proven_limit(machine: Topology, kind: str, root: int) -> Proven | None:
     proofs = _proven.setdefault(machine, {})
     key = (kind, root if kind in ROOTED else 0)
     if key not in proofs:
-        proofs[key] = _prove(machine, *key)
+        proofs[key] = _prove_bound(machine, *key)
     return proofs[key]
 
 
-def _prove(machine: Topology, kind: str, root: int) -> Proven | None:
+def _prove_bound(machine: Topology, kind: str, root: int) -> Proven | None:
     if machine.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
         return None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())

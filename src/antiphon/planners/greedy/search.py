@@ -20,7 +20,7 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Floats, Longs, pointers, ranges
 from antiphon.core.schedule import Chunks
-from antiphon.core.stairs import added
+from antiphon.core.stairs import add_equal_keys
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
@@ -140,7 +140,7 @@ class Search:
         steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
         weights, scale = chunks.weights(self.collective)
         # what each hop carries in each step, then what that puts on links and limits
-        pair, load = added(run.step * hops + run.hop, weights[run.chunk], steps * hops)
+        pair, load = add_equal_keys(run.step * hops + run.hop, weights[run.chunk], steps * hops)
         step, hop = np.divmod(pair, max(hops, 1))
         late = np.zeros(steps)
         np.maximum.at(late, step, self.latency[hop])
