@@ -114,7 +114,7 @@ def test_threads_that_ask_at_once_keep_no_more_than_a_few(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "tops_of", together)
     with ThreadPoolExecutor(len(many)) as threads:
         assert list(threads.map(lambda one: timeline(one, machine).total, many)) == alone
-    assert len(traffic.known) == module.FEW_KEPT
+    assert len(traffic.cached_tops) == module.FEW_KEPT
 
 
 @given(cases(most_ranks=6))

@@ -141,7 +141,7 @@ class Collective:
 
     @cached_property
     def ids_per_block(self) -> Longs:
-        """How many distinct contributions each block has."""
+        """The number of distinct contributions of each block."""
         if self.custom is None:
             count = len(self.members) if self.kind in COMBINING else 1
             return np.full(self.blocks, count, np.int64)

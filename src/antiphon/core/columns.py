@@ -152,7 +152,7 @@ def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
 
 
 def blocks(rows: int) -> Iterator[slice]:
-    """All rows, as many at a time as stay in the cache: what is made of some of them is never written out for all.
+    """All rows, as many at a time as stay in the cache: intermediate results never take the memory of all rows.
 
     >>> list(blocks(AT_ONCE + 1))
     [slice(0, 65536, None), slice(65536, 131072, None)]

@@ -128,7 +128,7 @@ class _Pipe(io.RawIOBase):
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put a file in place whole: on any failure what was there before is untouched, and nothing is left over.
+    """Put a file in place whole: on any failure the previous file is untouched, and no temporary file remains.
 
     A name ending in .gz is compressed (level 1, no time stamp). Links are followed; pipes and devices are
     written to directly.
@@ -251,7 +251,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """The text fit for one line of a terminal, whatever a file put into it."""
+    """The text fit for one line of a terminal, with control characters escaped."""
     clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 

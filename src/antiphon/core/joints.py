@@ -152,7 +152,7 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
 
 
 def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:
-    """For all who cannot let switches multicast or combine: says so, and what would do."""
+    """Raise Unsupported for callers that cannot use switches, and name alternatives."""
     if joints_of(schedule) is not None:
         raise Unsupported(
             f"{who}: the schedule lets switches multicast or combine (joints), which cannot be said here; "

@@ -82,7 +82,7 @@ def _check_text(data: bytes) -> None:
 
 
 def _known_output(text: bytes) -> str:
-    """What a text is that other programs print, and which command reads that; "" if it looks like none of them."""
+    """What a text is that other programs print, and which command reads that; "" if it looks like no other format."""
     return next((advice for sign, advice in _OUTPUTS if re.search(sign, text[:_SAMPLE])), "")
 
 

@@ -84,30 +84,35 @@ class _Tops:
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """Loads on any machine of these wires, whatever they are like: at `at[i]` of `begins` the way `way[i]` is taken, a
-    number in `ways` (of all that cross links of the same types one after the other one), or -1 within a rank.
-    `known`: tops by pieces and classes, the last few that were asked for."""
+    """Loads on any machine with these wires, whatever the speeds of its links.
 
-    whole: Loads  # in one piece; `slowest` says nothing
+    At time `begins[at[i]]` a route of kind `kind_in_use[i]` is in use: a number in `kind_routes` (one route for all
+    that cross links of the same types in the same order), or -1 within a rank. `cached_tops`: the last few results by
+    pieces and classes.
+    """
+
+    in_one_piece: Loads  # in one piece; `slowest` says nothing
     at: Longs
-    way: Longs
-    ways: Routes
-    known: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
+    kind_in_use: Longs
+    kind_routes: Routes
+    cached_tops: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
 
     def on(self, topology: Topology, pieces: int) -> Loads:
-        loads, slowest = self.whole, np.zeros(len(self.whole.begins))
-        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.ways), 0.0)[self.way])
+        loads, slowest = self.in_one_piece, np.zeros(len(self.in_one_piece.begins))
+        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use])
         window = loads.window if pieces == 1 else loads.window * pieces
         return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
 
     def tops(self, klass: Ints, pieces: int) -> _Tops:
         """Machines that differ in speeds alone mostly have the same classes: each is looked at once."""
         key = pieces, klass.tobytes()
-        cached = next((tops for of, tops in self.known[:] if of == key), None)  # other threads may keep something, too
+        cached = next(
+            (tops for of, tops in self.cached_tops[:] if of == key), None
+        )  # other threads may keep something, too
         if cached is None:
-            cached = tops_of(self.whole, pieces, klass)
-            self.known.append((key, cached))
-            del self.known[:-FEW_KEPT]
+            cached = tops_of(self.in_one_piece, pieces, klass)
+            self.cached_tops.append((key, cached))
+            del self.cached_tops[:-FEW_KEPT]
         return cached
 
 
@@ -123,8 +128,10 @@ def pipelined_steps(schedule: Schedule) -> int:
     return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
 
 
-_Kept = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
-_kept: list[_Kept] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
+_CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
+_traffic_cache: list[
+    _CachedTraffic
+] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
 FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, and of the one that was last
 
 
@@ -151,21 +158,22 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     )  # fmt: skip
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = next(
-        (traffic for whose, of, traffic in _kept[:] if all(map(_is_same_object, rows, whose)) and of == wires), None
+        (traffic for whose, of, traffic in _traffic_cache[:] if all(map(_is_same_object, rows, whose)) and of == wires),
+        None,
     )
     if cached is None:
-        _kept[:] = [entry for entry in _kept if _entry_count(entry[2]) <= MOST_KEPT]
+        _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MOST_KEPT]
         cached = _compute_traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
         if _entry_count(cached) <= MOST_LAST:
-            _kept.append(
+            _traffic_cache.append(
                 (tuple(None if entry is None else weakref.ref(entry, _let_go) for entry in rows), wires, cached)
             )
-            del _kept[:-FEW_KEPT]
+            del _traffic_cache[:-FEW_KEPT]
     return cached
 
 
 def _entry_count(traffic: _Traffic) -> int:
-    return max(len(traffic.whole.load), len(traffic.at))
+    return max(len(traffic.in_one_piece.load), len(traffic.at))
 
 
 def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
@@ -173,7 +181,7 @@ def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
 
 
 def _let_go(_: object) -> None:
-    _kept[:] = [entry for entry in _kept if all(ref is None or ref() is not None for ref in entry[0])]
+    _traffic_cache[:] = [entry for entry in _traffic_cache if all(ref is None or ref() is not None for ref in entry[0])]
 
 
 def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
@@ -200,7 +208,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
         per_chunk[schedule.chunk],
         (len(resolved.table) + 1) * bound,
     )
-    moment, way, ways = _times_and_kinds(route_times, bound, resolved.table, topology)
+    moment, kind_in_use, kind_routes = _times_and_kinds(route_times, bound, resolved.table, topology)
     # Expand routes into links. Rows joined in a switch (multicast, reduction) cross a shared link once, not once per
     # row.
     if schedule.joint is None:
@@ -223,7 +231,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
         resource, times[when // len(windows)], windows[when % len(windows)], load, scale * common,
         times[begun // len(windows)], windows[begun % len(windows)], np.zeros(len(begun)),
     )  # fmt: skip
-    return _Traffic(total, at, way, ways)
+    return _Traffic(total, at, kind_in_use, kind_routes)
 
 
 def _max_path_links(resolved: Resolved) -> int:
@@ -304,7 +312,7 @@ def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
         scaled = top.astype(object) * (common // resources.capacity[k])
         better = (winner >= 0) & (scaled > best)
         best[better], where[better] = scaled[better], winner[better]
-    unit = 1 / (resources.scale * common * traffic.whole.scale * pieces)
+    unit = 1 / (resources.scale * common * traffic.in_one_piece.scale * pieces)
     value = {load: load * unit for load in set(best[:-1].tolist())}
     return Timeline(tops.marks[:-1], np.diff(tops.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
 

@@ -128,7 +128,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
 class _Drawn:
     """The coloured graph of a machine: vertices 0..nodes-1 are its nodes.
 
-    `legend` tells what is needed to read the machine back from the graph; `tails` are the vertices that
+    `legend` holds what is needed to read the machine back from the graph; `tails` are the vertices that
     stand for parallel links under the same limits, with those links in order of type, then number.
     """
 
@@ -212,7 +212,7 @@ def _scramble_bits(values: Sums) -> Sums:
 
 
 def _refine_colours(sums: Sums, joined: Any) -> Sums:
-    """Each vertex told apart by what it is joined to, again and again, until nothing new shows."""
+    """Refine colours by those of the neighbours until no class splits (Weisfeiler and Leman)."""
     classes = 0
     for _ in range(64):  # enough for machines; stopping early only tells less apart
         new_classes = len(np.unique(sums))
@@ -388,7 +388,7 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
 
 
 def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
-    """Fill in where the links under limits go: the one renumbering of the graph that moves nodes as told."""
+    """Fill in where the links under limits go: the one renumbering of the graph that moves nodes like `to`."""
     moved = _draw_graph(topology, to.tolist())
     still = _draw_graph(topology, list(range(topology.nodes)))
     come, *before = moved.canonical()

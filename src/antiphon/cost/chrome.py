@@ -80,7 +80,7 @@ class Passage:
     possible arrival until it has arrived. `facts`: step, src, dst and bytes. Within a rank only `sent` is used."""
 
     sent: Slice
-    taken: Slice
+    received: Slice
     facts: Mapping[str, Any]
     marked: bool = False
 
@@ -108,7 +108,7 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
         src, dst = passage.facts["src"], passage.facts["dst"]
         slices_of.setdefault((src, "send" if src != dst else "within"), []).append((passage.sent, number))
         if src != dst:
-            slices_of.setdefault((dst, "receive"), []).append((passage.taken, number))
+            slices_of.setdefault((dst, "receive"), []).append((passage.received, number))
     for number, work in enumerate(works):
         slices_of.setdefault((work.rank, work.kind), []).append((work.when, number))
     order = list(SIDES)
@@ -129,7 +129,9 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
                 page.slice(side, passage.title, place[side, number], when, passage.facts, passage.marked)
     for number, passage in enumerate(passages):
         if ("receive", number) in place:
-            page.arrow(number, (*place["send", number], passage.sent[0]), (*place["receive", number], passage.taken[0]))
+            page.arrow(
+                number, (*place["send", number], passage.sent[0]), (*place["receive", number], passage.received[0])
+            )
 
 
 def _assign_lanes(slices: Sequence[Slice]) -> list[int]:

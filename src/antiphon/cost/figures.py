@@ -27,7 +27,7 @@ MOST_SECONDS = 3600.0
 class Level:
     """The figures between ranks that share a place: linear between `sizes` (bytes), constant outside of them.
 
-    `within`: the name of that place ("host" stands for host0, host1, ...); "" takes whatever is left. L, o_s, o_r and
+    `within`: the name of that place ("host" stands for host0, host1, ...); "" matches the rest. L, o_s, o_r and
     g in seconds, G and gamma (what a rank combines) in seconds per byte: one number each, or one for every size.
     """
 
@@ -103,7 +103,7 @@ class LogGP:
                 raise Invalid(f"{name}: at most {MOST_RADIX}, got {value}; null stands for no limit")
 
     def groups(self, topology: Topology) -> tuple[Longs, ...]:
-        """For every level the number of each rank's place, -1 where it is in none of that name."""
+        """For every level the number of each rank's place, -1 where no place has that name."""
         return tuple(places_named(topology, level.within) for level in self.levels)
 
     def nodes(self, topology: Topology) -> Longs:

@@ -15,7 +15,7 @@ class Prediction:
     """What a model predicts: seconds, the terms they are the sum of, and what holds it up.
 
     `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
-    `note` says where the figure is a bound only, or what it rests on; `rests_on`: the measurements that it is
+    `note` marks figures that are bounds only, or what they rest on; `rests_on`: the measurements that it is
     calibrated by, in a few words, of models that have figures of their own.
     """
 

@@ -105,7 +105,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
 
     On the lines of ranks a slice lasts from when a message starts until it has landed, at its sender and at its
     receiver, with an arrow between. On a link or limit a slice is a message's turn there. Where flows share links, a
-    counter ("C") tells how full each is instead.
+    counter ("C") shows the load of each instead.
     """
     routing, table = events.paths, events.paths.messages
     if len(table) + len(routing.use_message) > MOST_EVENTS:
@@ -172,7 +172,7 @@ def _write_path(page: Page, passages: Sequence[Passage]) -> None:
     tid, reached = page.line(PATH, "critical path"), 0.0
     for passage in passages:
         begin = max(reached, passage.sent[0])
-        reached = max(begin, passage.taken[1])
+        reached = max(begin, passage.received[1])
         page.slice("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
 
 

@@ -1,4 +1,12 @@
-"""The first half of making a program: where every value of a schedule lies, and which transfers need scratch."""
+"""First stage of lowering: where every value of a schedule lies, and which transfers need scratch.
+
+All blocks are laid on one line, with the borders of chunks as points on it. A value of a cell (chunk, rank) can lie in
+the rank's input, its output, or a slot of scratch. A transfer writes straight to the place of its value if that is
+free at that time; otherwise it goes to scratch first (moves.py).
+
+Example: an allgather among two ranks, out of place: rank 0's own block is read from its input and copied to its
+output; the block of rank 1 is received straight into the output.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Bound:
     theory does not say that it is attained, on small machines, the trees that attain it.
 
     All holds with the help of switches that multicast or reduce. Where they may help, `unaided` is the bound of
-    the same machine whose switches only forward, and its `assumes` says what its proof takes for granted of them; None:
+    the same machine whose switches only forward, and its `assumes` lists what its proof assumes of them; None:
     they cannot, or there are none.
     """
 
@@ -89,7 +89,7 @@ class Bound:
 
     @property
     def without_help(self) -> Bound:
-        """The bound of schedules whose every transfer goes by itself, whatever switches could do."""
+        """The bound of schedules whose every transfer goes by itself, even where switches could help."""
         return self if self.unaided is None else self.unaided
 
     @property
@@ -149,7 +149,7 @@ def bound(topology: Topology, collective: Collective) -> Bound:
     """Exact lower bounds for any schedule; the witness has been rechecked. Invalid if some rank is out of
     reach, Unsupported for a custom collective of more than MAX_CUSTOM_BLOCKS.
 
-    Costs: allgather and its like at most one maximum flow per rank; alltoall, and whatever meets shared
+    Costs: allgather and its like at most one maximum flow per rank; alltoall, and everything with shared
     limits, a linear program of about ranks * links variables.
     """
     if collective.ranks != topology.ranks:

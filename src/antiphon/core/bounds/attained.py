@@ -287,15 +287,15 @@ def _list_subsets(full_set: int) -> list[int]:
 class _Steiner:
     """The cheapest trees out of any rank to any of the sets of `ends`: cost[set, rank], and how it came about."""
 
-    ways: _CheapestPaths
+    paths: _CheapestPaths
     ends: list[int]
     cost: Floats = field(init=False)
     step: NDArray[Any] = field(init=False)  # [set, rank]: the rank to which to go first
     half: NDArray[Any] = field(init=False)  # [set, rank]: the part served by one branch at that rank
 
     def __post_init__(self) -> None:
-        ranks, count = self.ways.ranks, len(self.ends)
-        far = self.ways.far[:ranks, :ranks]
+        ranks, count = self.paths.ranks, len(self.ends)
+        far = self.paths.far[:ranks, :ranks]
         self.cost = np.full((1 << count, ranks), np.inf)
         self.cost[0] = 0
         self.step = np.zeros((1 << count, ranks), np.int64)
@@ -341,7 +341,7 @@ class _Steiner:
         if not end_set:
             return []
         to = int(self.step[end_set, rank])
-        hops = self.ways.hops_between(rank, to) if to != rank else []
+        hops = self.paths.hops_between(rank, to) if to != rank else []
         if end_set & (end_set - 1):
             half = int(self.half[end_set, to])
             hops += self._collect_hops(half, to) + self._collect_hops(end_set - half, to)

@@ -70,7 +70,7 @@ class Proved:
 
 
 class BandwidthSearch:
-    """One topology and collective; keeps the best witness of all that are tried."""
+    """One topology and collective; keeps the best witness tried."""
 
     def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
         self.topology, self.collective, self.needs = topology, collective, needs
@@ -305,9 +305,9 @@ class BandwidthSearch:
         takes a cut for every rank."""
         if not self.balanced or not self.whole or self.helps:
             return False
-        for parts in place_partitions(self.topology):
+        for part_sets in place_partitions(self.topology):
             for direction in ("out", "in"):
-                self.offer_witness(partition_of(self.topology, self.collective, parts, direction))
+                self.offer_witness(partition_of(self.topology, self.collective, part_sets, direction))
         return self._two_phase_time() == self._conclude(None, "").time
 
     def _offer_partitions(self, network: Network) -> list[Partition]:
@@ -316,17 +316,17 @@ class BandwidthSearch:
         two_directions = self.topology.switches and not (network.symmetric and self._alike)
         for direction in ("out", "in") if two_directions else ("out",):
             turned = network if direction == "out" else network.reversed
-            parts, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
-            partitions.append(partition_of(self.topology, self.collective, parts, direction))
+            part_sets, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
+            partitions.append(partition_of(self.topology, self.collective, part_sets, direction))
             self.offer_witness(partitions[-1])
         return partitions
 
     def _limit_partitions(self) -> list[Partition]:
         partitions = []
-        for parts in limit_partitions(self.topology, self.collective.members):
+        for part_sets in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
                 partitions.append(
-                    partition_of(self.topology, self.collective, self._place_switches(parts, direction), direction)
+                    partition_of(self.topology, self.collective, self._place_switches(part_sets, direction), direction)
                 )
                 self.offer_witness(partitions[-1])
         return partitions
@@ -336,13 +336,13 @@ class BandwidthSearch:
         """Whether what helps one way helps the other."""
         return all(ability.multicast == ability.reduce for ability in self.helps.values())
 
-    def _place_switches(self, parts: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
-        return place_in_parts(self.network, places_for(self.helps, direction), parts)
+    def _place_switches(self, part_sets: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
+        return place_in_parts(self.network, places_for(self.helps, direction), part_sets)
 
     def _offer_both_directions(self) -> None:
-        parts = members_alone(self.topology, self.collective, self.network, self.helps)
-        if parts:
-            self.offer_witness(partition_of(self.topology, self.collective, parts, "both"))
+        part_sets = members_alone(self.topology, self.collective, self.network, self.helps)
+        if part_sets:
+            self.offer_witness(partition_of(self.topology, self.collective, part_sets, "both"))
 
     def _two_phase_time(self) -> Fraction:
         """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
@@ -358,7 +358,7 @@ class BandwidthSearch:
     def _allreduce_program(self, partitions: list[Partition]) -> None:
         """Flows both ways between one rank and all others, and the partitions that the loads violate.
 
-        Partitions are added a few rounds long; whatever the rounds, the duals of the last program are a
+        Partitions are added a few rounds long; after any number of rounds, the duals of the last program are a
         bound.
         """
         groups = groups_of(self.collective, self.needs)

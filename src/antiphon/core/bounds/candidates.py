@@ -55,22 +55,22 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     is_member = np.zeros(topology.nodes, bool)
     is_member[list(members)] = True
     free = np.ones(topology.nodes, bool)
-    parts: list[list[int]] = []
+    part_sets: list[list[int]] = []
     # Greedy: the smallest sides first, as long as they are disjoint.
     for side in sorted(limit_sides(topology), key=np.count_nonzero):
         if free[side].all() and is_member[side].any():
             free &= ~side
-            parts.append(np.flatnonzero(side).tolist())
+            part_sets.append(np.flatnonzero(side).tolist())
     rest = np.flatnonzero(free[: topology.ranks]).tolist()
-    if not parts:
+    if not part_sets:
         return []
     if not rest:
-        return [parts] if len(parts) > 1 else []
+        return [part_sets] if len(part_sets) > 1 else []
     partitions = []
     if all(is_member[rest]):
-        partitions.append(parts + [[rank] for rank in rest])
+        partitions.append(part_sets + [[rank] for rank in rest])
     if is_member[rest].any():
-        partitions.append([*parts, rest])
+        partitions.append([*part_sets, rest])
     return partitions
 
 

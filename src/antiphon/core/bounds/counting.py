@@ -29,7 +29,7 @@ from antiphon.core.topology import Topology
 
 
 def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Limits worth counting instead of their links, and what links counted so many times then carry.
+    """Limits worth counting instead of their links, and the capacity of links with these multiplicities.
 
     Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
     as they stand, and those that save most first; the lesser counts.
@@ -96,10 +96,10 @@ def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
 
 
 def partition_of(
-    topology: Topology, collective: Collective, parts: Sequence[Sequence[int]], direction: str
+    topology: Topology, collective: Collective, part_sets: Sequence[Sequence[int]], direction: str
 ) -> Partition:
     """The witness of a partition, by the capacity out of or into its parts."""
-    listed = tuple(sorted(tuple(part) for part in parts))
+    listed = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
     times = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
     limits, capacity = _cheapest_cover(topology, times)
     assert collective.weights is not None

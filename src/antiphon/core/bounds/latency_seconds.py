@@ -41,9 +41,9 @@ class Quickest:
 
 
 def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
-    """The greatest least latency over all that must reach somebody; None where nothing must move.
+    """The greatest least latency over all needs; None where nothing must move.
 
-    Whatever reaches a rank has come over a chain of messages, one after the other, each of which pays the summed
+    Data that reach a rank have come over a chain of messages, one after the other, each of which pays the summed
     latency of its links: under any model that charges for a chain what its messages cost (steps as barriers as well
     as the critical path) no schedule is faster. `distance` (the witness of the fewest steps) is tried first, so that
     the answer is never less than these steps at the least latency of any link.

@@ -304,13 +304,13 @@ class BoundProgram:
 
 
 def count_crossings(
-    tail: NDArray[Any], head: NDArray[Any], parts: Sequence[Sequence[int]], direction: str, nodes: int
+    tail: NDArray[Any], head: NDArray[Any], part_sets: Sequence[Sequence[int]], direction: str, nodes: int
 ) -> NDArray[np.float64]:
-    """How many parts each arc leaves (or enters, or both)."""
+    """Count the parts that each arc leaves (or enters, or both)."""
     times = np.zeros(len(tail))
-    for part in parts:
+    for part_nodes in part_sets:
         side = np.zeros(nodes, bool)
-        side[list(part)] = True
+        side[list(part_nodes)] = True
         a, b = side[tail], side[head]
         times += (a & ~b) if direction == "out" else (b & ~a) if direction == "in" else a ^ b
     return times

@@ -177,7 +177,7 @@ def most_senders(schedule: Schedule) -> int:
 
 
 def least_memory_accesses(collective: Collective) -> Fraction:
-    """Theorem 1: at least so many nbytes of memory accesses has the rank that has most, in any schedule.
+    """Theorem 1: a lower bound on the memory accesses (in nbytes) of the busiest rank, in any schedule.
 
     A result of k values takes k + 1 accesses, wherever and in however many turns they are combined; the most loaded
     rank has at least the average, over all ranks (those that relay may combine as well). For allreduce and
@@ -194,13 +194,14 @@ def least_memory_accesses(collective: Collective) -> Fraction:
 def least_incast(collective: Collective) -> int:
     """The fewest senders to one receiver at once that any schedule can do with: 1 where anything must move, else 0.
 
-    Whatever is to be done can be done by one message after another; so the least incast is none (section 3.3.1).
+    Every collective can be done one message at a time; so the least incast is none (section 3.3.1).
     """
     return 1 if len(needs_of(collective)) else 0
 
 
 def senders_if_least_memory(collective: Collective) -> int:
-    """Theorem 2: how many send to one receiver where memory accesses are least and values are combined on arrival.
+    """Theorem 2: the number of senders to one receiver where memory accesses are least and values are combined on
+    arrival.
 
     To combine all N values at once the other N - 1 must arrive at once: beyond a threshold below N - 1 no schedule
     is optimal in both. One that keeps arrivals in slots of their own, over several steps, and combines them all
@@ -245,7 +246,7 @@ def _assumption_json(collective: Collective, topology: Topology | None) -> dict[
 
 
 def _values_per_block(collective: Collective) -> list[int]:
-    """Per block how many initial values some result is at least combined from; 0 or 1: nothing is combined."""
+    """Per block the minimum number of initial values combined into some result; 0 or 1: nothing is combined."""
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]
     relation, blocks = collective.custom, collective.blocks

@@ -109,23 +109,23 @@ class _Strength:
 
     def find_weakest(self) -> tuple[Groups, Fraction]:
         """Newton: the ratio of the partition seen last, until none is violated at it."""
-        parts: Groups = [[i] for i in range(len(self.groups))]
-        sides, total = self._partition_value(parts)
-        ratio = Fraction(total, len(parts) - 1)
+        part_groups: Groups = [[i] for i in range(len(self.groups))]
+        sides, total = self._partition_value(part_groups)
+        ratio = Fraction(total, len(part_groups) - 1)
         while True:
-            parts = self._most_violated(ratio)
-            if len(parts) < 2:
+            part_groups = self._most_violated(ratio)
+            if len(part_groups) < 2:
                 return sides, ratio
-            candidate, total = self._partition_value(parts)
-            if Fraction(total, len(parts) - 1) >= ratio:
+            candidate, total = self._partition_value(part_groups)
+            if Fraction(total, len(part_groups) - 1) >= ratio:
                 return sides, ratio
-            sides, ratio = candidate, Fraction(total, len(parts) - 1)
+            sides, ratio = candidate, Fraction(total, len(part_groups) - 1)
 
-    def _partition_value(self, parts: Groups) -> tuple[Groups, int]:
+    def _partition_value(self, part_groups: Groups) -> tuple[Groups, int]:
         """Each part's nodes, switches chosen best, and the summed capacity out."""
         sides, total = [], 0
-        for part in parts:
-            inside = set(part)
+        for group_numbers in part_groups:
+            inside = set(group_numbers)
             capacity = self.links + [self.infinite] * self.ties
             capacity += [self.infinite if i in inside else 0 for i in range(len(self.groups))]
             capacity += [0 if i in inside else self.infinite for i in range(len(self.groups))]

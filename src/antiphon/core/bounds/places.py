@@ -50,7 +50,7 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
 
 
 def forwarding(topology: Topology) -> Topology:
-    """The same machine, its switches doing no more than forward."""
+    """The same machine with switches that only forward."""
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
@@ -72,15 +72,15 @@ def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]
 
 def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
     """The switches that a partition has to take for places: of what leaves the parts, those that multicast; of what
-    enters them, those that reduce; of both together, all that help."""
+    enters them, those that reduce; of both together, all switches that help."""
     counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
     return sorted(node for node, ability in helps.items() if any(getattr(ability, operation) for operation in counted))
 
 
-def place_in_parts(network: Network, places: Iterable[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
     """The parts, and the places that are in none yet with the rank that they are tied to best."""
-    extended = [list(part) for part in parts]
-    part_of = {node: part for part in extended for node in part}
+    extended = [list(part_nodes) for part_nodes in part_sets]
+    part_of = {node: part_nodes for part_nodes in extended for node in part_nodes}
     missing = sorted(set(places) - part_of.keys())
     ranks = list(range(network.ranks))
     for switch, rank in (tie_to_members(network, ranks, missing) if missing else {}).items():
@@ -92,14 +92,14 @@ def members_alone(
     topology: Topology, collective: Collective, network: Network, helps: Mapping[int, Ability]
 ) -> list[list[int]] | None:
     """Every member alone, other ranks with the member that they are tied to best, and in no part the switches aside;
-    None where there are none of these, or fewer than three members."""
+    None where there are no such switches, or fewer than three members."""
     members, left_out = collective.members, switches_aside(topology, helps)
     if not left_out or len(members) < 3:
         return None
     non_members = sorted(set(range(topology.ranks)) - set(members))
     tied = tie_to_members(network, list(members), non_members) if non_members else {}
-    parts = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
-    return place_in_parts(network, helps.keys() - left_out, parts)
+    part_sets = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
+    return place_in_parts(network, helps.keys() - left_out, part_sets)
 
 
 def in_switches(

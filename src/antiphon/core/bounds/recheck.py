@@ -81,7 +81,7 @@ def _require(true: bool, failure: str) -> None:
 
 
 def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None) -> int:
-    """The weight of the blocks of which something wanted outside is held inside only (and by just `needed`,
+    """The weight of the blocks with data wanted outside and held inside only (and by just `needed`,
     if given).
     """
     assert collective.weights is not None
@@ -113,7 +113,7 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
 
 
 def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | None) -> int:
-    """The same need by need: who holds something usable depends on all that its destination wants."""
+    """The same need by need: who holds something usable depends on everything that its destination wants."""
     assert collective.weights is not None
     crossing = {
         block
@@ -133,7 +133,7 @@ def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
 def _capacity_within_limits(
     topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
 ) -> Fraction:
-    """The most that links counted so many times can carry: limits (counted so many times) cover their own
+    """The capacity of links with these multiplicities: limits (counted so many times) cover their own
     links.
     """
     times = times.copy()
@@ -157,10 +157,10 @@ def _check_cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction
 
 
 def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
-    """How many parts each link leaves (or enters, or both)."""
+    """Count the parts that each link leaves (or enters, or both)."""
     times = np.zeros(topology.links, np.int64)
-    for part in partition.parts:
-        side = _node_mask(topology, part)
+    for part_nodes in partition.parts:
+        side = _node_mask(topology, part_nodes)
         a, b = side[topology.link_src], side[topology.link_dst]
         times += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
     return times
@@ -176,18 +176,18 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     left_out = switches_aside(topology, helps) if partition.direction == "both" else set()
     places = [*range(topology.ranks), *places_for(helps, partition.direction)]
     all_places = set(places)
-    placed_nodes = [node for part in partition.parts for node in part if node in all_places]
+    placed_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in all_places]
     once = sorted(placed_nodes) == sorted(all_places - (left_out - set(placed_nodes)))
     expected = "every rank, and every switch that helps," if helps else "every rank"
     _require(once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)
-    _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
+    _require(all(members & set(part_nodes) for part_nodes in partition.parts), "a part has no member of the collective")
     capacity = _capacity_within_limits(topology, _count_crossings(topology, partition), partition.limits)
     _require(capacity == partition.capacity and capacity > 0, "the partition has another capacity")
 
 
 def _list_needs(collective: Collective) -> list[Row]:
-    """Every (block, holders, destination), blocks of weight 0 and what is there already left out.
+    """Every (block, holders, destination), without blocks of weight 0 and data already in place.
 
     Who begins with more than the destination wants is no holder: nothing is ever taken out of a value.
     """

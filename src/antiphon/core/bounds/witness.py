@@ -58,7 +58,7 @@ class Distance(Record):
 class Cut(Record):
     """`weight` (of blocks) must leave the nodes `side`, at no more than `capacity` bytes/s.
 
-    The capacity is that of the shared limits `limits` and of the links out that load none of these.
+    The capacity is that of the shared limits `limits` and of the links out that load no such limit.
     """
 
     side: tuple[int, ...]
@@ -160,7 +160,7 @@ Witness = Cut | Partition | LpDual
 class Tree(Record):
     """A part of a block, of weight `rate`, and the routes (links from rank to rank) that it takes.
 
-    `way`: "out" of `root` to all that want the block, or "in" to it from all that have some of it.
+    `way`: "out" of `root` to all ranks that want the block, or "in" to it from all ranks that hold a contribution.
     """
 
     block: int

@@ -7,7 +7,7 @@ In place, a rank has one buffer: its input and output blocks together in the ord
 once. So the input of an allgather lies at its place in the output, the result of a reducescatter at its
 place in the input, those of allreduce, broadcast and reduce are the same buffer, and the root of a gather or
 scatter leaves its own part where it is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block
-for the j-th rank stands at position j and is replaced by what came from the j-th rank, which must be as long.
+for the j-th rank stands at position j and is replaced by the j-th rank's block, which must be as long.
 Places of input blocks that are no output keep what they held.
 """
 

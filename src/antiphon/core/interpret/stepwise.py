@@ -54,7 +54,7 @@ def interpret(
     every bit. avg divides once, at the end, by the number of contributions that the rank must end with.
 
     An input stands for all contributions of its (block, rank) together; replicas of one contribution must
-    agree, which is the caller's duty. Illegal rows are Invalid: races, reading what is not there.
+    agree, which is the caller's duty. Illegal rows are Invalid: races, reads of empty cells.
 
     O(n log n) for n transfers, plus their bytes; memory: inputs, outputs and some 16 MiB.
     """

@@ -67,7 +67,7 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
 
 
 def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:
-    """Recheck all that it says, without any solver; Invalid, saying what does not hold.
+    """Recheck every claim without a solver; raise Invalid for the first that does not hold.
 
     O(duals * kinds * destinations * bonds * steps) for the duals, plus the ways of dealing out rounds.
     """
@@ -85,9 +85,9 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = certified_instance(topology, collective, about)
     _require(dual.steps == steps, "its dual is for another number of steps")
-    parts = instance.parts_of(chunks)
+    parts_per_unit = instance.parts_of(chunks)
     floor = evaluate_dual(instance, dual).rounds_per_part
-    ratio = Fraction(rounds, parts)
+    ratio = Fraction(rounds, parts_per_unit)
     # Stage 1: the plan cannot claim a ratio below what its own dual proves.
     _require(ratio >= floor, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = instance.collective.kind, instance.input_weight
@@ -120,7 +120,7 @@ def _parse_int(value: object) -> int:
 def _check_refuted(
     instance: Instance, steps: int, ratio: Fraction, floor: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Every better candidate is refuted by something listed; what is not rechecked is told."""
+    """Check that every better candidate is refuted; return the refutations taken on trust."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
     # Check each refutation by its own kind, and collect the points (parts, rounds) that they rule out.
@@ -129,30 +129,30 @@ def _check_refuted(
             chunks, rounds, how = int(entry["chunks"]), int(entry["rounds"]), str(entry["how"])
         except (KeyError, TypeError, ValueError):
             raise Invalid("certificate: one of its refutations cannot be read; plan anew") from None
-        parts = instance.parts_of(chunks)
+        parts_per_unit = instance.parts_of(chunks)
         if how == "duals":
-            _by_duals(instance, steps, parts, rounds, [StepDual.of_json(dual) for dual in entry["duals"]])
+            _by_duals(instance, steps, parts_per_unit, rounds, [StepDual.of_json(dual) for dual in entry["duals"]])
         elif how == "resolution":
-            _by_resolution(instance, (parts, steps, rounds), entry)
+            _by_resolution(instance, (parts_per_unit, steps, rounds), entry)
         elif how == "search":
             trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist by an engine's word alone")
         else:
             raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
-        refuted_points.append((parts, rounds))
+        refuted_points.append((parts_per_unit, rounds))
     # Every better candidate must be covered. Better means parts > rounds / ratio; above rounds / floor the dual
     # forbids it.
     for rounds in range(steps, steps + k + 1):
         first = math.floor(rounds / ratio) + 1  # the least number of parts that would be better
         last = math.floor(rounds / floor)
-        for parts in range(first, last + 1):
-            covered = any(p <= parts and r >= rounds for p, r in refuted_points)
-            better = f"({parts * instance.input_weight}, {steps}, {rounds})"
+        for parts_per_unit in range(first, last + 1):
+            covered = any(p <= parts_per_unit and r >= rounds for p, r in refuted_points)
+            better = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
             _require(covered, f"{better} would be better, and nothing refutes it")
     return trusted
 
 
 def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
-    """A proof may speak of the same problem with everything numbered anew; then it says how."""
+    """Check a proof by resolution; it may be about a relabelled copy of the problem."""
     value = entry.get("refutation")
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
     assert isinstance(value, Mapping)
@@ -165,21 +165,21 @@ def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Map
     check_refutation(instance, refutation)
 
 
-def _by_duals(instance: Instance, steps: int, parts: int, rounds: int, duals: Sequence[StepDual]) -> None:
+def _by_duals(instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]) -> None:
     values: list[Worth] = []
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(evaluate_dual(instance, dual))
-    point = f"({parts * instance.input_weight}, {steps}, {rounds})"
+    point = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
     # One dual may forbid the candidate whatever the split: R / parts is below its bound.
-    if any(rounds < parts * value.rounds_per_part for value in values):
+    if any(rounds < parts_per_unit * value.rounds_per_part for value in values):
         return
     _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")
     # Otherwise try all compositions of `rounds` into `steps` positive terms ("stars and bars": C(rounds - 1, steps -
     # 1)).
     for marks in itertools.combinations(range(1, rounds), steps - 1):
         split = tuple(b - a for a, b in itertools.pairwise((0, *marks, rounds)))
-        forbidden = any(value.forbids(split, parts) for value in values)
+        forbidden = any(value.forbids(split, parts_per_unit) for value in values)
         _require(forbidden, f"no dual forbids {point} with rounds {'+'.join(map(str, split))}")
 
 

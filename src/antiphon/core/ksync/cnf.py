@@ -49,7 +49,7 @@ PAIRS = 4  # up to so many sends that would bring a chunk to a rank at once excl
 
 @dataclass(frozen=True)
 class Question:
-    """Parts per unit of weight, at most so many steps and rounds. `split`: at most these rounds in each step.
+    """Parts per unit of weight, maximum steps and rounds. `split`: at most these rounds in each step.
 
     `full`: every step takes a round or more. An algorithm of fewer steps may leave more to a step than one of as many
     can, where capacities are fractions: two rounds of 3/2 carry 3 chunks, but one and one carry 2.
@@ -243,7 +243,7 @@ def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[i
 
 
 def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
-    """So many of these as r_s rounds carry: for every n, capacity * (n - 1) + 1 and more of them ask for r_s >= n."""
+    """Limit a load to what r_s rounds carry: for every n, capacity * (n - 1) + 1 or more of them imply r_s >= n."""
     thresholds: dict[int, int] = {}
     for n in range(1, len(round_literals) + 2):
         count = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds

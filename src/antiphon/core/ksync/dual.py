@@ -104,8 +104,8 @@ class Worth:
         """The least R / parts."""
         return self.value / max(self.budget) if self.value else Fraction(0)
 
-    def forbids(self, rounds: Sequence[int], parts: int) -> bool:
-        return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts * self.value
+    def forbids(self, rounds: Sequence[int], parts_per_unit: int) -> bool:
+        return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts_per_unit * self.value
 
 
 def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:

@@ -54,7 +54,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Ways from rank to rank in one step. `exhaustive`: no simple path is left out."""
+    """Transfers from rank to rank in one step. `exhaustive`: no simple path is left out."""
 
     tail: Ints
     head: Ints
@@ -117,7 +117,7 @@ class Instance:
         return times
 
     def to_dests(self, kind: Kind) -> NDArray[np.int32]:
-        """Per node, how many steps a chunk there needs to a nearest destination."""
+        """Per node, the number of steps from there to a nearest destination."""
         steps: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
         return steps
 
@@ -135,7 +135,7 @@ class Instance:
 
     @cached_property
     def least_steps(self) -> int:
-        """The greatest distance from pre to post: SCCL's a_l, mended."""
+        """The greatest distance from pre to post: SCCL's a_l, corrected."""
         farthest = [int(self.from_holders(k)[list(k.dests)].max()) for k in self.kinds]
         return max(farthest, default=0)
 
@@ -143,13 +143,13 @@ class Instance:
     def arcs(self) -> Arcs:
         return _list_arcs(self)
 
-    def chunks_of_kind(self, kind: Kind, parts: int) -> list[tuple[int, int]]:
+    def chunks_of_kind(self, kind: Kind, parts_per_unit: int) -> list[tuple[int, int]]:
         """The chunks of a kind as (block, part of the block)."""
         sizes = zip(kind.blocks, kind.weights, strict=True)
-        return [(block, part) for block, weight in sizes for part in range(weight * parts)]
+        return [(block, part_number) for block, weight in sizes for part_number in range(weight * parts_per_unit)]
 
     def parts_of(self, chunks: int) -> int:
-        """How many parts per weight give so many chunks per rank; Invalid where none do."""
+        """Return the parts per unit of weight for this number of chunks per rank; Invalid if no whole number fits."""
         if chunks < 1 or chunks % self.input_weight:
             raise Invalid(
                 f"chunks: {self.collective.kind} among {len(self.collective.members)} ranks takes a multiple of "

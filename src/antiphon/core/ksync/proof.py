@@ -39,7 +39,7 @@ MOST_DIGITS = 5  # of 7 bits each, of one number
 
 @dataclass(frozen=True)
 class Refutation:
-    """There is no algorithm of so many parts, and at most so many steps and rounds (or rounds in each step)."""
+    """A proof that no algorithm exists for these parts within these steps and rounds (or rounds in each step)."""
 
     question: Question
     proof: bytes  # packed

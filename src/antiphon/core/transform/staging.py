@@ -145,7 +145,7 @@ class Part:
         return low, low + np.tile(chunks.share, len(self.ranks)) * unit
 
 
-def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
+def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
     """Assemble all parts into a schedule of `target`, whose block b is owner b of `at`; the owners of `at` have the
     whole line, each stretch once. O(n log n) in new rows and in spans, and a loop over parts.
 
@@ -163,35 +163,37 @@ def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) 
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
     # Equal numbers of pieces can stay implicit; otherwise every part is expanded.
-    depths = {int(p) for part in parts for p in np.unique(pieces_of(part.schedule))}
+    depths = {int(p) for stage in stages for p in np.unique(pieces_of(stage.schedule))}
     common_pieces = depths.pop() if len(depths) == 1 else 0
-    parts = [_as_plain_copies(part, bool(common_pieces)) for part in parts]
+    stages = [_as_plain_copies(stage, bool(common_pieces)) for stage in stages]
     # Refine the line until all borders of all parts are whole numbers, then collect these borders.
-    scale = math.lcm(*(part.grain for part in parts))
+    scale = math.lcm(*(stage.grain for stage in stages))
     if int(at.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
-    at, parts = at.scaled(scale), [replace(part, where=part.where.scaled(scale)) for part in parts]
-    cuts = distinct(np.concatenate([at.begin, at.end, *(border for part in parts for border in _find_borders(part))]))
+    at, stages = at.scaled(scale), [replace(stage, where=stage.where.scaled(scale)) for stage in stages]
+    cuts = distinct(
+        np.concatenate([at.begin, at.end, *(border for stage in stages for border in _find_borders(stage))])
+    )
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
-    columns = [_cut_rows(part, cuts, before, tables) for part in parts]
+    columns = [_cut_rows(stage, cuts, before, tables) for stage in stages]
     joint: dict[str, Any] = {name: own(np.concatenate([c[name] for c in columns])) for name in columns[0]}
     chunks = _target_chunks(target, at, cuts)
     return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
-def _as_plain_copies(part: Part, keep_pieces: bool) -> Part:
+def _as_plain_copies(stage: Part, keep_pieces: bool) -> Part:
     """Turn first reductions into copies: leftovers of an earlier part in a cell must not be added to."""
-    schedule = plain_copies(part.schedule)
+    schedule = plain_copies(stage.schedule)
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
-    return replace(part, schedule=schedule if keep_pieces else expand(schedule))
+    return replace(stage, schedule=schedule if keep_pieces else expand(schedule))
 
 
-def _find_borders(part: Part) -> tuple[Longs, Longs, Longs]:
+def _find_borders(stage: Part) -> tuple[Longs, Longs, Longs]:
     """Where spans begin and end, and where chunks begin, on the line."""
-    where = part.where
-    low, high = part.bounds()
+    where = stage.where
+    low, high = stage.bounds()
     low = low[low < high]
     stop = np.cumsum(where.end - where.begin)
     span = np.searchsorted(stop, low, side="right")
@@ -199,16 +201,16 @@ def _find_borders(part: Part) -> tuple[Longs, Longs, Longs]:
 
 
 def _cut_rows(
-    part: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
+    stage: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
 ) -> dict[str, NDArray[Any]]:
     """The columns of one part, every chunk cut at all of `cuts`. O(new rows)."""
-    schedule, copies = part.schedule, len(part.ranks)
-    first = np.searchsorted(cuts, part.where.begin)
-    count = np.searchsorted(cuts, part.where.end) - first
+    schedule, copies = stage.schedule, len(stage.ranks)
+    first = np.searchsorted(cuts, stage.where.begin)
+    count = np.searchsorted(cuts, stage.where.end) - first
     # Between two neighbouring cuts lies an atom; a chunk becomes one row per atom that it covers.
     atom = ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
-    low, high = (np.searchsorted(start, bound) for bound in part.bounds())
+    low, high = (np.searchsorted(start, bound) for bound in stage.bounds())
     # Rows for every copy of the part: (copy, chunk) -> range of atoms.
     copy = np.repeat(np.arange(copies), schedule.transfers)
     key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
@@ -227,19 +229,19 @@ def _cut_rows(
         if name == "joint":  # one for each copy and each of the new chunks
             number = np.where(number < 0, -1, numbered(number, copy, chunk))
             count = int(number.max(initial=-1)) + 1
-        elif part.links is not None:
+        elif stage.links is not None:
             number = np.where(number < 0, -1, number + copy * len(schedule.routes))
         number = np.where(number < 0, -1, number + before[name])
         before[name] += count
         return number
 
-    if part.links is None:
+    if stage.links is None:
         tables.append((np.diff(schedule.routes.ptr), schedule.routes.links))
     else:
-        tables.append((np.tile(np.diff(schedule.routes.ptr), copies), part.links[:, schedule.routes.links].ravel()))
+        tables.append((np.tile(np.diff(schedule.routes.ptr), copies), stage.links[:, schedule.routes.links].ravel()))
     return {
-        "step": narrow(schedule.step[row] + part.start), "chunk": narrow(chunk),
-        "src": narrow(part.ranks[copy, schedule.src[row]]), "dst": narrow(part.ranks[copy, schedule.dst[row]]),
+        "step": narrow(schedule.step[row] + stage.start), "chunk": narrow(chunk),
+        "src": narrow(stage.ranks[copy, schedule.src[row]]), "dst": narrow(stage.ranks[copy, schedule.dst[row]]),
         "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
         "route": numbers(schedule.route, "route", len(tables[-1][0])), "joint": numbers(schedule.joint, "joint", 0),
     }  # fmt: skip

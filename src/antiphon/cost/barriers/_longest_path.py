@@ -1,4 +1,15 @@
-"""Messages without barriers: one pass over the steps in (max, +), and the path that the last one to land waited for."""
+"""Price messages without barriers by a longest path: one pass over the steps in (max, +) algebra.
+
+A message starts when the data that it reads has arrived and when the links on its route are free, and lands after the
+summed latency and the transmission time. So its time is the maximum over what it waits for, plus its own time: the
+longest path in the acyclic graph of messages, found in one pass in the order of steps, vectorised per step.
+
+Messages that share a link in one step take turns; the turn that delayed a message is recorded, so that the critical
+path can be traced back from the last message: it alternates between "waited for this data" and "waited for this link".
+
+Example: 0 -> 1 -> 2, latency 1 us and 2 us per message: landing at 3 us and 6 us. If 0 -> 2 used the second link
+during [4, 5], the second message would land one microsecond later.
+"""
 
 from __future__ import annotations
 

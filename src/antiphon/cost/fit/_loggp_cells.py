@@ -55,7 +55,7 @@ class Cells:
 
     @cached_property
     def flat(self) -> Floats:
-        """All medians, of which every estimate is a linear function."""
+        """All medians, from which every estimate is computed linearly."""
         return np.concatenate([self.one, self.many, self.excess, self.server])
 
     @cached_property

@@ -1,4 +1,13 @@
-"""Straight lines through noisy figures: robust weights, and where one line ends and the next begins."""
+"""Piecewise lines through medians: where regimes begin, by dynamic programming over robust lines.
+
+Time over message size is a line within a regime (eager, rendezvous, ...) and may jump or bend between regimes. For
+every interval of sizes `_fit_lines` fits a line with Huber's cost, which is quadratic for small deviations and linear
+for outliers. Among all ways to cut the sizes into intervals, `find_segments` takes the one of least cost plus a
+penalty per regime (the Bayesian information criterion), by dynamic programming over the end of the last regime.
+
+Example: sizes 1 to 8 KB on a line of slope 1, 16 to 64 KB on one of slope 2: one cut between 8 and 16 KB removes all
+residuals, a second cut gains nothing and costs its penalty.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +58,7 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
         spread = dot(weights, du**2)
         slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
         off = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
+        # Iteratively reweighted least squares: outliers get the weight TUNED / deviation.
         weights = base * np.minimum(1.0, TUNED / np.maximum(np.abs(off), 1e-300))
     return weights, huber_cost(off).sum(1)
 
@@ -70,10 +80,12 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty
+    # Invariant: best[e] is the least cost of the sizes before e; last_start[e] is where its last regime begins.
     for end in range(LEAST, m + 1):
         costs = best[:end] + price[:end, end] + penalty
         last_start[end] = first_least(costs)
         best[end] = costs[last_start[end]]
+    # Walk back from the end to recover the breaks.
     starts = [m]
     while starts[0]:
         starts.insert(0, int(last_start[starts[0]]))

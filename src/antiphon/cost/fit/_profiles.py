@@ -99,7 +99,7 @@ def loggp_profile(
 
     A new level is outside of those with a name that are there already, so add them from the inmost to the outmost; the
     level without a name stays the last. Radices are those that the measurements tell; else those of `into`. Invalid
-    where nothing tells how long a byte or a message takes.
+    where no measurement determines how long a byte or a message takes.
     """
     if all(regime.start[figure] == 0 for regime in fit.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
         raise Invalid("nothing to write into a profile: these measurements determine no figure")

@@ -1,7 +1,13 @@
-"""Least squares and singular values of a few columns, with the same result on every processor.
+"""Least squares with reproducible results: singular values by one-sided Jacobi, solutions by modified Gram-Schmidt.
 
-LAPACK would be as exact and faster on large matrices, but its rounding errors depend on the processor, and what a fit
-reports must not.
+LAPACK may return other last digits on other processors, and a fit that decides "is this zero?" by them would give
+other profiles. Both algorithms here use only sums and products in a fixed order.
+
+One-sided Jacobi rotates pairs of columns until all are orthogonal; their norms are then the singular values (Demmel
+and Veselic 1992). Modified Gram-Schmidt orthogonalises columns one after the other and is backward stable for least
+squares (Bjorck 1967).
+
+Example: columns (1, 0) and (1, 1). One rotation makes them orthogonal; the norms are 1.618 and 0.618.
 """
 
 from __future__ import annotations
@@ -28,36 +34,36 @@ def decompose_matrix(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     One-sided Jacobi rotations (Hestenes 1958): pairs of columns are rotated until all are orthogonal.
     O(rows * columns^2) per sweep.
     """
-    left, right = matrix.T.copy(), np.eye(matrix.shape[1])
-    min_norm = float(dot(left, left).max(initial=0.0)) * ZERO**2
+    left_vectors, right = matrix.T.copy(), np.eye(matrix.shape[1])
+    min_norm = float(dot(left_vectors, left_vectors).max(initial=0.0)) * ZERO**2
     for _ in range(MAX_SWEEPS):
         rotated = False
-        for p, q in combinations(range(len(left)), 2):
-            a, b, c = (float(dot(left[i], left[j])) for i, j in ((p, p), (q, q), (p, q)))
+        for p, q in combinations(range(len(left_vectors)), 2):
+            a, b, c = (float(dot(left_vectors[i], left_vectors[j])) for i, j in ((p, p), (q, q), (p, q)))
             if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue
             rotated = True
             ratio = (b - a) / (2 * c)
             tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + np.sqrt(1 + ratio * ratio))
             cosine = 1 / np.sqrt(1 + tangent * tangent)
-            for vectors in (left, right):
+            for vectors in (left_vectors, right):
                 first, second = vectors[p].copy(), vectors[q]
                 vectors[p] = cosine * (first - tangent * second)
                 vectors[q] = cosine * (tangent * first + second)
         if not rotated:
             break
-    sizes = np.sqrt(dot(left, left))
+    sizes = np.sqrt(dot(left_vectors, left_vectors))
     order = np.argsort(-sizes, kind="stable")
     order = order[sizes[order] > RANK * sizes.max(initial=0.0)]
-    return (left[order] / sizes[order, None]).T, sizes[order], right[order]
+    return (left_vectors[order] / sizes[order, None]).T, sizes[order], right[order]
 
 
 def pseudo_inverse(matrix: Floats) -> Floats:
     """The matrix that gives the least-squares solution of a target; columns are scaled to norm 1 first."""
     norms = np.sqrt(dot(matrix.T, matrix.T))
     norms = np.where(norms > 0, norms, 1.0)
-    left, sizes, right = decompose_matrix(matrix / norms)
-    inverse: Floats = dot((right.T / sizes)[:, None, :], left[None, :, :]) / norms[:, None]
+    left_vectors, sizes, right = decompose_matrix(matrix / norms)
+    inverse: Floats = dot((right.T / sizes)[:, None, :], left_vectors[None, :, :]) / norms[:, None]
     return inverse
 
 

@@ -1,8 +1,19 @@
-"""Non-negative least squares that says which combinations of its unknowns the measurements determine, and how well.
+"""Non-negative least squares that reports which combinations of its unknowns the measurements determine, and how well.
 
-Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. Several models of the same
-measurements (one for each threshold of incast) may be tried: what differs between models that fit equally well is
-not determined, and an interval spans those of all models that fit nearly as well.
+Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. The times of collectives are
+linear in GenModel's parameters (alpha, beta, gamma, delta, epsilon) except for the incast threshold w_t, which is an
+integer: so one linear model per threshold is solved, and the best is kept. Parameters are never negative.
+
+Measurements often determine only combinations. If every run has as many additions as memory accesses, only gamma +
+delta can be known. The singular value decomposition of the matrix shows this: a combination w is determined if w lies
+in the row space. `echelon_basis` lists all determined combinations in the form in which each begins with a parameter
+of its own.
+
+Example: rows (1, 1, 0) and (0, 0, 1) in (gamma, delta, epsilon): determined are gamma + delta and epsilon; gamma alone
+is not.
+
+An interval covers every model whose residual is within the tolerance of the best, over all thresholds, so an uncertain
+threshold widens the intervals of the others.
 
 States are functions of the data alone: nothing is compared with what may be rounding, and nothing calls BLAS.
 """
@@ -48,7 +59,7 @@ class Estimate:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    weights: Mapping[str, float] | None = None  # of a combination that is the same whatever the threshold
+    weights: Mapping[str, float] | None = None  # of a combination that does not depend on the threshold
 
     @property
     def usable(self) -> bool:
@@ -139,8 +150,8 @@ class Solution:
 
     def explained(self, weights: Floats, column: Floats) -> float:
         """The combination of the columns that gives this one: weights @ k where matrix @ k = column."""
-        left, sizes, right = self._parts
-        return float(dot(dot(right, weights / self.scale), dot(left.T, column) / sizes))
+        left_vectors, sizes, right = self._parts
+        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / sizes))
 
     def deviation(self, weights: Floats) -> float:
         """Its standard deviation, for errors of deviation 1 in every row."""
@@ -155,7 +166,7 @@ class Solution:
         return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
 
     def resolution(self, weights: Floats) -> float:
-        """A combination that is less cannot be told from zero: negligible in every measurement, or rounding."""
+        """A smaller combination is indistinguishable from zero: negligible in every measurement, or rounding."""
         rows = math.sqrt(len(self.target))
         return max(NEGLIGIBLE * self.share(weights), ROUNDING * rows * self.deviation(weights))
 
@@ -220,7 +231,7 @@ class Models:
         return Estimate(name, state, round_portably(value), round_portably(low), round_portably(high), shown_weights)
 
     def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
-        """The weights in the order of the unknowns; without a threshold there is no incast, whatever its weight."""
+        """The weights in the order of the unknowns; without a threshold there is no incast term."""
         return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
 
     def _value_at(self, key: int | None, weights: Mapping[str, float]) -> float:
@@ -265,7 +276,7 @@ def echelon_basis(solution: Solution) -> list[Floats]:
 
 
 def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
-    """Whether none of these is a combination of the others."""
+    """Return whether the vectors are linearly independent."""
     if len(vectors) > len(scale):
         return False
     scaled = np.array([vector / scale for vector in vectors])

@@ -60,7 +60,8 @@ class LogGPFit:
 
     @cached_property
     def radices(self) -> dict[str, Radix]:
-        """How many messages a rank sends and receives at once, and a node: `send`, `receive`, `device`, `node`."""
+        """The number of messages that a rank, and a node, sends and receives at once: `send`, `receive`, `device`,
+        `node`."""
         return fit_radices(self.at_once)
 
     def regime_of(self, nbytes: float) -> Regime:

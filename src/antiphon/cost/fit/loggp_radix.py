@@ -1,4 +1,4 @@
-"""How many messages proceed at once (the radices of LogGP), fitted to the times of 1, 2, 3, ... of them.
+"""The number of messages that proceed at once (the radices of LogGP), fitted to the times of 1, 2, 3, ... of them.
 
 In turn: a port is busy until its message has left, so n messages by R ports take ceil(n / R) turns. Shared: packets
 take turns, so n messages take max(1, n / R) times what one takes. A turn takes D, and a message more than the last,
@@ -50,7 +50,7 @@ class AtOnce:
     turn: float = 0.0
 
     def extra_turns(self, n: Floats) -> Floats:
-        """Return how many more turns n messages take than one."""
+        """Return the additional turns of n messages over one message."""
         if self.count is None:
             return np.zeros_like(n)
         turns: Floats = _count_turns(n, self.count, self.form)
@@ -180,7 +180,7 @@ def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
     `node`: what a node sends to another at once.
 
     Where the ranks are on two nodes (`pairs`), what one rank sends and takes in may be limited by its node: then gaps
-    between small messages tell how many ports it has.
+    between small messages determine its number of ports.
     """
     large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]

@@ -6,7 +6,7 @@
     rtt,16,4us,4096,1.03e-04             16 there, 4 us between two of them, then one back
     server,16,0,4096,1.1e-05             what receiving 16 took that had already arrived
 
-and, of more ranks, how many messages go at once:
+and, of more ranks, the number of messages at once:
 
     burst,3,0,4096,9.1e-06               3 messages from one rank to another at once, then one back
     fan-out,3,0,1048576,2.1e-04          one rank sends to 3 at once

@@ -46,7 +46,7 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
       (src, dst, route) move one after the other, in the order of steps. Nothing else keeps flows of different steps
       apart. Every piece of a message is a message: two that meet in one step do not wait for each other's arrival.
     - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It is one sender to one receiver,
-      the ends of its first row; what it combined on its way arrives, and is combined with what is there, once.
+      the ends of its first row; what it combined on its way arrives, and is combined with the cell's value, once.
     - A rank combines what arrives by gamma and delta of the profile, all that meets in a cell at once: f values of a
       byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
 
@@ -64,7 +64,7 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
 
 @dataclass(frozen=True, eq=False)
 class FlowEvents(Events):
-    """Turns on one link overlap here: `busy` tells how loaded it is."""
+    """Turns on one link overlap here: `busy` has the load of each link."""
 
     busy: Utilisation
 

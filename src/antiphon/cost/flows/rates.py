@@ -108,7 +108,7 @@ class Network:
         self.senders[crowds.resource] = np.maximum.reduceat(self.by_pair[: crowds.pairs], crowds.first)
 
     def _find_touched(self, freed: NDArray[Any], entered: NDArray[Any]) -> Longs:
-        """Return the flows whose rate may change: all that are connected to a change through flows and links in use.
+        """Return the flows whose rate may change: those connected to a change through flows and links in use.
 
         Where that goes on and on, everyone: exact, too, and cheaper than to search.
         """

@@ -1,7 +1,7 @@
-"""GenModel in closed form, for plans that have a name: Tables 1 and 2 of the GenModel and GenTree paper, mended.
+"""GenModel in closed form, for plans that have a name: Tables 1 and 2 of the GenModel and GenTree paper, corrected.
 
 Every formula is derived from the steps of its plan, on one switch with full bandwidth to every server. Where the
-paper prints something else, the docstring says so. `cost.genmodel` prices any schedule by the same rules; the tests
+paper prints something else, the docstring notes it. `cost.genmodel` prices any schedule by the same rules; the tests
 hold the two together. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma) model of Table 1.
 
 Per step: alpha, then the bytes that the busiest server receives at beta + epsilon * max(w - w_t, 0) each, w being
@@ -41,7 +41,7 @@ class Tier:
     w_t: int = 0
 
     def slower(self, senders: int) -> float:
-        """Seconds more per byte where so many send to one receiver at once."""
+        """Additional seconds per byte with this many senders to one receiver."""
         return self.epsilon * max(senders - self.w_t, 0)
 
 
@@ -104,7 +104,7 @@ def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
 
     Where n is no power of two, those beyond the greatest power of two K below it fold into a neighbour first and are
     told afterwards: a step and all data more each way, and K instead of N elsewhere (Table 2 keeps N; the paper's
-    own description, section 2.1, folds). Only the allreduce is told for these: Unsupported for its halves.
+    own description, section 2.1, folds). The paper gives only the allreduce: Unsupported for its halves.
     """
     core = 1 << (_check_servers(n).bit_length() - 1)
     steps = core.bit_length() - 1
@@ -141,7 +141,7 @@ def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: s
     """Asymmetric co-located parameter servers: straight from where values are to where they are combined (4.2).
 
     `moves[i][j]`: the bytes that server i sends to server j in the reducescatter (the allgather is its reverse);
-    `fanin`: how many values of each byte are combined, the receiver's own included. The step lasts as long as its
+    `fanin`: the number of values combined per byte, the receiver's own included. The step lasts as long as its
     busiest server, receiving or sending. O(n^2) for n servers.
     """
     sent = np.array(moves, np.float64)

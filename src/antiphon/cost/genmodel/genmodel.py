@@ -33,7 +33,7 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
     - gamma and delta: its busiest rank; combining f values of a byte at once, its own included, takes f - 1
       additions and f + 1 memory accesses.
 
-    Equation 11 of the paper, for whatever schedule; named plans come out as in `genmodel_forms`. Pieces are not
+    Equation 11 of the paper, for any schedule; named plans come out as in `genmodel_forms`. Pieces are not
     written out: in each pipelined step the same holds for what is under way.
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).

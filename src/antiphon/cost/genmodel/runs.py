@@ -1,7 +1,16 @@
 """Piecewise constant functions over runs of segments, one per key: summed, compared, aligned.
 
-A segment is a stretch of steps between two that follow each other among those where some message, with its pieces,
-begins or ends. So pieces are never written out: a message is under way from segment `low` up to `high`, without it.
+A segment is a stretch of steps between two neighbouring moments at which some message, with its pieces, begins or
+ends. So pieces are never written out: a message is in flight from segment `low` up to, but excluding, segment `high`.
+A run is (key, low, high): for example key = link, value = load.
+
+    sum_runs              the total per key where runs overlap, as runs of constant value (sweep over begins and ends)
+    merge_runs            the union of overlapping or adjacent runs of a key
+    highest_per_key       the maximum per key
+    greatest_per_segment  per segment the run of greatest value that covers it
+    align_runs            cut the runs of one function where another one changes
+
+Example: link 3 carries load 1 in segments [0, 4) and load 2 in [2, 6). Summed: 1 in [0, 2), 3 in [2, 4), 2 in [4, 6).
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ Numbers = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The segments of a schedule: how many steps each lasts; for every message the first, and the first after it."""
+    """The segments of a schedule: the number of steps of each; for every message the first, and the first after it."""
 
     begin: Longs  # the step with which each segment begins
     length: Longs

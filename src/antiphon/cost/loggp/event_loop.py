@@ -3,7 +3,7 @@
 **The model.** LogGP charges a message of b bytes o_s at the sender, G for every byte but the first while it is on the
 wire, a latency of L, and o_r at the receiver; messages that one port sends keep a gap of g. Contention is added by two
 kinds of resources, each with a side for sending and one for receiving: the *ports* of a rank, which hold a message, and
-the *NICs* of a node, which serve the bytes that leave it or enter it. Whoever finds a resource taken queues for it.
+the *NICs* of a node, which serve the bytes that leave it or enter it. Messages queue for a resource in use.
 
 **The simulation** keeps a queue of events, takes out the earliest, and does what follows from it: it moves one message
 one stage on, which puts further events into the queue. Of events at the same moment, those put in first come first, so
@@ -95,7 +95,7 @@ def simulate(
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     """Return the time at which all is done, the message done last, the number done; ports still held, bytes received.
 
-    `cut`: None for whole messages, of which received bytes are not counted. `node`: of every rank, -1: in none.
+    `cut`: None for whole messages, whose received bytes are not counted. `node`: of every rank, -1: in none.
     `ports`: of every rank and side; `nics`: of every node and side; 0: no limit. The log is filled unless it is empty.
     O(n log(messages under way)) for n messages, or n packets.
     """

@@ -2,7 +2,7 @@
 
 They hold where nothing contends: a rank has a port for everything it sends at once (recursive multiplying: as many as
 its greatest radix, less one), and nodes share no NIC. Each takes `as_printed=True` for the formula as the paper prints
-it; without, it is mended where it miscounts, and the docstring says how. `gap=False` leaves the gap between messages
+it; without, it is corrected where it miscounts, as the docstring explains. `gap=False` leaves the gap between messages
 out, which is what a simulation with a free port for every message gives; `gap=True` lets a round last at least
 g + (m-1) G, as one port does. Figures may be those of a `Level`: then each message takes the figures of its own size.
 """

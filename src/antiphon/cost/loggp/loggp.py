@@ -1,7 +1,7 @@
 """LogGP with contention: a discrete-event simulation of messages, their overheads, gaps, ports and NICs.
 
 Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
-Communication", sections III and IV. docs/models/loggp.md tells exactly what is simulated.
+Communication", sections III and IV. docs/models/loggp.md specifies the simulation.
 """
 
 from __future__ import annotations

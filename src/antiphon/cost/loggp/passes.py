@@ -1,6 +1,14 @@
-"""Single passes over millions of messages that prepare, or replace, a LogGP simulation. Compiled.
+"""Single passes over millions of messages that prepare, or replace, a LogGP simulation. Compiled by Numba.
 
-Long results are passed in as `out`: NumPy asks for large pages, Numba does not.
+    number_classes       messages with equal weight, combined weight and level cost the same: number these classes
+    count_contributions  per condition, the number of messages that must happen before it is satisfied
+    group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
+    find_levels          per message the innermost place (socket, host, rack) that both ends share
+
+Example: messages 0 and 1 need condition 1, message 2 needs condition 0. Counting sort: pointers [0, 1, 3], messages
+[2, 0, 1].
+
+Long results are passed in as `out`: NumPy asks the system for large pages, Numba does not.
 """
 
 from __future__ import annotations

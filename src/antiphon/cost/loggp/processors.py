@@ -1,7 +1,7 @@
 """The event loop of the LogGP simulator in which a rank has one processor (`cpu=shared`, as in LogGOPSim). Compiled.
 
-In `event_loop` the overheads of several messages overlap, and bytes come in whatever the rank does. Here every rank has
-one processor, which does one operation at a time:
+In `event_loop` the overheads of several messages overlap, and bytes come in independently of what the rank does. Here
+every rank has one processor, which does one operation at a time:
 
     operation   the processor is busy for        and before it begins it needs
     SENDING     o_s                              the processor and a port to send

@@ -72,7 +72,7 @@ class Simulation:
 
     @cached_property
     def _ends(self) -> tuple[Longs, Longs]:
-        """How many messages every rank sends, and how many it receives."""
+        """The number of messages that every rank sends, and receives."""
         sent, ranks = self.work.sent, len(self.work.node)
         return counts(sent.src, ranks), counts(sent.dst, ranks)
 

@@ -25,8 +25,8 @@ GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes
 class Graph(NamedTuple):
     """Dependencies between messages: `antiphon.core.messages.Waits`, and the same indexed by condition.
 
-    A condition holds when all that give to it have, and the condition before it holds; a message is ready when all the
-    conditions that it needs hold.
+    A condition is satisfied when all its contributors are done and its predecessor is satisfied; a message is ready
+    when all the conditions that it needs hold.
     """
 
     src: Ints  # m -> rank

@@ -110,7 +110,7 @@ def work_of(
 def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, sent: str = RECEIVED) -> SentWork:
     """Prepare a graph of messages; its shares are in bytes, so predict for 1 byte. O(messages + dependencies).
 
-    With `sent` "left" that is enough for what the same rank sends, whatever the graph says.
+    With `sent` "left" that suffices for messages of the same rank, even if the graph asks for more.
     """
     if sent == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))

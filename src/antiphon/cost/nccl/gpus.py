@@ -117,7 +117,7 @@ def kinds_within(calls: Calls) -> set[str]:
 
 @cache
 def _place_within(box: str) -> Place | None:
-    """A machine of the catalogue, as NCCL sees it; None of what is no machine by itself."""
+    """A machine of the catalogue, as NCCL sees it; None for parts of a machine."""
     try:
         return place_of(machine_of(box))
     except AntiphonError:

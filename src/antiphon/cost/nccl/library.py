@@ -171,7 +171,8 @@ def error_at(collective: str, nbytes: int) -> float | None:
 
 
 def is_within_error(collective: str, nbytes: int, speedup: float) -> bool:
-    """Whether a predicted speedup over the library cannot be told from 1, given the error of the library's model."""
+    """Whether a predicted speedup over the library is indistinguishable from 1, given the error of the library's
+    model."""
     error = error_at(collective, nbytes)
     largest = 1 + (MAX_ERROR if error is None else error)
     return 1 / largest <= speedup <= largest

@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wires:
-    """The links of a machine, whatever its nodes are: `inner`, `kinds`, `trunks`, `switched` as of Place."""
+    """The links of a machine with any kind of nodes: `inner`, `kinds`, `trunks`, `switched` as of Place."""
 
     inner: frozenset[tuple[str, Fraction]]
     kinds: tuple[str, ...]

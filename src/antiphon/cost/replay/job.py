@@ -2,7 +2,7 @@
 
 A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
 
-    WORK   seconds of computation, or of whatever else keeps the line from going on; within a call it is what the
+    WORK   seconds of computation, or of anything else that keeps the line busy; within a call it is what the
            library that was recorded does there, and goes with it
     CALL   a collective may begin as far as this rank is concerned
     WAIT   nothing goes on before this collective is done; seconds: so much earlier than elsewhere it was done here

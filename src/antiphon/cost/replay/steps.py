@@ -42,7 +42,7 @@ def begins(job: Job) -> dict[int, float]:
 
 def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
     """Replay with `seconds` for every collective; one with its recorded time ends at each rank as recorded. `serial`:
-    collectives of a group run one after another, as in our runtimes, whatever lanes were recorded. Invalid where
+    collectives of a group run one after another, as in our runtimes, independently of the recorded lanes. Invalid where
     something waits for itself. O(items)."""
     begun = begins(job)
     lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}

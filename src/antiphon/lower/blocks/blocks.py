@@ -1,6 +1,20 @@
-"""From a program to thread blocks: operations, segments, lanes, placing, a test for deadlocks, and numbers.
+"""Compile a program to thread blocks (MSCCL): operations, segments, lanes, placement, a test for deadlocks, numbering.
 
-`blocks` runs these stages and is what formats call. It makes `Blocks`, which a format writes as they stand."""
+MSCCL's executor runs on each GPU a set of thread blocks; each block has one peer to send to, one to receive from, one
+channel, and executes its steps in order. `blocks` chooses them in these stages, and is what formats call:
+
+    operations.py   the program's operations by chunk, and which of them reads what was written where
+    segments.py     messages cut into what one step moves; chains that forward at once; lanes
+    place.py        blocks, channels and waits of all steps
+    find_stuck      simulate the queues of finite depth: does every block come to its end?
+    number_*        numbers as a file has them
+
+Blocks that forward what they receive save steps but may deadlock, each waiting for an empty slot of the next. The
+turns of stuck blocks are then refused and placement is repeated; after MOST_TRIED attempts no block forwards, which
+cannot deadlock.
+
+Example: a ring allgather on 4 GPUs needs one block per GPU: receive from the left, copy, send to the right (`rcs`).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +40,7 @@ def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
     received: dict[tuple[int, int, int], int] = defaultdict(int)
     sleepers: dict[object, list[Block]] = defaultdict(list)
     work = [block for block in every if block.steps]
+    # Simulate until no block can proceed. A block sleeps on the one thing that it lacks and is woken by it.
     while work:
         block = work.pop()
         come = (block.recv, block.rank, block.channel)
@@ -163,6 +178,7 @@ def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) 
             "waited for (a block receives from one rank, so what so many send cannot all be added up); take a planner "
             "with fewer partners (recmult, halving-doubling, ring) or fewer ranks"
         )
+    # Blocks that others wait for come first: only the first `limits.waited` numbers can be waited for.
     blocks = sorted(blocks, key=lambda block: block not in awaited)
     number = {block: at for at, block in enumerate(blocks)}
     at: dict[Step, int] = {}
@@ -194,6 +210,7 @@ def part_reductions(rows: list[Row]) -> None:
     """The runtime takes local reductions into one place from one buffer as one, with the count of the last, until one
     of them has a flag; and has room for so many. So a flag ends those that must not be one."""
     group = 0
+    # Invariant: `group` rows before this one would be fused into one by the runtime.
     for last, row in pairwise(rows):
         group += 1
         together = last.verb == row.verb == "re" and last.dst == row.dst and row.after is None and not last.flag
@@ -222,6 +239,7 @@ def blocks(
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, format_name)
     best: tuple[int, Values, list[list[Block]]] | None = None
+    # Try many lanes, then one, then no forwarding; keep the attempt with the fewest blocks.
     for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
         if lane_limit == 0 and best is not None:
             break

@@ -195,6 +195,7 @@ def _rank_operations(
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
     operations: list[Operation] = []
     by_number: list[list[Operation]] = []
+    # Fast path: no block borders to respect, and a fold or a message of one stretch.
     for number, row_kind in enumerate(kinds):
         row_stretches = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
         awaited = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
@@ -288,9 +289,11 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
         if instead:
             operation.waits = list(dict.fromkeys(instead.get(other, other) for other in operation.waits))
         spans = operation.spans if operation.kind == SEND else operation.spans[1:] if operation.kind == FOLD else []
+        # `holds` maps every cell to the version in it; reads resolve to versions before this operation writes.
         reads = [holds[cell : cell + count] for cell, count in spans]
         last = remaining[-1] if remaining else None
         continues = operation.kind == FOLD and last is not None and _continues_fold(last, operation, edge)
+        # Merge with the fold before: the runtime then needs one step instead of two.
         if last is not None and continues and _same_writers(writer, sources, reads):
             last.length += operation.length
             last.spans = [(cell, last.length) for cell, _ in last.spans]
@@ -321,6 +324,7 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
             else:
                 writer.extend([into] * operation.length)
                 reader.extend([None] * operation.length)
+    # What lies in the users' buffers at the end is read by the user.
     for version in holds[: values.scratch[-1]]:
         if version >= 0:
             reader[version] = SEVERAL

@@ -86,7 +86,7 @@ def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
 
 
 def inherit(operation: Operation) -> None:
-    """What is behind it: its own, and that of all that it waits for, as far as the steps that it ends with do not imply
+    """Collect what is behind it: its own, and that of its waits, as far as the steps that it ends with do not imply
     it."""
     behind = operation.behind or {}
     add_behind(behind, operation.waits)
@@ -161,6 +161,7 @@ class _Placing:
             if kinds is None:
                 kinds = by_time[operation.when] = [], [], []
             kinds[1 if operation.kind == SEND else 2 if operation.kind == RECEIVE else 0].append(operation)
+        # Times in order; within one: local work, then sends, then receives. So waits only lead to earlier steps.
         for time in sorted(by_time):
             alone, sends, receives = by_time[time]
             for operation in alone:
@@ -205,8 +206,10 @@ class _Placing:
         order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
         if operands[order[0]][0] == result and len(order) == 1:
             raise AssertionError("a fold of nothing but its result")
+        # An operand that arrives late delays only the step that reads it, not the whole fold.
         first, later = self._split_waits(fold, order)
         step: Step | None = None
+        # A step moves at most limits.count chunks.
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
             numbers = order
@@ -292,10 +295,12 @@ class _Placing:
             return None
         step = parent.step
         block = step.block
+        # The receiving block can forward only to its own peer, in order, and with a verb that exists.
         if block.send != segment.receive.rank or step.place <= block.sent or step.verb not in FUSED:
             return None
         producer = parent.receive if parent.piece is None else parent.piece.fold
         other_waits = [operation for operation in segment.send.waits if operation is not producer]
+        # Everything that the send waits for must be implied by the step that would forward it.
         for other in latest(other_waits).values() if other_waits else ():
             last_place = step.place if other.block is block else step.done_before.get(other.block, -1)
             if other.place > last_place:
@@ -312,8 +317,10 @@ class _Placing:
         return step
 
     def _promise(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
-        """The receiver will receive it: at once, if it only receives, owes no other and all that it waits for is there;
+        """The receiver will receive it: at once, if it only receives, owes no other and has everything that it waits
+        for;
         else when all blocks have sent at this time."""
+        # Reserve room for the receive now, so that the block does not overflow before it is placed.
         steps = self._step_cost(receiver, incoming)
         receiver.load += steps
         self.promised[segment] = receiver, steps, incoming.awaited
@@ -427,11 +434,12 @@ class _Placing:
     def _has_room(self, block: Block, need: Needs) -> bool:
         return block.load + self._step_cost(block, need) <= self.limits.steps
 
-    def _append_step(self, step: Step, wanted: Awaited) -> Step:
+    def _append_step(self, step: Step, awaited_steps: Awaited) -> Step:
         """Append a step to its block; what it waits for is there already."""
         block = step.block
-        missing = needed(block, wanted)
+        missing = needed(block, awaited_steps)
         together = self.limits.together
+        # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
             gathers = Step("cpy", -1, -1, 0, self._own_block(block.rank, gathered))
@@ -439,6 +447,7 @@ class _Placing:
             missing = [*missing[together:], gathers]
         if missing:
             seen_places = dict(block.done_before)
+            # Vector clock: what an awaited step had waited for is implied from now on.
             for awaited in missing:
                 for other, place in awaited.done_before.items():
                     if place > seen_places.get(other, -1):

@@ -30,6 +30,7 @@ def flow(values: Values, max_chunks: int, fused: bool = True) -> None:
         for operation in values.every():
             if operation.kind == FOLD:
                 _find_direct(values, operation)
+    # Stage 1: where messages and folds must be cut.
     edges, cuts = _find_cuts(values, max_chunks)
     for fold, fold_cuts in cuts.items():
         fold.pieces = _cut_fold(fold, fold_cuts, fold.pieces[0].memory)
@@ -102,6 +103,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
             busy.update([writers[version] for version in versions[at : at + length] if version >= 0])
     if not runs:
         return
+    # A message that is also read elsewhere must be stored, so it cannot be folded as it comes.
     direct = {run.receive for run in runs} - busy
     result = fold.spans[0][0]
     awaited = [operation for operation in unjoined(fold) if operation not in direct]
@@ -110,6 +112,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
             awaited += unjoined(run.receive)
     latest = max([operation.when for operation in awaited], default=-1)
     for run in runs:
+        # Only if all else that the fold waits for is done earlier: receives must not wait for later times.
         if run.receive in direct and run.receive.when > latest:
             run.receive.runs = [*run.receive.runs, run]
         else:
@@ -210,6 +213,7 @@ def _find_parents(values: Values) -> None:
             first = operation.versions[segment.offset]
             if first < 0:
                 continue
+            # Forwarding needs the same versions in the same order.
             if segment.count > 1:
                 read = operation.versions[segment.offset : segment.offset + segment.count]
                 if read != list(range(first, first + segment.count)):
@@ -265,6 +269,7 @@ def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
             else:
                 chain.append(child)
         path = (*(segment.send.rank for segment in chain), chain[-1].receive.rank)
+        # Chains along the same ranks share a lane; a new path takes the first lane where all its turns fit.
         if path not in lane_of_path:
             number, turns_taken = _choose_lane(open_lanes, [_turn_of(segment) for segment in chain[1:]], max_lanes)
             if turns_taken < len(chain) - 1:

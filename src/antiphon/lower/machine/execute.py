@@ -24,7 +24,7 @@ BITS = 2 * APART  # their number stands above
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its `kind` (hang, race, wrong, empty, input, left), and a sentence that says what and where."""
+    """A fault: its `kind` (hang, race, wrong, empty, input, left), and a sentence that describes and locates it."""
 
     kind: str
     what: str

@@ -1,4 +1,17 @@
-"""Check a code: in every legal order it ends with the result of the collective; else return the first fault."""
+"""Check a code: in every legal order it ends with the result of the collective; otherwise return the first fault.
+
+Trying all orders is impossible, and unnecessary: waits do not depend on data. The proof has three parts.
+
+1. One complete run with random contributions ends with the right multisets (execute.py): some order is right.
+2. If one run does not hang, none does. Runs with messages split as for large chunks cover larger sizes.
+3. All conflicting accesses to a cell are ordered (order.py), so every order reads the same values. Where two are not,
+   the run is repeated in the other order: different results are a fault.
+
+Example: two blocks add into the same cell without a wait between them. Both orders may give the right sum in an atomic
+simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
+
+Large codes whose accesses are all ordered run many instructions at a time (waves.py).
+"""
 
 from __future__ import annotations
 
@@ -37,6 +50,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
         return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
+    # Stage 2: messages split as far as possible must not hang either, since queues are finite.
     chunkwise = _find_chunkwise(code, seed)
     if chunkwise is not None:
         return chunkwise
@@ -45,6 +59,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
         slower = execute(held_up(code), seed)
         if slower.fault is not None and slower.fault.kind == "hang":
             return slower.fault
+    # Stage 3: races.
     fault, ordered = _find_race(happens_before, seed)
     if fault is not None:
         return fault
@@ -59,7 +74,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
 
 def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
     """Whether a large code is seen to be right without a run of one instruction after another: its order is the same
-    in all of them, as nearly always, and says enough. What is wrong, those say."""
+    in all of them, as nearly always, and says enough. Faults are then found by such a run."""
     happens_before = Order.of(code, Flat.of(code, ()))
     if not happens_before.complete:
         return False
@@ -103,10 +118,11 @@ def _find_race(
     happens_before: Order, seed: int, wrong: Fault | None = None, max_tried: int = MOST_TRIED
 ) -> tuple[Fault | None, bool]:  # fmt: skip
     """The first two accesses that nothing orders, where the other order ends otherwise; and whether there are none that
-    nothing orders. `wrong`: how this run ended. `max_tried`: of so many the other order is tried."""
+    nothing orders. `wrong`: how this run ended. `max_tried`: the number of races whose other order is tried."""
     code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
+    # Rows often conflict at many cells: ask about each pair of rows once.
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
     before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
     bad = np.flatnonzero(happens_before.unordered(before, after))
@@ -163,7 +179,7 @@ def _spot_of(flat: Flat, row: int) -> tuple[int, int]:
 
 
 def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> Fault | None:
-    """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a line
+    """A rank that touches cells of another rank must know that it has begun, and be done before it ends. Of a line
     the first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
     rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
     ahead = np.array([instruction.ahead for block in code.blocks for instruction in block.instructions], bool)

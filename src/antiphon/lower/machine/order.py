@@ -1,9 +1,19 @@
 """The happens-before order of all runs, and the unordered accesses to a cell of which at least one is a write.
 
-An instruction happens before those of its block behind it; before what waits for it; the k-th put into a way before the
-k-th taken from it, and where the way has n slots the k-th taken before the (k+n)-th put; a semaphore's k-th gain before
-its k-th loss. All this is the same in every run, because no instruction depends on data: so one complete run, and this
-order, decide for all of them.
+Which instruction happens before which is the same in every run, because no instruction depends on data (Lamport 1978):
+
+- an instruction happens before those behind it in its block, and before those that wait for it;
+- the k-th put into a queue happens before the k-th take; with n slots, the k-th take before the (k+n)-th put;
+- the k-th release of a semaphore happens before its k-th acquire, where it is known which release is the k-th.
+
+So one complete run together with this order decides for all runs. A race is a pair of accesses to one cell, at least
+one a write, that the order does not relate.
+
+Example: block A writes a cell and puts a message; block B takes it and reads the cell. Write -> put -> take -> read:
+ordered. If B reads before it takes, write and read are unordered: a race.
+
+There are millions of pairs, so cheap tests come first (`Order.unordered`): the same line of blocks, one direct edge,
+vector clocks within a rank, and last reachability over all ranks with bit sets, MOST_BITS questions per pass.
 """
 
 from __future__ import annotations
@@ -56,6 +66,7 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
                 takes[instruction.pop].append(row)
             if instruction.push >= 0:
                 puts[instruction.push].append(row)
+    # FIFO queues: the k-th put meets the k-th take. Without a partner a row waits for itself, i.e. forever.
     for put, take in zip(puts, takes, strict=True):
         src += put[: len(take)]
         dst += take[: len(put)]
@@ -107,6 +118,7 @@ def _sure_gains(gain: list[int], loss: list[int], start: int, line: list[int]) -
     loss when all others and its first j - 1 are not enough. Losses of several lines may come in any order."""
     givers, takers = _group_by_line(gain, line), _group_by_line(loss, line)
     longest = max(map(len, takers), default=0)
+    # A line's j-th release is surely among the first k if all other lines together cannot supply k.
     for rows in givers:
         surely_available = start + len(gain) - len(rows)
         if surely_available < longest:
@@ -153,12 +165,13 @@ class Accesses:
         counts = count[rows]
         cell = ranges(np.concatenate([read, written]), counts)
         each, write = np.repeat(rows, counts), np.repeat(np.arange(len(rows)) >= len(read), counts)
+        # Sort by cell, then time; within one instruction the write comes last.
         by = np.lexsort((write, flat.when[each], cell))
         return Accesses(cell[by], each[by], write[by])
 
     def pairs(self) -> tuple[Longs, Longs, Longs, Bools]:
         """Accesses that must be ordered, as rows, the one that came first before the other, their cell, and whether the
-        first is a write: each with the write before it, and every write with all that read since the one before it."""
+        first is a write: each with the write before it, and every write with all reads since the one before it."""
         cell, row, write = self.cell, self.row, self.write
         place = np.arange(len(cell))
         fresh = np.ones(len(cell), bool)
@@ -238,6 +251,7 @@ class Order:
             ):  # fmt: skip
                 open_semaphores.append((gain, loss, start))
         order = order._extended(_last_visible(sure, loose))
+        # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while open_semaphores:
             if not len(flat.when):
                 order.complete = False
@@ -278,6 +292,7 @@ class Order:
         """Return which pairs are unordered. Most are of one block, or ordered within their rank; only for the others
         ways over other ranks are looked for."""
         line, at = self.lines
+        # From cheap to expensive; each test only sees what the ones before left undecided.
         undecided = ~((line[before] == line[after]) & (at[before] < at[after]))
         undecided[undecided] = ~self._ordered_by_edge(before[undecided], after[undecided])
         undecided[undecided] = ~self._ordered_within_rank(before[undecided], after[undecided])
@@ -291,6 +306,7 @@ class Order:
         between = line[self.src] * block_count + line[self.dst]
         order = np.lexsort((place[self.dst], between))
         src, dst = place[self.src[order]], place[self.dst[order]]
+        # Per pair of lines keep the latest source over all edges up to a target: one binary search answers a question.
         key, number = np.unique(between[order], return_inverse=True)
         latest = np.maximum.accumulate(number * rows + src) - number * rows
         asked_keys = line[before] * block_count + line[after]
@@ -359,6 +375,7 @@ class Order:
         leaving = set(src.tolist())
         bits, bits_at_leave = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
         answers, number = [False] * len(before), number.tolist()
+        # In the order of the run: bits[line] are the questions' rows that happen before the current row of that line.
         for row, line in zip(every.tolist(), self.lines[0][every].tolist(), strict=True):
             current = bits[line]
             for source in into.get(row, ()):
@@ -385,6 +402,7 @@ def _answer_by_clocks(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before:
     events += [(int(flat.when[a]), 2, i, a) for i, a in enumerate(after.tolist())]
     events.sort()
     answers = np.zeros(len(before), bool)
+    # Vector clocks: clocks[b][c] is the last row of block c that happens before the current point of block b.
     for _, kind, item, row in events:
         block = int(owner[row])
         if kind == 0:

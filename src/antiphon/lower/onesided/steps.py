@@ -315,7 +315,8 @@ class _Dealt:
         return _Rank(rank, work, self.work.touched, self.work.operands)
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
-        """Before the first message the sender must know that the receiver has begun: it says so, unless a credit does,
+        """Before the first message the sender must know that the receiver has begun: it signals this, unless a
+        credit implies it,
         or what the sender has had from there in an earlier step.
 
         What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free,
