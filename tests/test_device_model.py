@@ -31,7 +31,7 @@ from antiphon.core.collective import KINDS
 from antiphon.errors import AntiphonError
 from antiphon.lower.device.table import tables
 from antiphon.lower.onesided import steps
-from antiphon.lower.onesided.streams import credits
+from antiphon.lower.onesided.streams import find_credits
 from antiphon.registry import table
 from antiphon.runtimes.device import group
 from antiphon.runtimes.engine.build import DEVICE
@@ -174,7 +174,7 @@ def test_no_credit_within_a_call_may_be_missing(monkeypatch: pytest.MonkeyPatch)
     left_out = list[int]()
 
     def none(*given: Any, **how: Any) -> Any:
-        found = credits(*given, **how)
+        found = find_credits(*given, **how)
         left_out.append(int(found.sum()))
         return found & False
 
@@ -226,7 +226,7 @@ def test_ranks_that_have_not_spoken_for_long() -> None:
 def test_two_threads_do_not_tell_one_peer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two signals to one peer there may be no sync: so one thread tells both, wherever the peer stands among
     others. (As here, where credits are given that nobody needs.)"""
-    monkeypatch.setattr(steps, "credits", lambda program, **_: credits(program, farther=False))
+    monkeypatch.setattr(steps, "credits", lambda program, **_: find_credits(program, farther=False))
     one = call.__wrapped__("multi-ring", "allreduce", spec="full:ranks=8", streams=4)
     assert one is not None
     assert wrong(one, most=0, by_peer=False) == "overtaken"

@@ -32,7 +32,7 @@ from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.onesided.steps import one_sided
-from antiphon.lower.onesided.streams import credits
+from antiphon.lower.onesided.streams import find_credits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
@@ -252,7 +252,7 @@ def test_between_hosts_by_ports() -> None:
 def test_what_has_gone_round_needs_no_credit(lag: int) -> None:
     """In a ring the sum that comes to a rank has gone by it: its place is free. Scratch used again needs credits."""
     program = program_of("allreduce", "full:ranks=8", "ring", lag=lag)
-    asked = [int(credits(program, farther=farther).sum()) for farther in (False, True)]
+    asked = [int(find_credits(program, farther=farther).sum()) for farther in (False, True)]
     assert asked == ([176, 80] if lag == 1 else [8 * 2 * 6, 0])
 
 

@@ -2,7 +2,7 @@
 
 Three stages, each a frozen table that the next reads: `rows.prepare` gives every value of the schedule its place;
 `moves.moves` and `moves.folds` say which transfers need scratch and what is combined; here operations are made of
-these, with what waits for what, and put into their final order (`assembled`)."""
+these, with what waits for what, and put into their final order (`assemble_program`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Table:
         return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
 
 
-def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, channels: int) -> Program:
+def assemble_program(work: Prepared, movement: Moves, slots: Slots, table: Table, channels: int) -> Program:
     """All columns in their final order: operations by rank, time, and receives before sends before folds. One sort."""
     schedule, line, places = work.schedule, work.line, work.places
     ranks = schedule.collective.ranks
@@ -157,7 +157,7 @@ def operations(work: Prepared, channels: int, lag: int, joint: Ints | None = Non
     _set_aside(work, movement, doers, table)
     _order_versions(work, movement, folding, doers, table)
     slots = _order_stretches(work, movement, doers, table, lag)
-    return assembled(work, movement, slots, table, channels)
+    return assemble_program(work, movement, slots, table, channels)
 
 
 def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:

@@ -25,9 +25,18 @@ from itertools import pairwise
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.operations import RECEIVES, SENDS, Block, Step, Values, bases, dissolve_blocks, values
+from antiphon.lower.blocks.operations import (
+    RECEIVES,
+    SENDS,
+    Block,
+    Step,
+    Values,
+    dissolve_blocks,
+    first_cells_of,
+    read_values,
+)
 from antiphon.lower.blocks.place import Full, Limits, place
-from antiphon.lower.blocks.segments import Turn, by_channel, dissolve_segments, flow, lanes
+from antiphon.lower.blocks.segments import Turn, assign_lanes, by_channel, cut_segments, dissolve_segments
 from antiphon.lower.uncollected import uncollected
 
 
@@ -127,7 +136,7 @@ class Blocks:
     channels: int
 
 
-def numbered(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
+def number_blocks(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
     """Linear in steps and cells."""
     ranks, sizes = [], []
     for rank, rank_blocks in enumerate(blocks):
@@ -149,7 +158,7 @@ class _Cells:
     def place(self, cell: int) -> Place | None:
         if cell < 0:
             return None
-        first = bases(self.sizes)
+        first = first_cells_of(self.sizes)
         buffer = SCRATCH if cell >= first[SCRATCH] else OUTPUT if cell >= first[OUTPUT] else INPUT
         at = cell - first[buffer]
         return buffer, self.scratch[at] if buffer == SCRATCH else at
@@ -261,7 +270,7 @@ def blocks(
             f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    result = numbered(program, bound, best[1], best[2], limits)
+    result = number_blocks(program, bound, best[1], best[2], limits)
     dissolve_blocks(best[2])
     return result
 
@@ -276,10 +285,10 @@ def _place_blocks(
     """
     refused: set[Turn] = set()
     for attempt in range(MOST_TRIED + 1):
-        by_chunk = values(program, bound, split_blocks)
-        flow(by_chunk, limits.count, limits.fused)
+        by_chunk = read_values(program, bound, split_blocks)
+        cut_segments(by_chunk, limits.count, limits.fused)
         alone = not lane_limit or attempt == MOST_TRIED
-        lanes_used = by_channel(by_chunk, program.channels) if alone else lanes(by_chunk, lane_limit, refused)
+        lanes_used = by_channel(by_chunk, program.channels) if alone else assign_lanes(by_chunk, lane_limit, refused)
         placed = place(by_chunk, lanes_used, limits)
         waiting = find_stuck(placed, limits.slots)
         dissolve_segments(by_chunk)

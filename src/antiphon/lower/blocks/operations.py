@@ -154,14 +154,14 @@ class Values:
         return self.reader[first : first + count] == [reader] * count
 
 
-def values(program: Program, bound: Bound, split_blocks: bool) -> Values:
+def read_values(program: Program, bound: Bound, split_blocks: bool) -> Values:
     """Return the operations of all ranks with the versions that they read. Linear in cells moved. `split_blocks`: no
     stretch of a user's buffer crosses the end of a block of the collective."""
     result = Values([], [], [], [], [])
     by_row: list[Operation] = []  # of a row that is cut, the last of its operations
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
-        base = bases(size)
+        base = first_cells_of(size)
         result.scratch.append(base[SCRATCH])
         edges = _Edges(bound.unit if split_blocks else 0, base[SCRATCH], base[1])
         operations = _rank_operations(program, bound, rank, base, edges, by_row)
@@ -171,7 +171,7 @@ def values(program: Program, bound: Bound, split_blocks: bool) -> Values:
     return result
 
 
-def bases(sizes: list[int]) -> list[int]:
+def first_cells_of(sizes: list[int]) -> list[int]:
     """The first cell of input, output and scratch of these sizes."""
     return [0, sizes[0] + 1, sizes[0] + sizes[1] + 2]
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.operations import Block, Operation, Segment, Step, Values
-from antiphon.lower.blocks.segments import Lane, unjoined
+from antiphon.lower.blocks.segments import Lane, waits_through_joins
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def add(needs: Awaited, step: Step) -> None:
         needs[step.block] = step
 
 
-def latest(waits: Iterable[Operation]) -> Awaited:
+def latest_steps_of(waits: Iterable[Operation]) -> Awaited:
     """Of every block the last step that belongs to any of these operations."""
     steps: Awaited = {}
     for operation in waits:
@@ -71,9 +71,9 @@ def latest(waits: Iterable[Operation]) -> Awaited:
     return steps
 
 
-def before(waits: Iterable[Operation]) -> Awaited:
+def steps_before_write(waits: Iterable[Operation]) -> Awaited:
     """Which steps come before one that writes."""
-    needs = latest(waits)
+    needs = latest_steps_of(waits)
     add_behind(needs, waits)
     return needs
 
@@ -85,7 +85,7 @@ def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
                 add(needs, step)
 
 
-def inherit(operation: Operation) -> None:
+def inherit_behind(operation: Operation) -> None:
     """Collect what is behind it: its own, and that of its waits, as far as the steps that it ends with do not imply
     it."""
     behind = operation.behind or {}
@@ -109,7 +109,7 @@ def ends(steps: list[Step]) -> list[Step]:
     return list(latest_steps.values())
 
 
-def needed(block: Block, needs: Awaited) -> list[Step]:
+def missing_steps(block: Block, needs: Awaited) -> list[Step]:
     """Return the needed steps that the block has not waited for and that no other needed step implies."""
     done_before = block.done_before
     missing = [
@@ -168,18 +168,18 @@ class _Placing:
                 if operation.kind == FOLD:
                     self._place_fold(operation)
                 elif operation.kind == JOIN:
-                    operation.done = list(latest(operation.waits).values())
-                    inherit(operation)
+                    operation.done = list(latest_steps_of(operation.waits).values())
+                    inherit_behind(operation)
             for operation in sends:
                 for segment in operation.segments:
                     self._place_send(segment)
-                inherit(operation)
+                inherit_behind(operation)
             for operation in receives:
                 for segment in operation.segments:
                     if segment.step is None:
                         self._place_receive(segment)
                 operation.done = ends([each.step for each in operation.segments if each.step is not None])
-                inherit(operation)
+                inherit_behind(operation)
         return self.blocks
 
     # ---- what is done alone ----
@@ -193,12 +193,12 @@ class _Placing:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:
-                    awaited = before(fold.waits)
+                    awaited = steps_before_write(fold.waits)
                     add(awaited, last)
                     last = self._place_local(fold.rank, "re", cell, piece.cell, piece.count, awaited, last.block)
                 steps.append(last)
         fold.done = ends(steps)
-        inherit(fold)
+        inherit_behind(fold)
 
     def _place_local_fold(self, fold: Operation) -> Step:
         """Place a fold of stored operands, in steps of at most `limits.count` chunks."""
@@ -213,7 +213,7 @@ class _Placing:
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
             numbers = order
-            awaited = latest(first) if low == 0 else {}
+            awaited = latest_steps_of(first) if low == 0 else {}
             if low == 0:
                 add_behind(awaited, fold.waits)
             if operands[order[0]][0] == result:
@@ -277,17 +277,17 @@ class _Placing:
 
     def _place_send(self, segment: Segment) -> None:
         send = segment.send
-        step = self._forward(segment)
+        step = self._forward_in_receive(segment)
         if step is None:
-            awaited = latest(send.waits)
+            awaited = latest_steps_of(send.waits)
             incoming = self._receive_needs(segment)
             sender, receiver = self._find_blocks(segment, Needs(awaited, False), incoming)
             step = self._append_step(Step("s", segment.src, -1, segment.count, sender), awaited)
             sender.sent = step.place
-            self._promise(segment, receiver, incoming)
+            self._promise_receive(segment, receiver, incoming)
         send.done = ends([*send.done, step]) if send.done else [step]
 
-    def _forward(self, segment: Segment) -> Step | None:
+    def _forward_in_receive(self, segment: Segment) -> Step | None:
         """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
         missing."""
         parent = segment.parent
@@ -301,22 +301,22 @@ class _Placing:
         producer = parent.receive if parent.piece is None else parent.piece.fold
         other_waits = [operation for operation in segment.send.waits if operation is not producer]
         # Everything that the send waits for must be implied by the step that would forward it.
-        for other in latest(other_waits).values() if other_waits else ():
+        for other in latest_steps_of(other_waits).values() if other_waits else ():
             last_place = step.place if other.block is block else step.done_before.get(other.block, -1)
             if other.place > last_place:
                 return None
         incoming = self._receive_needs(segment)
         rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
-        if not self._fits(rank, block.channel, lane, peer, False, incoming):
+        if not self._fits_channel(rank, block.channel, lane, peer, False, incoming):
             return None
-        self._promise(segment, self._block(rank, block.channel, lane, peer, False), incoming)
+        self._promise_receive(segment, self._find_or_make_block(rank, block.channel, lane, peer, False), incoming)
         step.verb = FUSED[step.verb]
         if step.verb == "rrcs" and segment.passing:
             step.verb, step.dst = "rrs", -1
         block.sent = step.place
         return step
 
-    def _promise(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
+    def _promise_receive(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
         """The receiver will receive it: at once, if it only receives, owes no other and has everything that it waits
         for;
         else when all blocks have sent at this time."""
@@ -332,12 +332,12 @@ class _Placing:
         """Return the steps that receiving it waits for, as far as they exist."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
-            return Needs(before(receive.waits), False)
+            return Needs(steps_before_write(receive.waits), False)
         if piece.chain[0] is segment:
-            awaited = before(unjoined(piece.fold))
+            awaited = steps_before_write(waits_through_joins(piece.fold))
             for member in piece.chain:
                 if member.dst == piece.cell:
-                    for step in before(member.receive.waits).values():
+                    for step in steps_before_write(member.receive.waits).values():
                         add(awaited, step)
             return Needs(awaited, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
@@ -352,7 +352,7 @@ class _Placing:
             segment.step = self._append_step(Step("r", -1, segment.dst, segment.count, block), awaited)
             return
         if segment.receive.waits and segment.dst != piece.cell:
-            behind = before(segment.receive.waits)
+            behind = steps_before_write(segment.receive.waits)
             for each in (piece.fold.behind or {}).values():
                 add(behind, each)
             piece.fold.behind = behind
@@ -373,13 +373,15 @@ class _Placing:
         full = self.reached[source, target, lane]
         while True:
             number = self._channel_of(lane, full)
-            if self._fits(source, number, lane, target, True, outgoing) and self._fits(
+            if self._fits_channel(source, number, lane, target, True, outgoing) and self._fits_channel(
                 target, number, lane, source, False, incoming
             ):
                 break
             full += 1
         self.reached[source, target, lane] = full
-        return self._block(source, number, lane, target, True), self._block(target, number, lane, source, False)
+        return self._find_or_make_block(source, number, lane, target, True), self._find_or_make_block(
+            target, number, lane, source, False
+        )
 
     def _channel_of(self, lane: int, full: int) -> int:
         number = self.numbers.setdefault((lane, full), len(self.numbers))
@@ -387,26 +389,26 @@ class _Placing:
             raise Full
         return number
 
-    def _fits(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
+    def _fits_channel(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
         block = self.at.get((rank, number, peer, sending))
         if block is not None:
             return self._has_room(block, need)
-        send, recv = self._peers(rank, lane, peer, sending)
+        send, recv = self._peers_of_block(rank, lane, peer, sending)
         limit = self.limits.per_channel
         return not (
             (send >= 0 and self.sending[rank, number] >= limit) or (recv >= 0 and self.receiving[rank, number] >= limit)
         )
 
-    def _peers(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
+    def _peers_of_block(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
         """Return the rank that the block sends to, and the one that it receives from."""
         if sending:
             return peer, self.lanes[lane].before.get((rank, peer), -1)
         return self.lanes[lane].after.get((rank, peer), -1), peer
 
-    def _block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
+    def _find_or_make_block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
         block = self.at.get((rank, number, peer, sending))
         if block is None:
-            block = self._new_block(rank, number, *self._peers(rank, lane, peer, sending))
+            block = self._new_block(rank, number, *self._peers_of_block(rank, lane, peer, sending))
             if block.send >= 0:
                 self.at[rank, number, block.send, True] = block
                 self.sending[rank, number] += 1
@@ -428,7 +430,7 @@ class _Placing:
         count = len(need.awaited) + need.missing
         if count < 2:
             return 1
-        count = len(needed(block, need.awaited)) + need.missing
+        count = len(missing_steps(block, need.awaited)) + need.missing
         return max(1, min(count, self.limits.together))
 
     def _has_room(self, block: Block, need: Needs) -> bool:
@@ -437,7 +439,7 @@ class _Placing:
     def _append_step(self, step: Step, awaited_steps: Awaited) -> Step:
         """Append a step to its block; what it waits for is there already."""
         block = step.block
-        missing = needed(block, awaited_steps)
+        missing = missing_steps(block, awaited_steps)
         together = self.limits.together
         # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:

@@ -23,7 +23,7 @@ from antiphon.lower.blocks.operations import Operation, Piece, Run, Segment, Val
 Part = TypeVar("Part", Piece, Segment)
 
 
-def flow(values: Values, max_chunks: int, fused: bool = True) -> None:
+def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
     """Segments and pieces of all operations. `max_chunks`: chunks of a step. `fused`: what is received only to be
     added is added as it comes."""
     if fused:
@@ -106,10 +106,10 @@ def _find_direct(values: Values, fold: Operation) -> None:
     # A message that is also read elsewhere must be stored, so it cannot be folded as it comes.
     direct = {run.receive for run in runs} - busy
     result = fold.spans[0][0]
-    awaited = [operation for operation in unjoined(fold) if operation not in direct]
+    awaited = [operation for operation in waits_through_joins(fold) if operation not in direct]
     for run in runs:
         if run.cell == result and run.receive in direct:  # which the first step then waits for
-            awaited += unjoined(run.receive)
+            awaited += waits_through_joins(run.receive)
     latest = max([operation.when for operation in awaited], default=-1)
     for run in runs:
         # Only if all else that the fold waits for is done earlier: receives must not wait for later times.
@@ -121,7 +121,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
         fold.pieces = [Piece(fold, 0, length, result, sorted(other_cells, key=lambda cell: cell != result), [])]
 
 
-def unjoined(operation: Operation) -> Iterable[Operation]:
+def waits_through_joins(operation: Operation) -> Iterable[Operation]:
     """Return the operations that it waits for, directly or through joins."""
     for other in operation.waits:
         if other.kind == JOIN:
@@ -255,7 +255,7 @@ class Lane:
         self.after[rank, source], self.before[rank, target] = target, source
 
 
-def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
+def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
     """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
     open_lanes = [Lane()]
     lane_of_path: dict[tuple[int, ...], int] = {}
@@ -265,7 +265,7 @@ def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
         chain = [work.pop()]
         while (child := chain[-1].child) is not None:
             if _turn_of(child) in refused:
-                work.append(_detach(child))
+                work.append(_detach_from_parent(child))
             else:
                 chain.append(child)
         path = (*(segment.send.rank for segment in chain), chain[-1].receive.rank)
@@ -273,7 +273,7 @@ def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
         if path not in lane_of_path:
             number, turns_taken = _choose_lane(open_lanes, [_turn_of(segment) for segment in chain[1:]], max_lanes)
             if turns_taken < len(chain) - 1:
-                work.append(_detach(chain[turns_taken + 1]))
+                work.append(_detach_from_parent(chain[turns_taken + 1]))
                 chain = chain[: turns_taken + 1]
             lane_of_path[(*(segment.send.rank for segment in chain), chain[-1].receive.rank)] = number
         else:
@@ -305,7 +305,7 @@ def _turn_of(segment: Segment) -> Turn:
     return segment.send.rank, segment.parent.send.rank, segment.receive.rank
 
 
-def _detach(segment: Segment) -> Segment:
+def _detach_from_parent(segment: Segment) -> Segment:
     assert segment.parent is not None
     segment.parent.child = None
     segment.parent = None

@@ -15,7 +15,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
-from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, Step, joined
+from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, Step, join_neighbours
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.planners.shared.rows import Seats
 
@@ -79,7 +79,7 @@ class Arranged:
 
     def _arrange_step(self, rank: int, step: Step) -> list[Step]:
         moves = tuple(
-            joined(
+            join_neighbours(
                 sorted((cut_move for move in step.moves for cut_move in self._arrange_moves(rank, move)), key=_sort_key)
             )
         )
@@ -105,15 +105,15 @@ class Arranged:
         pieces, done = [], 0
         while done < size:
             (source_place, source_room), (target_place, target_room) = (
-                self._locate(rank, source, done),
-                self._locate(peer, target, done),
+                self._locate_place(rank, source, done),
+                self._locate_place(peer, target, done),
             )
             count = min(size - done, source_room, target_room)
             pieces.append((source_place, target_place, count))
             done += count
         return pieces
 
-    def _locate(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
+    def _locate_place(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
         """Return where a place is, and the contiguous length from there."""
         buffer, begin = place[0], place[1] + done
         if buffer != OUTPUT:

@@ -62,7 +62,10 @@ def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
         sent_steps = [_Sender(addresses, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
         unpacked = [_insert_unpacks(rank, steps, sent) for rank, steps in enumerate(sent_steps)]
         packet_streams.append(
-            [_insert_syncs(rank, _shorten(rank, steps, addresses), addresses) for rank, steps in enumerate(unpacked)]
+            [
+                _insert_syncs(rank, _shorten_steps(rank, steps, addresses), addresses)
+                for rank, steps in enumerate(unpacked)
+            ]
         )
         connections = sorted(connection for connection, messages in sent.items() if any(messages))
         boxes.openings.append(
@@ -125,7 +128,7 @@ def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int]
     return all_steps
 
 
-def _shorten(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
+def _shorten_steps(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     return _add_as_packets(rank, _forward_results(rank, steps, addresses), addresses)
 
 
@@ -147,22 +150,22 @@ def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Ste
                 kept_steps.append(step._replace(moves=tuple(remaining)))
             continue
         over = addresses.touched(rank, step.into, step.size)
-        makers = {key: at for key, at in makers.items() if not _overlap(addresses.touched(rank, *key), over)}
+        makers = {key: at for key, at in makers.items() if not _places_overlap(addresses.touched(rank, *key), over)}
         makers[step.into, step.size] = len(kept_steps)
         kept_steps.append(step)
     return kept_steps
 
 
-def _overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
+def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
     return first[0] == second[0] and first[1] < second[2] and second[1] < first[2]
 
 
 def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """Let a fold add packets directly where it alone reads them from scratch."""
-    room = 1 + max((place[1] + size for step in steps for place, size in _places(step)), default=0)
+    room = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
     read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
     for step in steps:
-        for place, size in _reads(step):
+        for place, size in _places_read(step):
             if place[0] == SCRATCH:
                 read[[place[1], place[1] + size]] += [1, -1]
         if step.kind == FOLD and step.into[0] == SCRATCH:
@@ -185,7 +188,7 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
     ]
 
 
-def _reads(step: Step) -> Iterator[tuple[Place, int]]:
+def _places_read(step: Step) -> Iterator[tuple[Place, int]]:
     for move in step.moves if step.kind == PUT else ():
         yield move.source, move.size
     for place in step.operands if step.kind == FOLD else ():
@@ -193,8 +196,8 @@ def _reads(step: Step) -> Iterator[tuple[Place, int]]:
             yield place, step.size
 
 
-def _places(step: Step) -> Iterator[tuple[Place, int]]:
-    yield from _reads(step)
+def _places_touched(step: Step) -> Iterator[tuple[Place, int]]:
+    yield from _places_read(step)
     if step.kind == FOLD:
         yield step.into, step.size
 
@@ -203,5 +206,5 @@ def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[St
     """Insert syncs for data; threads wait for packets themselves."""
     line = RankSteps(rank, addresses.touched)
     for step in steps:
-        line.touch(step, list(_reads(step)), [(step.into, step.size)] if step.kind == FOLD else ())
+        line.touch(step, list(_places_read(step)), [(step.into, step.size)] if step.kind == FOLD else ())
     return line.steps

@@ -187,15 +187,15 @@ class _Writer:
             if finish.get(number):
                 self._append(SYNC)
                 for begin, size, count in finish[number]:
-                    self._append(DIVIDE, [self._argument(self.rank, (OUTPUT, begin), size)], count)
+                    self._append(DIVIDE, [self._encode_argument(self.rank, (OUTPUT, begin), size)], count)
             if orders:
                 self._append(SYNC)
             for cycle in orders:
                 self._append(
-                    PERMUTE, [self._argument(self.rank, (OUTPUT, at * self.block), self.block) for at in cycle]
+                    PERMUTE, [self._encode_argument(self.rank, (OUTPUT, at * self.block), self.block) for at in cycle]
                 )
             blocks.append((first, len(self.steps) - first))
-        return Table(self._encode(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
+        return Table(self._encode_blocks(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
 
     def _append_opening(self, opening: Opening) -> None:
         """Append the opening; steps with a flag are skipped where it is known that all ranks have begun."""
@@ -206,7 +206,7 @@ class _Writer:
         if opening.awaited:
             self._append(SYNC, (), 1)
 
-    def _encode(self, blocks: list[tuple[int, int]]) -> Longs:
+    def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
         p, addresses, boxes = self.program, self.addresses, self.boxes
         classes = np.stack([p.class_whole, p.class_part], axis=1)
         if boxes:  # one behind all classes of scratch
@@ -244,7 +244,7 @@ class _Writer:
         self.steps.append((kind, len(self.arguments), len(arguments), extra))
         self.arguments += arguments
 
-    def _argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
+    def _encode_argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
         """Encode a place at a rank: the rank, its region, units and cuts on the line, and the number of atoms."""
         buffer, at = place
         key, line = (-1, buffer), 0
@@ -258,7 +258,7 @@ class _Writer:
         return (rank, region, *divmod(line, self.addresses.count), size)
 
     def _append_step(self, step: Step) -> None:
-        make = self._argument
+        make = self._encode_argument
         if step.kind in (SIGNAL, WAIT):
             self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])
         elif step.kind == PUT:
@@ -286,4 +286,6 @@ class _Writer:
         return number
 
     def _move_arguments(self, move: Move) -> tuple[tuple[int, int, int, int, int], ...]:
-        return self._argument(self.rank, move.source, move.size), self._argument(move.peer, move.target, move.size)
+        return self._encode_argument(self.rank, move.source, move.size), self._encode_argument(
+            move.peer, move.target, move.size
+        )

@@ -52,7 +52,7 @@ class Case:
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
             names[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
-            values += [_contribution(random.getrandbits(128)) for _ in range(grain)]
+            values += [_draw_contribution(random.getrandbits(128)) for _ in range(grain)]
         sums: dict[tuple[int, ...], int] = {}
 
         def total(several: list[int]) -> int:
@@ -94,12 +94,12 @@ class Case:
         )  # fmt: skip
 
 
-def _contribution(drawn: int) -> int:
+def _draw_contribution(drawn: int) -> int:
     """One contribution of 128 random bits."""
     return (1 << BITS) + (drawn >> 64 << APART) + (drawn & WORD)
 
 
-def words(sums: list[int]) -> NDArray[np.uint64]:
+def sum_words(sums: list[int]) -> NDArray[np.uint64]:
     """The same in columns, each sum modulo 2^64, the number of contributions last."""
     columns = [[value >> shift & WORD for value in sums] for shift in (0, APART, BITS)]
     return np.array(columns, np.uint64).T.copy()
@@ -170,13 +170,13 @@ class _Machine:
                 delayed.append(block)
                 continue
             turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
-            if self._advance(block, turns, ready):
+            if self._advance_block(block, turns, ready):
                 ready.append(block)
             if last is not None and until == (block, self.at[block] - 1):
                 ready, delayed, last = ready + delayed, [], None
         return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
-    def _advance(self, block: int, turns: int, ready: list[int]) -> bool:
+    def _advance_block(self, block: int, turns: int, ready: list[int]) -> bool:
         """Execute up to `turns` instructions of a block; return whether it can proceed; else it has ended or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
@@ -218,7 +218,7 @@ class _Machine:
             if instruction.pop in self.on_empty:
                 ready += self.on_empty.pop(instruction.pop)
             if len(value) != count:
-                return self._fail("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
+                return self._record_fault("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
         if count == 1:
             total = value[0] if value else 0
             for first in instruction.read:
@@ -244,9 +244,9 @@ class _Machine:
 
     def _fail_empty(self, block: int, index: int, cell: int) -> bool:
         place = self.code.places.tell(cell)
-        return self._fail("empty", block, index, f"reads {place}, where nothing has been written yet")
+        return self._record_fault("empty", block, index, f"reads {place}, where nothing has been written yet")
 
-    def _fail(self, kind: str, block: int, index: int, message: str) -> bool:
+    def _record_fault(self, kind: str, block: int, index: int, message: str) -> bool:
         self.fault = Fault(kind, f"{self.code.tell(block, index)}: {message}")
         return False
 

@@ -188,7 +188,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
     plain, early = (
         np.unique(accesses.row[far_rows] * code.collective.ranks + owner[far_rows])
-        for far_rows in _partition(far, ahead[accesses.row[far]])
+        for far_rows in _split_rows(far, ahead[accesses.row[far]])
     )
     line, place = happens_before.lines
     rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
@@ -242,7 +242,7 @@ def _find_unbalanced(code: Code) -> Fault | None:
     return None
 
 
-def _partition(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
+def _split_rows(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
     return rows[~chosen], rows[chosen]
 
 

@@ -100,7 +100,7 @@ class _Replay:
     def go(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
         code = self.code
         first, last = sides(code.collective, code.in_place)
-        for rank, chunk, cell in self._chunks(first, INPUT):
+        for rank, chunk, cell in self._side_chunks(first, INPUT):
             self.cells[cell] = Version(rank, chunk)
         queues: list[deque[tuple[int, list[Version | None]]]] = [deque() for _ in code.connections]
         for block, index in order:
@@ -108,15 +108,19 @@ class _Replay:
             value: list[Version | None] | None = None
             if instruction.pop >= 0:
                 step, message = queues[instruction.pop].popleft()
-                value = [self._receive(version, rank, step) for version in message]
+                value = [self._receive_version(version, rank, step) for version in message]
             for cell in instruction.read:
-                operand = self._move(block, self.cells[cell : cell + instruction.count], self.owner[cell], rank)
-                value = operand if value is None else [self._sum(b, a) for a, b in zip(value, operand, strict=True)]
+                operand = self._move_remote(block, self.cells[cell : cell + instruction.count], self.owner[cell], rank)
+                value = (
+                    operand
+                    if value is None
+                    else [self._sum_versions(b, a) for a, b in zip(value, operand, strict=True)]
+                )
             if value is None:
                 self._count_signal(block, instruction)
                 continue
             for cell in instruction.write:
-                moved = self._move(block, value, rank, self.owner[cell])
+                moved = self._move_remote(block, value, rank, self.owner[cell])
                 self.cells[cell : cell + instruction.count] = moved
             if instruction.push >= 0:
                 queues[instruction.push].append(
@@ -124,7 +128,7 @@ class _Replay:
                 )
             self._count_signal(block, instruction)
         outputs = []
-        for _, _, cell in self._chunks(last, OUTPUT):
+        for _, _, cell in self._side_chunks(last, OUTPUT):
             version = self.cells[cell]
             assert version is not None
             version.last = AT_END
@@ -132,7 +136,7 @@ class _Replay:
             outputs.append(version)
         return self.events, outputs
 
-    def _chunks(self, side: Side, kind: int) -> Iterator[tuple[int, int, int]]:
+    def _side_chunks(self, side: Side, kind: int) -> Iterator[tuple[int, int, int]]:
         """Rank, chunk and cell of every chunk of a side of the collective."""
         for rank, block, first in cells_of_side(self.code, side, kind):
             for at in range(self.code.grain):
@@ -150,7 +154,7 @@ class _Replay:
         self.gone[connection] = step
         return step
 
-    def _move(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
+    def _move_remote(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
         """Turn a remote read or write of a block into a message of its own."""
         if src == dst:
             return value
@@ -160,9 +164,9 @@ class _Replay:
             self.gone[current] = self.gone[connection] + 1
         step = self._message_step(value, current, fresh=False)
         self.gone[connection] = max(self.gone.get(connection, -1), step)
-        return [self._receive(version, dst, step) for version in value]
+        return [self._receive_version(version, dst, step) for version in value]
 
-    def _receive(self, version: Version | None, rank: int, step: int) -> Version | None:
+    def _receive_version(self, version: Version | None, rank: int, step: int) -> Version | None:
         """The same here: another version where it comes from another rank."""
         if version is None or version.rank == rank:
             return version
@@ -172,7 +176,7 @@ class _Replay:
         version.last = max(version.last, copy.time)
         return copy
 
-    def _sum(self, first: Version | None, second: Version | None) -> Version | None:
+    def _sum_versions(self, first: Version | None, second: Version | None) -> Version | None:
         if first is None or second is None:
             return first or second
         step = max(first.time[0], second.time[0])

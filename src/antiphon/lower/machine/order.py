@@ -88,7 +88,7 @@ def _across_blocks(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
 Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, rows that take from it, where it begins
 
 
-def counted(code: Code, flat: Flat) -> list[Counted]:
+def semaphore_rows(code: Code, flat: Flat) -> list[Counted]:
     """Return the rows that release each semaphore, and those that acquire it."""
     gains: list[list[int]] = [[] for _ in code.start]
     losses: list[list[int]] = [[] for _ in code.start]
@@ -134,10 +134,10 @@ def _group_by_line(rows: list[int], line: list[int]) -> list[list[int]]:
     return list(by_line.values())
 
 
-def listed(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
+def to_csr(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
     """Tuples of different lengths as pointers and one column.
 
-    >>> listed([(5, 6), (), (7,)])
+    >>> to_csr([(5, 6), (), (7,)])
     (array([0, 2, 2, 3]), array([5, 6, 7]))
     """
     lengths = np.array([len(row_cells) for row_cells in cells], np.int64)
@@ -159,7 +159,7 @@ class Accesses:
         every = [instruction for block in code.blocks for instruction in block.instructions]
         count = np.array([instruction.count for instruction in every], np.int64)
         (reads, read), (writes, written) = (
-            listed([getattr(instruction, name) for instruction in every]) for name in ("read", "write")
+            to_csr([getattr(instruction, name) for instruction in every]) for name in ("read", "write")
         )
         rows = np.concatenate([np.repeat(np.arange(len(every)), np.diff(ptr)) for ptr in (reads, writes)])
         counts = count[rows]
@@ -242,7 +242,7 @@ class Order:
         loose = {row for row, block_row in enumerate(every) if block_row.loose} if firm else set[int]()
         sure: list[tuple[list[int], int, int]] = []
         open_semaphores: list[Counted] = []
-        for gain, loss, start in counted(code, flat):
+        for gain, loss, start in semaphore_rows(code, flat):
             for rows in (gain, loss):
                 rows.sort(key=place.__getitem__)
             sure += _sure_gains(gain, loss, start, line)
@@ -250,7 +250,7 @@ class Order:
                 line[rows[0]] != line[row] for rows in (gain, loss) for row in rows
             ):  # fmt: skip
                 open_semaphores.append((gain, loss, start))
-        order = order._extended(_last_visible(sure, loose))
+        order = order._with_edges(_last_visible(sure, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while open_semaphores:
             if not len(flat.when):
@@ -266,13 +266,13 @@ class Order:
                 if decided:
                     givers, takers = (sorted(rows, key=flat.when.__getitem__) for rows in (gain, loss))
                     sure += [(givers, k, after) for k, after in enumerate(takers[start:], 1) if k <= len(givers)]
-            order = order._extended(_last_visible(sure, loose))
+            order = order._with_edges(_last_visible(sure, loose))
             open_semaphores = [
                 block_row for block_row, decided in zip(open_semaphores, ready, strict=True) if not decided
             ]
         return order
 
-    def _extended(self, pairs: list[Row]) -> Order:
+    def _with_edges(self, pairs: list[Row]) -> Order:
         rows = np.array(pairs, np.int64).reshape(-1, 2)
         src, dst = _across_blocks(self.flat, rows[:, 0], rows[:, 1])
         src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs, pointers, ranges, starts
 from antiphon.lower.machine.code import Code
-from antiphon.lower.machine.execute import Case, words
-from antiphon.lower.machine.order import Order, listed
+from antiphon.lower.machine.execute import Case, sum_words
+from antiphon.lower.machine.order import Order, to_csr
 
 Words = NDArray[np.uint64]
 MANY = 2**13  # instructions from which on columns are faster
@@ -61,8 +61,8 @@ class _Moves:
         moves = [instruction.count if instruction.read or instruction.pop >= 0 else 0 for instruction in every]
         count = np.array(moves, np.int64)
         return _Moves(
-            count, np.concatenate([[0], np.cumsum(count)]), listed([instruction.read for instruction in every]),
-            listed([instruction.write for instruction in every]), source,
+            count, np.concatenate([[0], np.cumsum(count)]), to_csr([instruction.read for instruction in every]),
+            to_csr([instruction.write for instruction in every]), source,
         )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ class Waves:
         """Whether a run in an order drawn by `seed` ends as it should."""
         random = Random(seed)
         case = Case.of(self.code, random)
-        values_as_words, share = words(case.values), random.choice((1.0, 0.5, 0.25))
+        values_as_words, share = sum_words(case.values), random.choice((1.0, 0.5, 0.25))
         cells = values_as_words[case.initial]
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)

@@ -105,10 +105,10 @@ class Moves:
         return of
 
     def _cut_moves(self, at: int) -> list[tuple[int, int, int, int, int]]:
-        sent, received = (self._parts(int(rows[at])) for rows in self.program.pairs)
+        sent, received = (self._message_parts(int(rows[at])) for rows in self.program.pairs)
         return [(*move.source, *move.target, move.size) for move in _cut_moves(0, sent, received)]
 
-    def _parts(self, row: int) -> list[tuple[int, int, int]]:
+    def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
         bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
         columns = (bound.buffer[rows].tolist(), bound.begin[rows].tolist(), bound.length[rows].tolist())
         return list(zip(*columns, strict=True))
@@ -129,10 +129,10 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
             moves.append(Move(peer, (buffer, begin + done), target, count))
             done, remaining = done + count, remaining - count
             target = target[0], target[1] + count
-    return joined(moves)
+    return join_neighbours(moves)
 
 
-def joined(moves: list[Move]) -> list[Move]:
+def join_neighbours(moves: list[Move]) -> list[Move]:
     """Neighbours that go on where the one before ends, on both sides, as one."""
     if len(moves) < 2:
         return moves

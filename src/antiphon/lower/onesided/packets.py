@@ -35,7 +35,7 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.steps import Dealt, Fold, RankSteps, operand_batches, together
+from antiphon.lower.onesided.steps import Dealt, Fold, RankSteps, join_folds, operand_batches
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -284,7 +284,7 @@ class _Rank:
                 self.line.put(PACK, remaining)
             for packets, into, size in turn.unpacked:
                 self._write_unpack(packets, into, size)
-            self.pending = together(turn.folds) if turn.folds else []
+            self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
         return self.line.steps
 
@@ -305,7 +305,7 @@ class _Rank:
                 data = self._fold_data(data, fold)
             while packets:
                 now, packets = packets[: MOST_OPERANDS - 1], packets[MOST_OPERANDS - 1 :]
-                self._write(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())
+                self._write_step(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())
                 data = [fold.into]
         self.pending = []
         return remaining
@@ -314,13 +314,13 @@ class _Rank:
         """The sum of what is data."""
         if data != [fold.into]:
             for batch, _ in operand_batches(data, fold.into, MOST_OPERANDS):
-                self._write(FOLD, batch, fold.into, fold.size)
+                self._write_step(FOLD, batch, fold.into, fold.size)
         return [fold.into]
 
     def _write_unpack(self, packets: Place, into: Place, size: int) -> None:
-        self._write(UNPACK, (packets,), into, size)
+        self._write_step(UNPACK, (packets,), into, size)
 
-    def _write(
+    def _write_step(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
         """Write a step; threads wait for packets themselves, only data needs a sync."""

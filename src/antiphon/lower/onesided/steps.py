@@ -42,9 +42,9 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
     Streams,
-    joined,
+    join_neighbours,
 )
-from antiphon.lower.onesided.streams import credits, streams
+from antiphon.lower.onesided.streams import find_credits, streams
 from antiphon.lower.onesided.switched import Switched
 
 # ---- the steps of a rank, with syncs ----
@@ -86,7 +86,7 @@ class RankSteps:
         touched, rank = self.touched, self.rank
         accesses = [(*touched(rank, place, size), False) for place, size in reads]
         accesses += [(*touched(rank, place, size), True) for place, size in writes]
-        if self.awaited or self._conflicts(accesses):
+        if self.awaited or self._has_conflict(accesses):
             self.sync()
         self.steps.append(step)
         for buffer, begin, end, writes_it in accesses:
@@ -134,7 +134,7 @@ class RankSteps:
                 batch = tuple(from_buffer[low : low + MOST_PEERS])
                 self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
 
-    def _conflicts(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
+    def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         ones, wide = self.ones, self.wide
         for buffer, begin, end, writes in accesses:
             if end - begin == 1:
@@ -160,7 +160,7 @@ class Fold(NamedTuple):
     size: int
 
 
-def together(folds: list[Fold]) -> list[Fold]:
+def join_folds(folds: list[Fold]) -> list[Fold]:
     """Folds whose result and operands all go on where those of the one before end, as one."""
     out: list[Fold] = []
     for fold in folds:
@@ -219,7 +219,7 @@ class OneSided:
         self.moves = Moves(program, bound)
         send, receive = program.pairs
         self.receive = receive.tolist()
-        credit = credits(program, farther=not self.switched.switches)
+        credit = find_credits(program, farther=not self.switched.switches)
         self.needs_credit: Bools = (
             credit | self.switched.bare[send]
         )  # messages that need a signal of the receiver first
@@ -309,9 +309,9 @@ class _Dealt:
                 kind = SWITCH if switch.combines else SPREAD
                 step = Step(kind, switch.ranks, (), switch.target, (switch.source,), switch.size)
                 turns_by_stream[number].turns[switch.step].switches.append(step)
-        return [self._writer(rank, turns).steps() for turns in turns_by_stream]
+        return [self._make_writer(rank, turns).steps() for turns in turns_by_stream]
 
-    def _writer(self, rank: int, work: _RankTurns) -> _Rank:
+    def _make_writer(self, rank: int, work: _RankTurns) -> _Rank:
         return _Rank(rank, work, self.work.touched, self.work.operands)
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
@@ -330,7 +330,7 @@ class _Dealt:
                 if len(rows) == 1 and not credit_needed:
                     turn.moves += moves(rows[0])
                 else:
-                    turn.moves += joined([move for at in rows if not bare[at] for move in moves(at)])
+                    turn.moves += join_neighbours([move for at in rows if not bare[at] for move in moves(at)])
                 turn.to.append(target)
                 if credit_needed or fresh:
                     turn.needs_credit.append(target)
@@ -377,10 +377,10 @@ class _Pulled(_Dealt):
                 turn.to.append(target)
                 continue
             rows = self.rows[self.first[group] : self.first[group + 1]]
-            turn.moves += joined([move._replace(peer=source) for at in rows for move in self.of[source](at)])
+            turn.moves += join_neighbours([move._replace(peer=source) for at in rows for move in self.of[source](at)])
             turn.awaited.append(source)
 
-    def _writer(self, rank: int, work: _RankTurns) -> _Rank:
+    def _make_writer(self, rank: int, work: _RankTurns) -> _Rank:
         return _Puller(rank, work, self.work.touched, self.work.operands)
 
 
@@ -431,7 +431,7 @@ class _Rank:
                 self._signal_or_wait(SIGNAL, turn.to)
             if turn.awaited:
                 self._signal_or_wait(WAIT, turn.awaited)
-            self.pending = together(turn.folds) if turn.folds else []
+            self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
         return self.line.steps
 
@@ -479,6 +479,6 @@ class _Puller(_Rank):
                 self.line.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
             self._signal_or_wait(SIGNAL, turn.awaited)
             self._signal_or_wait(WAIT, turn.to)
-            self.pending = together(turn.folds) if turn.folds else []
+            self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
         return self.line.steps

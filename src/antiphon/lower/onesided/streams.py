@@ -12,7 +12,7 @@ from antiphon.core.program.kinds import JOIN, RECEIVE, SEND
 from antiphon.lower.onesided.switched import Switched
 
 
-def credits(program: Program, *, farther: bool) -> Bools:
+def find_credits(program: Program, *, farther: bool) -> Bools:
     """Return which messages need a credit of their receiver. O(n log n), and with `farther` a step for every time.
 
     The sender knows that a place is free where the receive waits for nothing, or for messages from that sender, or to
@@ -25,9 +25,9 @@ def credits(program: Program, *, farther: bool) -> Bools:
     >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
     >>> program.rank[program.pairs.send].tolist(), program.rank[program.pairs.receive].tolist()
     ([0, 1, 2, 2], [2, 0, 0, 1])
-    >>> credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
+    >>> find_credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
     [False, False, False, True]
-    >>> credits(program, farther=True).tolist()  # but it has by way of 0
+    >>> find_credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
     p = program
@@ -92,7 +92,7 @@ def streams(program: Program, max_streams: int, switched: Switched) -> Longs:
     component_count = int(component.max(initial=-1)) + 1
     if component_count <= max_streams:
         return component
-    return _balance(program, component, component_count, max_streams)[component]
+    return _balance_components(program, component, component_count, max_streams)[component]
 
 
 def _find_components(program: Program, switched: Switched) -> Longs:
@@ -114,7 +114,7 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     return number[label]
 
 
-def _balance(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
+def _balance_components(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
     """Of each part its stream: the one where its busiest rank has the least to do. Parts between two ranks go by pairs:
     a channel serves both ways."""
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)

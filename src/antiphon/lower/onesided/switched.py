@@ -130,13 +130,13 @@ class _Finder:
             if len(joint.sources) == 1:
                 self._add_multicast(joint, reductions)
         if reductions:
-            raise self._unsupported(
+            raise self._raise_unsupported(
                 "has no reduction by switches without the multicast of its sum to all who gave to it"
             )
         self._check_order()
         return self.switched
 
-    def _unsupported(self, why: str) -> Unsupported:
+    def _raise_unsupported(self, why: str) -> Unsupported:
         return Unsupported(f"{self.format_name}: {why}; {INSTEAD}")
 
     def _collect_joints(self) -> list[_Joint]:
@@ -161,19 +161,21 @@ class _Finder:
         """The one place that all these messages name, and its size."""
         places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
         if len(places) > 1:
-            raise self._unsupported(NOT_ALIKE)
+            raise self._raise_unsupported(NOT_ALIKE)
         return places.pop()
 
     def _fold_of(self, joint: _Joint) -> int:
         """The fold that adds what a reduction brings to one operand of its own."""
         if len(joint.targets) > 1:
-            raise self._unsupported("has no reduction by switches that is sent on from there without touching a rank")
+            raise self._raise_unsupported(
+                "has no reduction by switches that is sent on from there without touching a rank"
+            )
         arrived = {self._places_of(row)[0] for row in joint.receives}
         for fold in self.readers.get((joint.targets[0], min(arrived)), []):
             operands = self._places_of(fold)[1:]
             if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
                 return fold
-        raise self._unsupported(
+        raise self._raise_unsupported(
             "has no reduction by switches to which its end adds anything but one operand of its own"
         )
 
@@ -199,7 +201,7 @@ class _Finder:
             place = self._common_place(first.sends)[0]
             own = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in first.receives}
             if source != target or own != {place}:
-                raise self._unsupported(NOT_ALIKE)
+                raise self._raise_unsupported(NOT_ALIKE)
             dropped = [fold, *first.sends, *first.receives]
             send = {self.rank[row]: row for row in first.sends}
             self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
@@ -209,7 +211,7 @@ class _Finder:
                 writer for writer in self.writers.get((rank, target), []) if self._places_of(writer)[1:] == [source]
             ]
             if len(dropped) != 1:
-                raise self._unsupported(
+                raise self._raise_unsupported(
                     "switches write at the rank that asks them, too, and it has something else there"
                 )
         bare = joint.sends + joint.receives
@@ -245,4 +247,4 @@ class _Finder:
         late = apart & (switch_of[before] >= 0) & (switch_of[after] < 0)
         late &= (when[after] < when[before]) | ((when[after] == when[before]) & ~behind)
         if np.any(early | late):
-            raise self._unsupported("what switches add they multicast at once, and here something comes between")
+            raise self._raise_unsupported("what switches add they multicast at once, and here something comes between")
