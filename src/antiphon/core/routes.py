@@ -116,6 +116,7 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
         faults.setdefault(int(owner[at]), f"is broken: link {safe[at]} ends where link {safe[at + 1]} does not begin")
     for at in np.flatnonzero(inner & (dst[:-1] < topology.ranks)):
         faults.setdefault(int(owner[at]), f"passes through rank {dst[at]}; routes may pass through switches only")
+    # A node entered twice within one route shows up as equal neighbours after sorting.
     entered, _ = packed((owner, len(table)), (dst, topology.nodes))
     entered.sort()
     for twice in entered[1:][entered[1:] == entered[:-1]].tolist():
@@ -149,6 +150,7 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
         out[missing] = direct + np.int32(len(table))
     out[missing[trouble]] = -1
     paths: list[Sequence[int]] = []
+    # No single direct link: look for the only path through switches, once per distinct pair.
     if trouble.size:
         pair = src[missing[trouble]].astype(np.int64) * topology.nodes + dst[missing[trouble]]
         keys, inverse = dense(pair, topology.nodes**2)
@@ -159,6 +161,7 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
             else:
                 out[rows_of] = len(table) + topology.links + len(paths)
                 paths.append(path)
+    # The result table: the named routes, then every link as a route of its own, then the paths found.
     singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(bad)
     return Resolved(
@@ -215,6 +218,7 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
     if nodes * nodes <= max(2**22, 4 * len(src)):  # a table of all pairs is small: look up instead of searching
         table = np.full(nodes * nodes, -1, np.int32)
         table[keys] = np.arange(topology.links, dtype=np.int32)
+        # Parallel links overwrite each other in the table; those that lost show which pairs have several.
         twice = keys[table[keys] != np.arange(topology.links)]
         table[twice] = -1
         link = table[src * np.int64(nodes) + dst]
@@ -277,6 +281,7 @@ def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tupl
         before = int(topology.link_src[entered_by[node]]) if entered_by[node] >= 0 else -1
         for link in out[node]:
             head = int(heads[link])
+            # Straight back is not a second path: a simple path never returns over the node that it came from.
             if head in (src, before):
                 continue
             if head in entered_by:

@@ -1,4 +1,15 @@
-"""Runs of steps with a constant value, by resource: what is on each, and the most of all between marks."""
+"""Staircases: piecewise constant loads over steps, per resource, and their upper envelope.
+
+A row that loads a link in each of p steps from step s on adds its load at s and removes it at s + p. Summing these
+changes in order of time gives the staircase of the link (a sweep, O(n log n)). The envelope of all staircases gives
+the busiest resource of every step.
+
+Example: link 5 carries 3 in steps 0 and 1, and 4 in steps 1 and 2. Changes: +3 at 0, +4 at 1, -3 at 2, -4 at 3.
+Staircase: 3 in [0, 1), 7 in [1, 2), 4 in [2, 3).
+
+`upper_envelope` is a sparse table used backwards: every run of length n is covered by two overlapping runs of length
+2^k <= n, which are then handed down to their halves, longest first: O(n + marks log marks) without sorting events.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +30,7 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     >>> add_equal_keys(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
     (array([3, 7]), array([2, 5]))
     """
+    # Counting sort pays where the keys are dense.
     if bound <= 4 * len(key) and load.dtype != object:  # few enough for a table instead of sorting
         keys = distinct(key, bound)
         return keys, sums(key, load, bound)[keys]
@@ -48,6 +60,7 @@ def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) ->
         first = resource * bound + step
         key, change = add_equal_keys(np.concatenate([first, first + window]), np.concatenate([load, -load]), top)
         resource, at = np.divmod(key, bound)
+    # Running sum over all resources in a row: each resource's changes cancel, so the next one starts at 0 again.
     height = np.cumsum(change)
     inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
     keep = np.flatnonzero(inside)

@@ -43,6 +43,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     array([False, False,  True])
     """
     pieces, count = program.pieces, max(program.operations, 1)
+    # Direct waits as sorted keys: one binary search per pair.
     edges = np.sort(program.wait_op * count + program.wait)
     open_ = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
     coarse = pieces[earlier] > 1
@@ -54,6 +55,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     all_pieces = np.zeros(len(todo), bool)
     first, wait_counts = program.wait_ptr[:-1], np.diff(program.wait_ptr)
     steps = levels = 0
+    # Breadth-first search backwards over waits, for all undecided pairs at once.
     while len(pair):
         each = wait_counts[at]
         steps, levels = steps + int(each.sum()), levels + 1
@@ -63,6 +65,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
         before, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
         all_pieces |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
         missing[pair[(to == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
+        # Operations are numbered in topological order: below `earlier` the search cannot succeed any more.
         go = (to > earlier[pair]) & missing[pair]
         key = distinct((pair[go] * count + to[go]) * 2 + all_pieces[go])
         pair, at, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
@@ -116,6 +119,7 @@ def prove(*programs: Program) -> None:
 
 def _with_all_points(programs: Sequence[Program]) -> list[Program]:
     """Each with the points of all, so that their data is cut alike."""
+    # Variants of one file exchange messages with each other, so their data must be cut alike.
     if len({(program.collective, program.denominator) for program in programs}) > 1:
         raise Invalid("its variants are of two collectives, or cut by different denominators")
     units, numerators = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
@@ -157,6 +161,7 @@ def _find_sources(cells: Cells) -> Longs:
     >>> list(zip(cells.op[:6].tolist(), cells.written[:6].tolist(), _find_sources(cells)[:6].tolist()))
     [(0, True, -1), (1, True, -1), (2, True, -1), (2, False, 12), (2, False, 1), (2, False, 0)]
     """
+    # Sort accesses by memory, then by operation: the value read is that of the last write before it in its run.
     stretch, access = by_memory(cells)
     count = len(access)  # columns from here on are by place in the runs
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
@@ -191,6 +196,7 @@ def _find_sources(cells: Cells) -> Longs:
         np.concatenate([before[reads], overwritten, again - 1]),
         np.concatenate([reads, following[overwritten], again]),
     )
+    # The order found above is only right if waits enforce it in every run.
     _refuse_races(cells, access[pairs[0]], access[pairs[1]])
     source = np.full(len(cells.op), -1, np.int64)
     source[access[reads]] = access[before[reads]]
@@ -285,6 +291,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     fresh = starts(target)
     heads = np.flatnonzero(fresh)
     levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
+    # One level per time. Invariant: the values of all writes at earlier times are final.
     for a, b in pairwise([*levels.tolist(), len(heads)]):
         begin = heads[a:b]
         stop = int(heads[b]) if b < len(heads) else len(target)
@@ -324,6 +331,7 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     relation = cells.program.collective.relation
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
     names, which = np.unique(name, return_inverse=True)
+    # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
     number = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
     ones = np.ones(len(names), np.int64)
     place = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block

@@ -92,6 +92,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     # into the heap: later ones go down, on the way from its last place to the top
     at = lists[ENTRIES]
     lists[ENTRIES] += 1
+    # Sift up from the last place: parents later than the new entry move down. Ties go by sequence number.
     while at > 0:
         up = (at - 1) >> 2
         if heap[TIMES + up] < time or (heap[TIMES + up] == time and lists[WHATS + up] < key):
@@ -142,6 +143,7 @@ def _remove_first(heap: Floats, lists: Longs) -> None:
         if best >= count:
             break
         best_time, best_key = heap[TIMES + best], lists[WHATS + best]
+        # Four children per node: fewer levels and cache misses than a binary heap.
         for child in range(best + 1, min(best + 4, count)):
             if heap[TIMES + child] < best_time or (
                 heap[TIMES + child] == best_time and lists[WHATS + child] < best_key
