@@ -35,8 +35,8 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("broadcast", 2, [(0, 0, 0, 1, 0), (1, 1, 0, 1, 0)], roots=(0,), parts=2)
-    >>> finer = spread_chunks(two, np.array([0, 2]), np.array([2, 1]), chunks=divide_chunks(two.chunks, np.array([2,
-    1])))
+    >>> halves = divide_chunks(two.chunks, np.array([2, 1]))
+    >>> finer = spread_chunks(two, np.array([0, 2]), np.array([2, 1]), chunks=halves)
     >>> finer.step.tolist(), finer.chunk.tolist()
     ([0, 0, 1], [0, 1, 2])
     """

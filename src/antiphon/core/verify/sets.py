@@ -156,8 +156,8 @@ def _wanted_pairs(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
 
     >>> from antiphon.core.example import star
-    >>> from antiphon.core.verify.layout import Demand, blocks
-    >>> [block] = blocks(star(), Demand.of(star().collective))
+    >>> from antiphon.core.verify.layout import Demand, split_blocks
+    >>> [block] = split_blocks(star(), Demand.of(star().collective))
     >>> ids, _, _ = number_contributions(block, ())
     >>> [column.tolist() for column in _wanted_pairs(block, ids, ())]  # all three ids at every rank
     [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]

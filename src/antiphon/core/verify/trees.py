@@ -119,8 +119,8 @@ def walk_steps(block: ChunkRows) -> Outcome:
     """Go through the block's steps once. Linear in rows; a step costs some 20 NumPy calls.
 
     >>> from antiphon.core.example import star
-    >>> from antiphon.core.verify.layout import Demand, blocks
-    >>> [block] = blocks(star(), Demand.of(star().collective))
+    >>> from antiphon.core.verify.layout import Demand, split_blocks
+    >>> [block] = split_blocks(star(), Demand.of(star().collective))
     >>> walk_steps(block)  # every cell has three contributions at the end
     Outcome(faulty={}, count=array([3, 3, 3]), shared=array([False]))
     """
