@@ -392,7 +392,7 @@ def test_collectives_of_a_trace(
     assert run(["trace", "read", str(tmp_path)]) == 0
     assert "reducescatter" in capsys.readouterr().out
     assert run(["trace", "read", str(tmp_path), "-o", str(tmp_path / "plan.json")]) == 2
-    assert "no plan of ours" in capsys.readouterr().err
+    assert "hold no plan of Antiphon" in capsys.readouterr().err
 
 
 def one_node(*parts: bytes) -> bytes:
