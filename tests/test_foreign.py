@@ -115,7 +115,7 @@ def test_what_ranks_do_within_themselves_is_no_line_of_steps(tmp_path: Path) -> 
 
 def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:
     assert run(["predict", str(ring), "--nbytes", "4MB"]) == 2
-    assert "says nothing of the machine; give it by --topology" in capsys.readouterr().err
+    assert "does not name the machine; give it with --topology" in capsys.readouterr().err
     assert run(["predict", str(ring), "--nbytes", "4MB", "--topology", "ring:ranks=8"]) == 2
     assert "it is for 4 ranks" in capsys.readouterr().err
     assert run(["verify", str(ring), "--topology", "hypercube:ranks=4"]) == 1
@@ -140,7 +140,7 @@ def test_a_file_for_some_gpus_of_a_box(tmp_path: Path, capsys: Capture) -> None:
             code, found = told(capsys, "predict", *on, *box, "--nbytes", "1MB")
             assert (code, found["rows"][0]["seconds"]) == (0, seconds)
             assert run(["verify", *on]) == 2
-            assert "it is for 5 ranks, and dgx1v has 8; give --only" in capsys.readouterr().err
+            assert "it is for 5 ranks, but dgx1v has 8; give --only" in capsys.readouterr().err
             assert run(["verify", *on, "--only", "0,1,2,3,7"]) == 1
     assert run(["verify", str(plan), *box]) == 2
     assert "--only: says which ranks of --topology are there" in capsys.readouterr().err

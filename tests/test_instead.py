@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from entries import greedy, relay
@@ -67,6 +68,6 @@ def test_relay_refuses_before_a_tree_is_grown(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_greedy_names_who_takes_the_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "MOST_WORK", 0)
+    monkeypatch.setattr(search_module, "GREEDY", replace(search_module.GREEDY, max_work=0))
     with pytest.raises(Unsupported, match="use planner relay, ring or compose, or fewer parts"):
         next(greedy(Request(topology("ring:ranks=6"), Collective("allgather", 6))))

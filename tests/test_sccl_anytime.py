@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -50,7 +51,7 @@ def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
 def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
     here = list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
-    monkeypatch.setattr(patience, "SMALL", 0)
+    monkeypatch.setattr(patience, "TURN_LIMITS", replace(patience.TURN_LIMITS, small_variables=0))
     apart = [list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 3)]
     assert len(here) >= 2
     assert told(apart[0]) == told(apart[1])
@@ -72,7 +73,7 @@ def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: py
             os.kill(os.getpid(), signal.SIGKILL)
         return decide_candidate(search, parts, steps, rounds, **more)
 
-    monkeypatch.setattr(patience, "SMALL", 0)
+    monkeypatch.setattr(patience, "TURN_LIMITS", replace(patience.TURN_LIMITS, small_variables=0))
     monkeypatch.setattr(patience, "decide_candidate", deadly)
     said: list[str] = []
     points = list(find_frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
