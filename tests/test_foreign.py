@@ -143,7 +143,7 @@ def test_a_file_for_some_gpus_of_a_box(tmp_path: Path, capsys: Capture) -> None:
             assert "it is for 5 ranks, but dgx1v has 8; give --only" in capsys.readouterr().err
             assert run(["verify", *on, "--only", "0,1,2,3,7"]) == 1
     assert run(["verify", str(plan), *box]) == 2
-    assert "--only: says which ranks of --topology are there" in capsys.readouterr().err
+    assert "--only: selects ranks of --topology; give --topology, too" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
