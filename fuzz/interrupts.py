@@ -29,21 +29,19 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (
     ("topology", "show", "dgx1v", "--picture", "machine.svg"),
     ("plan", "allreduce", "dgx1v", "--planner", "trees"),
-    tuple(
-        [
-            "plan",
-            "allgather",
-            "ring:ranks=6",
-            "--planner",
-            "sccl",
-            "--option",
-            "chunks=2",
-            "--option",
-            "steps=5",
-            "--option",
-            "rounds=5",
-        ]
-    ),
+    (
+        "plan",
+        "allgather",
+        "ring:ranks=6",
+        "--planner",
+        "sccl",
+        "--option",
+        "chunks=2",
+        "--option",
+        "steps=5",
+        "--option",
+        "rounds=5",
+    ),  # fmt: skip
     ("tune", "allreduce", "dgx1v", "--nbytes", "1KB:1GB"),
     ("frontier", "allgather", "ring:ranks=4"),
     ("bound", "allreduce", "dgx1v"),

@@ -224,8 +224,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["--library", "nccl", "allreduce"], "name collective and machine"),
-        (["--library", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --library"),
-        (["plan.json", "hgx-h100"], "need --library nccl"),
+        (["--library", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: cannot be combined with --library"),
+        (["plan.json", "hgx-h100"], "needs --library nccl"),
     ],
 )
 def test_what_the_command_refuses(
