@@ -50,8 +50,8 @@ def examples_of_pages() -> list[Any]:
     return found
 
 
-def test_the_pages_have_examples_of_pages() -> None:
-    assert len(examples_of_pages()) >= 2
+def test_the_pages_have_an_example() -> None:
+    assert examples_of_pages()
 
 
 @pytest.mark.parametrize("machine", in_turn(["ring", "line", "star", "full", "dgx1v"], 3))
