@@ -74,7 +74,10 @@ def small_plan() -> Plan:
 # ---- the page ----
 
 
-REDUCTION = b'{"format": "antiphon-collective", "version": 1, "ranks": 3, "blocks": [{"pre": [0, 1, 2], "post": [0]}]}'
+REDUCTION = b"""{
+  "format": "antiphon-collective", "version": 1, "ranks": 3, "combining": true,
+  "blocks": [{"pre": [0, 1, 2], "post": [0]}]
+}"""
 
 
 def test_the_examples_of_the_page_load_and_mean_what_it_says() -> None:
