@@ -106,7 +106,7 @@ def test_bounds_that_took_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     found = tune("allgather", "ring:ranks=4", planners="ring", nbytes="1KB", workers="none", nccl=False)
     assert found.ranges[0].gap is None
     assert found.no_bound == {"allgather": "stopped after 0.05 s of CPU time"}
-    assert "no gap is told for allgather: its bounds were stopped after 0.05 s of CPU time" in found.notes
+    assert "no gap for allgather: its bounds were stopped after 0.05 s of CPU time" in found.notes
     assert found.stopped == 0
 
 

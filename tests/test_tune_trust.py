@@ -102,7 +102,7 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
     assert all(r.speedup is None for r in found.ranges)
     told = found.as_json()
     assert told["no_speedup"] == found.no_speedup
-    assert told["notes"] == ["no speedup is told for allreduce: multi-ring pieces=8 timed out: stopped after 6.5 s"]
+    assert told["notes"] == ["no speedup for allreduce: multi-ring pieces=8 timed out: stopped after 6.5 s"]
     assert quick(spec="dgx1v", planners="ring").no_speedup == found.no_speedup
 
 

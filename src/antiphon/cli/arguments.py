@@ -20,7 +20,7 @@ from antiphon.units import parse_ranks, parse_seconds
 
 
 def old_option(option: str, new: str, *names: str) -> Any:
-    """An option of the version before: no help shows it, and who uses it is told what to write instead."""
+    """Declare an option of the previous version: hidden from the help; its use prints what to write instead."""
 
     def warn(value: Any) -> Any:
         if value not in (None, ""):
@@ -198,7 +198,7 @@ def machine_given(spec: str, only: str) -> Topology | None:
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
     coll, root, members = split_collective(coll, root, ranks)
     machine, group = machine_and_group(spec, only, members)
-    if only and not members and is_file(coll):  # the file says which ranks take part, --only which are present
+    if only and not members and is_file(coll):  # the file lists the participants, --only the ranks present
         target = collective(coll, machine, root=root)
         absent = sorted(set(target.members) - set(group or ()))
         if absent:

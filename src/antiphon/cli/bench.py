@@ -132,7 +132,7 @@ def _measure(
         try:
             measure_plans(chosen, sizes, progress=add_row, **options)
         except KeyboardInterrupt:
-            ended = StoppedEarly("interrupted; what was measured until then is told and written")
+            ended = StoppedEarly("interrupted; what was measured until then is printed and written")
         except AntiphonError as error:  # a process died, or the time is over
             ended = error
     if not rows:
@@ -229,8 +229,8 @@ def loggp_command(
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
-    With -n how many messages a rank sends and receives at once, and with --between a host. Starts the processes by
-    itself; under mpiexec or srun it is one of them. What arrives is checked.
+    With -n also the number of messages that a rank sends and receives at once, and with --between a host. Starts the
+    processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
     """
     from antiphon.cost.fit import write_round_trips
     from antiphon.runtimes.measure.bench_loggp import SIZES, bench_loggp
@@ -251,7 +251,7 @@ def loggp_command(
         {"kind": r.kind, "n": r.n, "delay": r.delay, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True}
         for r in rows
     ]
-    text = [round_trips_text(rows), "  all that arrived was right", *written_lines(out)]
+    text = [round_trips_text(rows), "  all data arrived correctly", *written_lines(out)]
     emit({"rows": value}, "\n".join(text), json)
 
 

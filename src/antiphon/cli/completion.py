@@ -2,7 +2,7 @@
 
 One table of words serves the three (`word_table`). Its keys are "commands [COMMAND]", "options [COMMAND]",
 "value COMMAND OPTION" (the kind of word that an option takes), "arguments COMMAND" (the kinds of its arguments, in
-order, the last for all that follow), and "names KIND". A kind that begins with @ takes files, too; - takes anything.
+order, the last for all further ones), and "names KIND". A kind that begins with @ takes files, too; - takes anything.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _by_sizes(
 
 
 def _multiprocessors(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many multiprocessors are occupied, and the times of copy engines, which occupy none."""
+    """Format the number of occupied multiprocessors, and the times of copy engines, which occupy no multiprocessor."""
     counts = {f"{row['sms']} of {row['sms_of']} by {row['algorithm']}": None for row in rows if row["sms"] is not None}
     lines = []
     if counts:

@@ -33,7 +33,7 @@ def frontier_command(
     """Find every point of the latency-bandwidth frontier, and prove, as far as each says, that none can be better.
 
     Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
-    end of the budget end it, too; what was found until then is told and written. -o writes one plan: for every size
+    end of the budget end it, too; what was found until then is printed and written. -o writes one plan: for every size
     the point that is fastest for it (by the model that predict takes). Options of planner sccl: k=N allows R <= S + N
     rounds only, steps=N is the most steps, memory=GIB the most for the search.
     """

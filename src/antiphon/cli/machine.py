@@ -94,7 +94,7 @@ def probe_command(
     """Read a machine: this one, or another from the saved output of a tool.
 
     Without FILE it looks at this machine: GPUs, NVLink and xGMI, PCIe, memories, caches and network cards, as far as
-    this process may use them, and tells what it could not see. --from NAME without FILE asks that tool alone.
+    this process may use them, and reports what it could not see. --from NAME without FILE asks that tool alone.
     """
     check_outputs({"-o": out, "--profile": profile})
     options: dict[str, object] = {

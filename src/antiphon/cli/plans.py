@@ -76,7 +76,7 @@ def plan_command(
     point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --picture draws the
     trees along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within
     boxes, allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole.
-    COLL and TOPO may then be left out, or say what it must come to.
+    COLL and TOPO may then be left out, or state the result to check.
     """
     check_outputs({"-o": out}, pictures)
     if composed or at_once or shares:

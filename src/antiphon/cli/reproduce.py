@@ -69,7 +69,7 @@ def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """How many of the rows that something was published for are reproduced, how many in shape only, and which not."""
+    """Count the rows with a published figure that are reproduced, and those in shape only; name the rest."""
     counted = [row for row in rows if row["published"] is not None]
     shape = [row["name"] for row in rows if row["ok"] is None]
     failed = [row["name"] for row in rows if row["ok"] is False]

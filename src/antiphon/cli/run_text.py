@@ -1,4 +1,4 @@
-"""What `antiphon run`, on whatever it is, and `antiphon lab run` print."""
+"""Format the output of `antiphon run` (on any runtime) and `antiphon lab run`."""
 
 from __future__ import annotations
 

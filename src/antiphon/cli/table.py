@@ -15,8 +15,8 @@ from antiphon.cli.kinds import PLANS, Unnamed, WithCommand, WithFiles, WithoutNa
 
 
 class Command(NamedTuple):
-    """`call`: "file:function" in this folder, imported when the command is asked for. `about`: in the list of commands,
-    where the first line of its help is not what stands there. `how`: of typer's words."""
+    """A command. `call`: "file:function" in this folder, imported when the command is used. `about`: its line in the
+    list of commands, if that is not the first line of its help. `how`: further keyword arguments for typer."""
 
     name: str
     call: str
@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 
 class CommandGroup(NamedTuple):
-    """Commands behind one name. `help`: where it is asked for by itself."""
+    """Commands behind one name. `help`: its own help page, above the list of its commands."""
 
     name: str
     about: str | None
@@ -136,7 +136,7 @@ class Commands(Mapping[str, Any]):
         named = next((word for word in words if not word.startswith("-")), "")
         if named in self:
             self[named]
-        elif list(words) != ["--version"]:  # the list of all, or what is told of a name that is none
+        elif list(words) != ["--version"]:  # the list of all commands, or the error for an unknown name
             dict(self)
 
     def __getitem__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""antiphon tune: the best schedule for every size, of all that the planners here can make."""
+"""antiphon tune: the best schedule for every size among those of the planners here."""
 
 from __future__ import annotations
 

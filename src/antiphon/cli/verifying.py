@@ -68,7 +68,7 @@ def verify_command(
     """Verify a plan and print the first error; exit code 1 if there is one.
 
     Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
-    --topology it is told how far they are from the best possible there. With --for RUNTIME: will that runtime run the
+    --topology their distance from the best possible there is printed. With --for RUNTIME: will that runtime run the
     plan for a call of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is written as the
     runtime's files first; shown are the files that serve the call, or all if none does.
     """

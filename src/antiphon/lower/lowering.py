@@ -1,8 +1,8 @@
 """From a schedule to its programs: `lower` makes one, `both` those for both places.
 
 Three stages, each a frozen table that the next reads: `rows.prepare` gives every value of the schedule its place;
-`moves.moves` and `moves.folds` say which transfers need scratch and what is combined; here operations are made of
-these, with what waits for what, and put into their final order (`assemble_program`)."""
+`moves.moves` and `moves.folds` decide which transfers need scratch and which values are combined; here they become
+operations with dependencies, in their final order (`assemble_program`)."""
 
 from __future__ import annotations
 
@@ -68,19 +68,24 @@ def assemble_program(work: Prepared, movement: Moves, slots: Slots, table: Table
     schedule, line, places = work.schedule, work.line, work.places
     ranks = schedule.collective.ranks
     kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
+    # At equal times receives come first, so that data can arrive early; folds last, as they need the receives.
     rush = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
     order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (rush, 3)))
+    # `number` is the inverse permutation: from the order of creation to the final number of an operation.
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
     operation, begin, end, base = table.all("part_columns", 4)
     turn = order_of(number[operation], len(order))
     later, earlier = table.all("waits", 2)
+    # An edge (later, earlier) is one integer, so that one sort removes duplicates; see `edges //` and `%` below.
     edges = distinct(number[later] * max(len(order), 1) + number[earlier])
+    # Bases: first the places in users' buffers, then one per stretch of scratch; both sorted by rank.
     base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
     by_rank = order_of(base_rank, ranks)
     base_number = np.empty(len(by_rank), np.int64)
     base_number[by_rank] = np.arange(len(by_rank))
     none, zero = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
+    # The data of a stretch lie relative to the first point of its first chunk.
     origin = line.begin[schedule.chunk[movement.head]]
     joint = np.full(len(order) if table.joint else 0, -1, np.int64)
     for operations, of in table.joint:
@@ -115,6 +120,7 @@ def _finish_table(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     rows = np.flatnonzero(ends.count > 1)
     rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], work.places.outputs[rows], ends.count[rows]
+    # Merge adjacent chunks: a new stretch begins where rank, base or count changes, or after a gap on the line.
     fresh = starts(rank) | starts(base) | starts(count)
     fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     last = np.append(fresh[1:], True)[: len(fresh)]
@@ -184,20 +190,24 @@ def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Earl
     source = movement.base[read]
     beside = (early.place[read] >= 0) & (work.time > 0) & (line.pieces[schedule.chunk] == 1)
     beside = np.flatnonzero(beside & (schedule.src != schedule.dst))
+    # `beside`: rows that read a copied input after step 0; sending from the output lets neighbouring parts be joined.
     source[beside] = early.place[read[beside]]
     arrives, reads = _add_messages(work, movement, table, target, source)
     table.wait(reads[beside], early.maker[read[beside]])
+    # Copies inside a rank: one fold with a single operand each.
     rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
     arrives[rows] = reads[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * work.time[rows], chunk)
     for base in (target, source):
         table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
+    # A version is written by the fold of its group, or directly by the operation that brings its only row.
     fold_of = _add_folds(work, movement, folding, table)
     writer = np.full(len(values.order), -1, np.int64)
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
     direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads where it lies
     reads[direct] = fold_of[group[direct]]
+    # Operands without a row are a rank's own values, read by the fold itself; the others come from waiting rows.
     own, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
     from_rows = from_rows[movement.waiting[values.row[from_rows]]]
     table.wait(fold_of[values.owner[from_rows]], arrives[values.row[from_rows]])
@@ -208,6 +218,7 @@ def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Earl
 def _mark_joints(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
     """Mark sends and receives of joints. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
+    # The first row of a message stands for all: rows with different joints in one message are refused.
     joints = joint[rows].astype(np.int64)
     first = joints[starts(message)]
     if np.any(joints != first[message]):
@@ -308,8 +319,10 @@ def _copy_inputs(work: Prepared, table: Table) -> _Early:
     """
     ends, line, order = work.analysis.outputs, work.line, work.values.order
     entry = find_positions(work.analysis.inputs.cell, ends.cell)
+    # Outputs whose last version is the initial one: no row writes them.
     still = (work.last < 0) | order.initial[work.last] if len(order) else work.last < 0
     rows = np.flatnonzero(still & (entry >= 0))
+    # In place the input is already where the output is.
     rows = rows[work.places.inputs[entry[rows]] != work.places.outputs[rows]]
     rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank = ends.chunk[rows], ends.rank[rows]
@@ -322,6 +335,7 @@ def _copy_inputs(work: Prepared, table: Table) -> _Early:
         table.part(number, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
     early = _Early(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
     has_version = work.last[rows] >= 0
+    # Rows that read such a version later may read the copy instead.
     early.place[work.last[rows[has_version]]] = target[has_version]
     early.maker[work.last[rows[has_version]]] = number[np.cumsum(fresh) - 1][has_version]
     return early
@@ -359,6 +373,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> 
     reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
     # a join for each place: it waits for all of its readers
     ready = np.zeros(len(is_replaced), np.int64)
+    # A send of several pieces ends 2 * (pieces - 1) later than it begins; the join follows its last reader.
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
     rank = places // members
@@ -397,12 +412,15 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
     [array([3, 1]), array([4, 2])]
     """
     values = work.values
+    # Read after write.
     writer = doers.writer[doers.read]
     table.wait(doers.reader[writer >= 0], writer[writer >= 0])
+    # Write after read: version + 1 overwrites this version's place.
     over = values.over[doers.read]
     table.wait(doers.writer[doers.read[over] + 1], doers.reader[over])
     unread = values.over & (doers.writer >= 0)
     unread[doers.read] = False
+    # Write after write, only for versions that nobody reads: otherwise the reads imply it.
     lost = np.flatnonzero(unread)
     table.wait(doers.writer[lost + 1], doers.writer[lost])
 
@@ -418,17 +436,20 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Tabl
     stretch = np.concatenate([movement.stretch[waiting_rows], movement.base[doers.read[inside]] - len(work.places)])
     user = np.concatenate([taker, doers.reader[inside]])
     writer = doers.arrives[movement.head]
+    # A stretch that is never read is in use by its writer alone.
     idle = np.ones(len(head), bool)
     idle[stretch] = False
     stretch, user = np.concatenate([stretch, np.flatnonzero(idle)]), np.concatenate([user, writer[idle]])
     when = table.when()
     end = when[writer] if len(writer) else np.zeros(0, np.int64)
+    # The life of a stretch: from its receive to its last user.
     np.maximum.at(end, stretch, when[user])
     rank = schedule.dst[movement.head].astype(np.int64)
     where = rank, line.begin[head], line.end[tail], line.pieces[head]
     slots = dealt(line, schedule.collective.ranks, where, (2 * work.time[movement.head], end), lag)
     after = np.full(len(head), -1, np.int64)  # per stretch the one that has its slot next
     again = np.flatnonzero(slots.before >= 0)
+    # Invert `before`, which names the previous owner of a slot.
     after[slots.before[again]] = again
     has_next = after[stretch] >= 0
     table.wait(writer[after[stretch[has_next]]], user[has_next])
@@ -448,9 +469,9 @@ def lower(
     """The program of a legal schedule, for any number of elements, type and operator.
 
     In place and out of place are two programs with the same messages, so ranks may mix them. `channels`: transfers
-    are dealt to so many by chunk. `lag`: for how many steps scratch rests before it is used again; 0 needs the
-    least, more lets receives begin earlier. `joints`: sends and receives say to which joint they belong; left out, a
-    schedule with joints is refused. Invalid where a row is illegal; Unsupported for an alltoall in place
+    are distributed over this many, by chunk. `lag`: steps that scratch rests before it is reused; 0 needs the least
+    scratch, more lets receives begin earlier. `joints`: sends and receives state their joint; without it a schedule
+    with joints is refused. Invalid where a row is illegal; Unsupported for an alltoall in place
     whose counts differ both ways. O(n log n) for n rows, some microseconds each.
     """
     for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, MAX_LAG)):
@@ -458,6 +479,7 @@ def lower(
             raise Invalid(f"{option}: expected a whole number from {low} to {high}, got {quote(value)}")
     if not joints:
         refuse_joints(schedule, "programs")
+    # Rows in canonical order: equal schedules give equal programs.
     ordered = schedule.sorted()
     return operations(prepare(replace(ordered, joint=None), in_place), channels, lag, ordered.joint)
 

@@ -49,8 +49,10 @@ def dealt(
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
     rank, begin, end, pieces = where
+    # The length as units + numerators / denominator, normalized to 0 <= numerators < denominator.
     units, numerators = line.units[end] - line.units[begin], line.numerators[end] - line.numerators[begin]
     units, numerators = units - (numerators < 0), numerators % line.denominator
+    # Stretches of one class (length and pieces) can share slots; a pool is a class at a rank.
     slot_class = numbered(units, numerators, pieces)
     class_count = int(slot_class.max(initial=-1)) + 1
     class_head = np.zeros(class_count, np.int64)
@@ -59,6 +61,7 @@ def dealt(
     pools = int(pool.max(initial=-1)) + 1
     number = np.zeros(pools, np.int64)
     number[pool] = np.arange(len(pool))
+    # Times count half steps: + 1 because a slot is free only after its last use, 2 * lag for `lag` steps.
     index, before, slot_counts = _assign_slots(pool, pools, life[0], life[1] + 1 + 2 * lag)
     base = np.cumsum(slot_counts) - slot_counts
     of_rank, of_kind = rank[number], slot_class[number]
@@ -88,22 +91,27 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     if not count:
         return pool, pool, np.zeros(pools, np.int64)
     span = int(max(begin.max(), free.max())) + 1
+    # Sort by pool and time with one key: pool * span + time.
     order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
     head = pointers(pool[order], pools)
     pool_sorted = pool[order]
+    # Per stretch k of a pool: nth begun before it, and `freed` ended at or before its begin.
     nth = np.arange(count) - head[pool_sorted]
     freed = (
         np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
     )
+    # Slots after stretch k: the running maximum of begun - freed, that is of the stretches alive at once.
     slots = np.maximum.accumulate(nth + 1 - freed + pool_sorted * (count + 1)) - pool_sorted * (
         count + 1
     )  # slots so far
     slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
+    # If the maximum does not grow, a free slot exists: take the one that is free for longest.
     again = slots == slots_before
     before = np.full(count, -1, np.int64)
     before[order[again]] = by_end[(head[pool_sorted] + nth - slots_before)[again]]
     index = np.full(count, -1, np.int64)
     index[order[~again]] = slots[~again] - 1
+    # Pointer jumping: each stretch finds the first owner of its slot in O(log n) rounds.
     root = np.where(before >= 0, before, np.arange(count))
     while True:  # to the first one of the slot, twice as far each time
         further = root[root]
@@ -160,11 +168,13 @@ def moves(work: Prepared) -> Moves:
     clash = values.over & values.early
     folded = (values.count > 1) | clash[values.version - 1]
     local = schedule.src == schedule.dst
+    # `late`: local rows whose source is overwritten in the step in which they read it.
     late = values.over[read].copy()
     late[late] = values.moment[read[late] + 1] == work.time[late]
     # which rows wait in scratch for their fold: what crosses, or what is written over in this very step
     waiting = folded[group] & (~local | late)
     hidden = values.place[write] < 0
+    # `bare`: folds with a result in scratch and no operand waiting there yet; its first row lends its stretch.
     bare = folded & (values.place[values.version] < 0)
     bare[group[waiting]] = False
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
@@ -175,18 +185,22 @@ def moves(work: Prepared) -> Moves:
     # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
     is_kept = stays[crossing]
+    # A stretch begins at a kept row unless it continues the kept row before it.
     fresh = is_kept & ~(joined & np.concatenate([[False], is_kept[:-1]]))[: len(is_kept)]
     number = np.cumsum(fresh) - 1
     stretch[crossing[is_kept]] = number[is_kept]
     own = inner[stays[inner]]
     stretch[own] = np.arange(len(own)) + int(fresh.sum())
+    # ... and ends where the next row does not continue it.
     ending = is_kept & np.append(~(joined & is_kept)[1:], True)[: len(is_kept)]
     head = np.concatenate([crossing[fresh], own])
     tail = np.concatenate([crossing[ending], own])
     # where versions lie that have no place in a user's buffer: in the stretch of their row, or of their first operand
     base = values.place.copy()
+    # Versions that a single row brings lie where the row lies.
     straight = np.flatnonzero(~folded[group] & hidden)
     base[write[straight]] = len(work.places) + stretch[straight]
+    # A fold's result overwrites its first waiting operand, so it needs no scratch of its own.
     into = np.flatnonzero((values.row >= 0) & folded[values.owner])
     into = into[waiting[values.row[into]] & hidden[values.row[into]]]
     first = into[starts(values.owner[into])]
@@ -216,6 +230,7 @@ def _sort_messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     order = order_of(*packed((table.of_row[rows], len(table)), *inside))
     rows = rows[order]
     chunk, new = schedule.chunk[rows], starts(table.of_row[rows])
+    # Pipelined chunks stay separate: each piece is sent at its own time.
     joined = ~new & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
     return rows, np.cumsum(new) - 1, joined
@@ -248,6 +263,7 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])
     """
     values, line = work.values, work.line
+    # Operands that wait in scratch lie in their row's stretch, all others where their version lies.
     is_held = values.row >= 0
     is_held[is_held] = movement.waiting[values.row[is_held]]
     base = movement.base[values.operand]
@@ -257,6 +273,7 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     chunk, rank = values.order.chunk[version], values.order.rank[version]
     count = values.count[groups]
     count_bound = int(count.max(initial=0)) + 1
+    # Only folds of one rank, moment and number of operands can be joined.
     key, bound = packed(
         (rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, count_bound)
     )
@@ -264,11 +281,13 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
     joined = ~starts(key) & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
+    # Neighbours are joined if their results share a base, and so do their operands, one by one.
     home = movement.base[values.version[groups]]
     joined[1:] &= home[1:] == home[:-1]
     if len(groups):
         at = ranges(values.first[groups], count)
         lies = base[at]
+        # Operand i of a group is compared with operand i of the group before, which has as many.
         position = np.arange(len(at)) - np.repeat(count, count)
         same = lies == lies[np.maximum(position, 0)]
         joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)

@@ -1,7 +1,7 @@
 """Planners: one file or folder per method.
 
 A planner is a function plan(request, **options) that yields schedules of what the request (antiphon.core.request) asks
-for. Whoever calls it verifies every schedule it yields.
+for. The caller verifies every schedule it yields.
 """
 
 from antiphon.deprecations import stay_callable

@@ -91,7 +91,7 @@ class Range:
     uses switches, the alternatives on a runtime that cannot. `over`: the choice of the library `reference` (such as
     nccl) at that size, where the model has its figures. `rests_on`: the measurements that calibrate the figures, a
     profile, or that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most,
-    if known. `served_by`: the library that should serve these sizes, since the candidate is faster at none of them by
+    if known. `served_by`: the library that should serve these sizes, since nowhere is the candidate faster than it by
     more than the error of its model; "": use the candidate. `beyond_error`: whether the speedup exceeds the error of
     that model; None: unknown. `runners_up`: the next best at `at`.
     """

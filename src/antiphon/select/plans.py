@@ -8,7 +8,7 @@ Stages of every schedule (`_plans_by`): planning, the bound (once), verifying an
 where one is required, its certificate. `_rank_plans` adds a rank; the plan with the least rank is the best.
 
 With a budget the work is done in a process of its own, which is stopped at the end of the budget, in any state. It
-sends each plan when it is made, and each stage that it enters, so that the error can tell where the time went.
+sends each plan when it is made, and each stage that it enters, so that the error can name the stage that took the time.
 
 Example: a planner with gaps (bandwidth, latency) of (1, 3) in one schedule and (1.5, 1) in another. Without a size the
 first is the best. For 1 KB, where latency decides, the model predicts 12 us and 4 us: the second.

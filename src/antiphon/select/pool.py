@@ -71,7 +71,7 @@ def run_tasks(
 ) -> None:
     """Do all tasks; `tell` receives, in this thread, every message at once. workers=0: only this process.
 
-    Tasks that are not needed any more, by what `tell` has received, are skipped or stopped.
+    Tasks that `is_needed` rejects, given the messages so far, are skipped or stopped.
 
     Planners with the least effort come first, so that something good is soon known. Planners that are not built in, or
     that ask for it (`can.process`), always get a process of their own.

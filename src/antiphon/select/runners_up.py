@@ -6,7 +6,7 @@ written:
 
     1. plan the runners-up anew, the fastest first, until one can be written and still has its price
     2. if that is not clearly faster than the GPU library, leave the sizes to the library
-    3. a plan that was not tuned lists no runners-up: refuse, and tell what the option `alone` would cost
+    3. a plan that was not tuned lists no runners-up: refuse, and report what the option `alone` would cost
 
 Example: nvls wins at 1 MB with 20 us, trees is next with 24 us, NCCL takes 30 us by its model. The format cannot
 multicast, so trees is written, with a note that it takes 1.2 times as long, and is still 1.25 times as fast as NCCL.

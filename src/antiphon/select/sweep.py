@@ -77,6 +77,7 @@ def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
     low, high = int(match[1]), int(match[2])
     if high < low:
         raise Invalid(f"{name}: the range {text} is empty; write the lower end first")
+    # One more value than MOST suffices for the caller to refuse it.
     return range(low, min(high, low + MOST) + 1)
 
 
@@ -97,6 +98,7 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
             raise Invalid(f"sweep: {problem} {quote(key)}; {available}")
         values[key] = values_of(written, f"sweep of {key}", ranks)
     for name in planners:
+        # Check the number of combinations before any is built.
         count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).options)
         if count > MOST:
             raise Invalid(f"sweep: {count} combinations of values for planner {name} (at most {MOST}); sweep fewer")

@@ -64,7 +64,7 @@ def tune(  # noqa: PLR0913
     plans: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Tuning:
-    """Return the best schedule for every size, of all that the planners here can make; every one of them is verified.
+    """Return the best schedule for every size among those of the planners here; every schedule is verified.
 
     `spec`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known, else
     alpha-beta. `planners`: only these (those that stand for NCCL are priced, too). `effort`: how much a planner that

@@ -3,8 +3,8 @@
 `Tuning` is what `tune` returns, `as_json` what `antiphon tune --json` prints; DEFINITIONS explains the keys of a range.
 
 `measure_gains`: what choosing the value of an option is worth. For every size the best of the swept settings is chosen;
-the gain is how many times faster it is than the first setting of the sweep, as a geometric mean over the sizes and at
-most. Example: k = 2 takes 10, 20 us at two sizes, k = 8 takes 12, 5 us: the best is k = 2, then k = 8, the gains are 1
+the gain is its speedup over the first setting of the sweep, as a geometric mean over the sizes and as the maximum.
+Example: k = 2 takes 10, 20 us at two sizes, k = 8 takes 12, 5 us: the best is k = 2, then k = 8, the gains are 1
 and 4, the mean is 2.
 """
 
@@ -127,8 +127,8 @@ class Tuning:
         kinds_by_reason: dict[str, list[str]] = {}
         for kind, why in self.no_speedup.items():
             kinds_by_reason.setdefault(why, []).append(kind)
-        lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in kinds_by_reason.items()]
-        lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
+        lines = [f"no speedup for {', '.join(kinds)}: {why}" for why, kinds in kinds_by_reason.items()]
+        lines += [f"no gap for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lines += [line for r in self.ranges if (line := _switches_note(r))]
         sms_taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
         counts = " or ".join(f"{sms} of {of}" for sms, of in sms_taken)
@@ -151,7 +151,7 @@ class Tuning:
 
     @property
     def stopped(self) -> int:
-        """How many candidates their budget ended: with more of it, or on a less busy computer, they may find better."""
+        """Count the candidates that their budget ended: with more time or a less busy computer they may improve."""
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
     def rests_on(self, collective: str) -> str:
@@ -197,7 +197,7 @@ class Tuning:
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
             "no_bound": dict(self.no_bound),
-            "assumes": [],  # bounds hold whatever switches do
+            "assumes": [],  # bounds hold for any behaviour of switches
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},
@@ -231,7 +231,7 @@ def _switches_note(r: Range) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times faster a planner is with the best setting for each size than with its first one.
+    """The speedup of a planner with the best setting for each size over its first setting.
 
     `mean`: geometric, over the sizes; `most`: the greatest, at size `at`. `best`: (from, to, setting). `rests_on`: what
     calibrates the figures of all its settings.

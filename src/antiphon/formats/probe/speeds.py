@@ -31,9 +31,12 @@ INFINIBAND = {
 
 @dataclass(frozen=True)
 class Make:
-    """A make of GPU: its name where a tool reports no more than its generation, one NVLink or xGMI link of it, how many
-    it has at most, the generation of its PCIe, whether switches of its generation multicast and reduce, and whether its
-    links are xGMI."""
+    """A make of GPU.
+
+    `name`: used where a tool reports only the generation. `link`: bandwidth of one NVLink or xGMI link; `links`: their
+    maximum number. `pcie`: generation. `sharp`: whether switches of its generation multicast and reduce.
+    `xgmi`: whether its links are xGMI.
+    """
 
     name: str
     link: Fraction

@@ -216,8 +216,11 @@ def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) 
 
 
 def part_reductions(rows: list[Row]) -> None:
-    """The runtime takes local reductions into one place from one buffer as one, with the count of the last, until one
-    of them has a flag; and has room for so many. So a flag ends those that must not be one."""
+    """Set flags that separate local reductions which the runtime must not fuse.
+
+    It fuses successive reductions from one buffer into one place, with the count of the last, up to a limited number
+    or to the first with a flag.
+    """
     group = 0
     # Invariant: `group` rows before this one would be fused into one by the runtime.
     for last, row in pairwise(rows):

@@ -74,6 +74,7 @@ def tables(
 
 def _lower_sparing_scratch(schedule: Schedule, in_place: bool) -> Program:
     """Scratch is not used again for other data, unless it were more than twice the largest buffer."""
+    # Without reuse slices of atoms may run ahead independently (`Table.sliced`).
     program = lower(schedule, in_place=in_place, lag=MAX_LAG, joints=True)
     if has_little_scratch(bind(program, program.denominator)):
         return program
@@ -91,6 +92,7 @@ def tables_of(
     if packets:
         streams_of_steps, boxes = by_packets(streams_of_steps, addresses)
     finish = _Finish(program, addresses, streams_of_steps)
+    # Atoms of one block; all blocks are equal where an order of arrival exists.
     block = int(program.collective.weights[:1].sum()) * addresses.count
     if places is not None:
         arranged = Arranged(places, block)
@@ -128,6 +130,7 @@ class _Finish:
         for row in range(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1])):
             base = int(p.base_shift[p.finish_base[row]]) * self.addresses.count
             low, high = base + int(at[p.finish_begin[row]]), base + int(at[p.finish_end[row]])
+            # A stream divides what it wrote itself, so no sync between streams is needed.
             for stream, begin, end in _last_writers(self.writes[rank], low, high):
                 by_stream.setdefault(stream, []).append((begin, end - begin, int(p.finish_count[row])))
         return by_stream
@@ -151,6 +154,7 @@ def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -
     ]
     out: list[tuple[int, int, int]] = []
     at = low
+    # Sweep from `low` to `high`; gaps between writes go to stream 0.
     for begin, end, stream in sorted(overlaps):
         if begin > at:
             out.append((0, at, begin))
@@ -179,11 +183,13 @@ class _Writer:
         """`orders`: cycles of blocks of the output, to be permuted at the end."""
         blocks = []
         for number, steps in enumerate(streams):
+            # Signals are numbered per stream.
             first, self.signal_counts = len(self.steps), {}
             if self.boxes:
                 self._append_opening(self.boxes.openings[number][self.rank])
             for step in steps:
                 self._append_step(step)
+            # Division and permutation read what all threads wrote: a sync before each.
             if finish.get(number):
                 self._append(SYNC)
                 for begin, size, count in finish[number]:
@@ -208,6 +214,7 @@ class _Writer:
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
         p, addresses, boxes = self.program, self.addresses, self.boxes
+        # Sections in the order in which the kernel reads them (native/table.h).
         classes = np.stack([p.class_whole, p.class_part], axis=1)
         if boxes:  # one behind all classes of scratch
             classes = np.concatenate([classes, [[boxes.units, boxes.numerator]]]).astype(np.int64)
@@ -232,6 +239,7 @@ class _Writer:
             before[classes - 1 :] = max(row - PACKETS, 0)  # slots of packets
             return [min(row, PACKETS), 0, 0, *before.tolist()]
         earlier_classes = self._slot_classes(rank)[: int(self.addresses.slot[row])]
+        # A position on the line is (units, cut): the kernel multiplies units by the size of a call.
         units, cut = divmod(int(self.addresses.origin[row]), self.addresses.count)
         return [SCRATCH, units, cut, *np.bincount(earlier_classes, minlength=classes).tolist()]
 
@@ -247,6 +255,7 @@ class _Writer:
     def _encode_argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
         """Encode a place at a rank: the rank, its region, units and cuts on the line, and the number of atoms."""
         buffer, at = place
+        # Users' buffers are the same region at all ranks; scratch has one region per row, packets one per slot.
         key, line = (-1, buffer), 0
         if buffer == PACKETS:
             key = (-1, PACKETS + at)
@@ -263,15 +272,19 @@ class _Writer:
             self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])
         elif step.kind == PUT:
             self._append(PUT, [argument for move in step.moves for argument in self._move_arguments(move)])
+        # A get is a put whose source is remote: pairs (source, target) with the ranks exchanged.
         elif step.kind == GET:
             ends = [((move.peer, move.source), (self.rank, move.target), move.size) for move in step.moves]
             self._append(PUT, [make(*end, size) for source, target, size in ends for end in (source, target)])
         elif step.kind == FOLD:
             into = make(self.rank, step.into, step.size)
             operands = [make(self.rank, place) for place in step.operands]
+            # A fold writes its result to further targets; their source is the result itself, so only targets are
+            # encoded.
             along = [self._move_arguments(move)[1] for move in step.moves]
             self._append(FOLD, [into, *along, *operands], 1 + len(along))
         elif step.kind in (SWITCH, SPREAD):
+            # A switch step lists results first; `extra` is their number.
             sources = step.peers if step.kind == SWITCH else (self.rank,)
             results = [make(peer, step.into, step.size) for peer in step.peers]
             self._append(step.kind, [*results, *(make(peer, step.operands[0]) for peer in sources)], len(results))

@@ -47,6 +47,7 @@ class Case:
     @staticmethod
     def of(code: Code, random: Random) -> Case:
         grain, relation = code.grain, code.collective.relation
+        # Every contribution (block, name) gets `grain` random values, one per cell; index 0 means empty.
         first, last = sides(code.collective, code.in_place)
         values, names, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
@@ -59,12 +60,14 @@ class Case:
             """Return the index of the sum of these."""
             if len(several) == 1:
                 return several[0]
+            # Equal sums share an index, so that memory is linear in distinct sums.
             key = tuple(several)
             if key not in sums:
                 sums[key] = len(values)
                 values.extend(map(sum, zip(*(values[at : at + grain] for at in several), strict=True)))
             return sums[key]
 
+        # Wanted by -1: the sum of all contributions to the block.
         every = {block: total(several) for block, several in of_block.items()}
         by_place: dict[tuple[int, int], list[int]] = {}
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
@@ -86,6 +89,7 @@ class Case:
         initial = np.zeros(int(code.places.begin[-1]), np.int64)
         initial[cells] = ends
         results, required = columns_of(last, OUTPUT, wants)
+        # User inputs that are no results must keep their values.
         preserved = np.ones(len(initial), bool)
         preserved[results] = False
         cells = cells[preserved[cells]]
@@ -123,8 +127,11 @@ class Run:
 def execute(
     code: Code, seed: int | None = 0, *, last: tuple[int, int] | None = None, until: tuple[int, int] | None = None
 ) -> Run:
-    """A run in an order drawn by `seed`, which also says how far ahead of others a block may get; None: blocks by
-    turns. With `last` and `until`, the one comes after the other, where it can."""
+    """Execute the code once, in an order drawn by `seed` (None: the blocks take turns).
+
+    `seed` also selects the number of instructions that a block may execute at once. With `last` and `until`,
+    instruction `last` is delayed until `until` is done, if that is possible.
+    """
     random = Random(seed or 0)
     longest = 1 if seed is None or last is not None else (1, 64, 4)[seed % 3]
     return _Machine(code, Case.of(code, random), random if seed is not None else None).run(longest, last, until)
@@ -158,12 +165,14 @@ class _Machine:
         delayed: list[int] = []
         random = self.random.random if self.random is not None else None
         while (ready or delayed) and self.fault is None:
+            # Only delayed blocks are left: `last` cannot come after `until`, so give up the delay.
             if not ready:
                 ready, delayed, last = delayed, [], None
             if random is None:
                 block = ready.pop(0)
             else:
                 place = int(random() * len(ready))
+                # Draw and remove in O(1): the last ready block fills the gap.
                 block, ready[place] = ready[place], ready[-1]
                 ready.pop()
             if last is not None and last == (block, self.at[block]):
@@ -172,6 +181,7 @@ class _Machine:
             turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
             if self._advance_block(block, turns, ready):
                 ready.append(block)
+            # `until` is done: release the delayed blocks.
             if last is not None and until == (block, self.at[block] - 1):
                 ready, delayed, last = ready + delayed, [], None
         return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
@@ -180,6 +190,7 @@ class _Machine:
         """Execute up to `turns` instructions of a block; return whether it can proceed; else it has ended or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
+            # Check all conditions before any effect: a blocked instruction changes nothing.
             for other, step in instruction.wait:
                 if at[other] <= step:
                     self.on_block.setdefault(other, []).append(block)
@@ -201,6 +212,7 @@ class _Machine:
                 counters[number] -= 1
             for number in instruction.release:
                 counters[number] += 1
+                # Wake all sleepers; those that still cannot proceed go to sleep again.
                 if number in self.on_semaphore:
                     ready += self.on_semaphore.pop(number)
             self.order.append(self.begin[block] + index)
@@ -219,6 +231,7 @@ class _Machine:
                 ready += self.on_empty.pop(instruction.pop)
             if len(value) != count:
                 return self._record_fault("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
+        # The common case, without slices.
         if count == 1:
             total = value[0] if value else 0
             for first in instruction.read:
@@ -264,6 +277,7 @@ class _Machine:
         if not lacking:
             return None
         stuck = sorted(lacking)
+        # Report a root cause: a block whose missing condition is not itself a blocked block.
         first = (b for b in stuck if lacking[b][0] != "block" or lacking[b][1] not in lacking)
         block = next(first, stuck[0])
         kind, number = lacking[block]

@@ -36,7 +36,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """Return the first fault of a code, or None if it is right.
 
     The code runs in `orders` random orders with undivided messages, and once with messages split as for large chunks.
-    If none of these hangs, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
+    If these do not hang, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
     Where two are not, a run in the other order decides: it is a fault if that ends with other data (two additions to a
     cell always are: one may miss the other). A large code whose accesses are all ordered runs many instructions at a
     time; the first run, too, if its order is known without one (`_is_right_by_waves`).
@@ -256,8 +256,11 @@ def _line_ends(line: Longs, place: Longs) -> Longs:
 def _find_unknown(
     happens_before: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool
 ) -> Iterator[tuple[int, int]]:
-    """Rows and ranks of which nothing says that the rank has begun before the row, or ends after it. Most hear it
-    straight from that rank, or tell it; for the others it is said, block by block, what all have heard."""
+    """Yield rows and ranks for which nothing shows that the rank begins before the row (or ends after it).
+
+    Most rows have a direct message from (or to) that rank; the others are resolved block by block, from the ranks that
+    every row has heard from.
+    """
     flat, key_base = happens_before.flat, happens_before.code.collective.ranks + 1
     own_rows, far = (happens_before.dst, happens_before.src) if before else (happens_before.src, happens_before.dst)
     line, place = happens_before.lines
@@ -278,7 +281,7 @@ def _find_unknown(
 
 
 def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
-    """Of each row the ranks, as bits, some row of which comes before it; or after it. One pass over all edges, in the
+    """Return per row, as a bit mask, the ranks with a row before it (or after it). One pass over all edges, in the
     order in which rows happened, or backwards.
 
     Two blocks, of ranks 0 and 1, of two rows each; row 1 (of rank 0) comes before row 3 (of rank 1):

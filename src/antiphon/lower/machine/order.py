@@ -1,4 +1,4 @@
-"""The happens-before order of all runs, and the unordered accesses to a cell of which at least one is a write.
+"""The happens-before order of all runs, and the unordered pairs of accesses to a cell, at least one a write.
 
 Which instruction happens before which is the same in every run, because no instruction depends on data (Lamport 1978):
 
@@ -103,8 +103,11 @@ def semaphore_rows(code: Code, flat: Flat) -> list[Counted]:
 
 
 def _last_visible(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]:
-    """Rows that give one after another, how many of them are surely before a row that takes, and that row: with the
-    last of these that makes visible what was written, where the other is to see it."""
+    """Return pairs (releasing row, acquiring row), one per triple (releasing rows in order, number of them that precede
+    the acquiring row, acquiring row).
+
+    The releasing row is the last of those that precede; if some rows are `loose`, the last that makes data visible.
+    """
     pairs_of_rows = []
     for rows, sure, after in pairs:
         last = next((row for row in reversed(rows[:sure]) if row not in loose), None) if loose else rows[sure - 1]
@@ -231,10 +234,10 @@ class Order:
 
     @staticmethod
     def of(code: Code, flat: Flat, firm: bool = False) -> Order:
-        """`firm`: only what makes visible what was written.
+        """Return the order of a code. `firm`: use only edges that make written data visible.
 
-        Where several blocks give to one semaphore, or take from it, but one after another, they count as one: who they
-        are is asked of the order that is known without it, again and again while something comes of it.
+        Several blocks that release (or acquire) one semaphore count as one if they do so one after another. Whether
+        they do follows from the order known so far, so edges are added until the order no longer changes.
         """
         order = Order(code, flat, *edges(code, flat))
         line, place = (column.tolist() for column in order.lines)

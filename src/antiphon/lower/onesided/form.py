@@ -66,10 +66,12 @@ class Moves:
 
     def __init__(self, program: Program, bound: Bound) -> None:
         self.program, self.bound = program, bound
+        # Entry i of both columns is message i: its send and its receive.
         send, receive = program.pairs
         self.ptr = pointers(program.rank[send], program.ranks)  # sends stand by rank
         until = np.concatenate([[0], np.cumsum(bound.length)])
         self.empty: Bools = until[program.part_ptr[send]] == until[program.part_ptr[send + 1]]
+        # The common case in columns: one part on either side, so one move.
         is_single = ~self.empty
         for rows in (send, receive):
             is_single &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
@@ -77,11 +79,13 @@ class Moves:
         send_part, receive_part = program.part_ptr[send[single]], program.part_ptr[receive[single]]
         source, target = ((bound.buffer[part_rows], bound.begin[part_rows]) for part_rows in (send_part, receive_part))
         columns = (*source, *target, bound.length[send_part])
+        # Messages of several parts are cut one by one.
         multiple = [
             (at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut_moves(at)
         ]
         cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
         message = np.concatenate([single, cut_moves[0]])
+        # Stable, so that the moves of a message keep their order.
         order = np.argsort(message, kind="stable")
         self.message = message[order]
         self.columns = [
@@ -93,6 +97,7 @@ class Moves:
         """Return the moves of each message that this rank sends, created on demand."""
         low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
         first = self.first[low : high + 1].tolist()
+        # A rank's messages are contiguous, and so are their moves.
         rows = slice(first[0], first[-1])
         peer = self.program.peer[self.program.pairs.send[self.message[rows]]].tolist()
         source, begin, target, at, size = (column[rows].tolist() for column in self.columns)
@@ -121,6 +126,7 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
     remaining = 0
     for buffer, begin, length in sent:
         done = 0
+        # Walk both sides at once: each move ends where a part of either side ends.
         while done < length:
             while not remaining:
                 where, at, remaining = next(into)

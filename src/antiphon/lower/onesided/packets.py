@@ -67,6 +67,7 @@ class ByPackets:
         program = self.program
         stream = streams(program, max_streams, Switched.none(program))
         count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
+        # A turn is a pair (stream, step), as one number.
         turn = stream * times + program.when // 2
         sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
@@ -102,6 +103,7 @@ class _Sent(NamedTuple):
         """Neighbours that go on where the one before ends, on both sides, are one."""
         order = np.lexsort((program.peer[send], program.rank[send], turn[send]))
         send = send[order]
+        # A new run begins where a key, a buffer or the contiguity on either side changes.
         keys = [turn[send], program.rank[send].astype(np.int64), program.peer[send].astype(np.int64)]
         source, begin, target, at, size = (column[order] for column in moves)
         head = np.ones(len(order), bool)
@@ -109,6 +111,7 @@ class _Sent(NamedTuple):
         head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (begin, at)], axis=0)
         total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
         turn, rank, peer, source, begin, target, at = (column[head] for column in (*keys, source, begin, target, at))
+        # Slots of a receiver are assigned in the order of turns: a running sum of sizes per receiver.
         by = order_of(peer, program.ranks)
         before = np.cumsum(total[by]) - total[by]
         slot = np.empty(len(by), np.int64)
@@ -126,6 +129,7 @@ class _Places:
     def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
         self.slots: Longs = sums(sent.peer, sent.size, program.ranks)
+        # Only scratch may stay packets; users' buffers always hold data.
         into = sent.target == SCRATCH
         come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
         self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that comes by packets
@@ -133,6 +137,7 @@ class _Places:
         operands = ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
         operands = operands[bound.buffer[operands] == SCRATCH]
         read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
+        # May grow below: a stretch is data as a whole or not at all.
         self.data = self._needed_as_data(program, bound)
         self._unify_stretches(_long_slices(come, size), _long_slices(read, bound.length[operands]))
         self.place = np.concatenate([[0], np.cumsum(self.data)])  # per chunk, the number of data chunks before it
@@ -143,6 +148,7 @@ class _Places:
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
         result = np.zeros(len(inside), bool)
         result[program.part_ptr[:-1][program.kind == FOLDS]] = True
+        # `written`: receives and folds that write a chunk; `other`: sends that read it and folds that write it.
         written, other = (
             _count_coverage(
                 self.first[rank[selected]] + bound.begin[selected], bound.length[selected], len(self.slot_of)
@@ -158,6 +164,7 @@ class _Places:
         for chunks in read:
             if (np.diff(self.slot_of[chunks]) != 1).any():
                 self.data[chunks] = True
+        # Repeat to a fixed point: data in one stretch may force an overlapping one to be data.
         data_count = -1
         while data_count != (data_count := int(self.data.sum())):
             for chunks in (*come, *read):
@@ -165,6 +172,7 @@ class _Places:
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """In which slot these are, if they are packets alone; else -1."""
+        # The last entry, behind all scratch, stands for users' buffers.
         at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
         return np.where(self.data[at], -1, self.slot_of[at])
 
@@ -224,6 +232,7 @@ class _RankWork:
         self.size = bound.length[program.part_ptr[folds]]
         part_counts = np.diff(program.part_ptr)[folds]
         self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
+        # One entry per operand; the first of each fold is its result.
         part_rows, fold = ranges(program.part_ptr[folds], part_counts), np.repeat(np.arange(len(folds)), part_counts)
         rank, buffer, begin = program.rank[folds][fold], bound.buffer[part_rows], bound.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
@@ -250,6 +259,7 @@ class _RankWork:
         own_folds = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
         folds = self._folds_of(own_folds.start, own_folds.stop)
         numbers = (sent.turn[own_sends], sent.turn[own_arrivals], self.turn[own_folds])
+        # Turns in which the rank sends, receives or folds.
         every = distinct(np.concatenate(numbers))
         low, high = (
             zip(*(_as_list(np.searchsorted(turn_column, every, side)) for turn_column in numbers), strict=True)
@@ -279,6 +289,7 @@ class _Rank:
 
     def steps(self, turns: Iterable[_Turn]) -> list[Step]:
         for turn in turns:
+            # Folds of the previous turn are delayed to here, so that they can send their results themselves.
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
             if remaining:
                 self.line.put(PACK, remaining)
@@ -295,14 +306,17 @@ class _Rank:
             data = [place for place in fold.operands if place[0] != PACKETS]
             packets = [place for place in fold.operands if place[0] == PACKETS]
             along: list[Move] = []
+            # A fold of data and packets can write its result as packets to others at once.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
                 remaining = [move for move in remaining if move not in along]
+            # An ADD needs one operand of data: unpack the first packet into the result.
             if not data:
                 self._write_unpack(packets.pop(0), fold.into, fold.size)
                 data = [fold.into]
             if len(data) > 1 or not packets:
                 data = self._fold_data(data, fold)
+            # At most MOST_OPERANDS per step; the partial sum is the data of the next step.
             while packets:
                 now, packets = packets[: MOST_OPERANDS - 1], packets[MOST_OPERANDS - 1 :]
                 self._write_step(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())

@@ -78,12 +78,14 @@ def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
     >>> bound, known = bind(program, 1), Switched.none(program)
-    >>> some = squeezed(program, bound, replace(known, dropped=program.rank == 0))  # all that rank 0 did
+    >>> some = squeezed(program, bound, replace(known, dropped=program.rank == 0))  # what rank 0 did
     >>> bound.sizes.tolist(), some.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
+    # A place that a switch uses must keep the same address at all ranks.
     if any(place[0] == SCRATCH for switch in switched.switches for place in (switch.source, switch.target)):
         return bound  # it lies at one address for all ranks
+    # Mark used cells by a difference array over the scratch of all ranks laid end to end.
     used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
     room, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
     first = np.concatenate([[0], np.cumsum(room)])
@@ -91,6 +93,7 @@ def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
     edge = np.zeros(int(first[-1]) + 1, np.int64)
     np.add.at(edge, at, 1)
     np.add.at(edge, at + bound.length[used], -1)
+    # `before[cell]`: the used cells in front of it, which is its new address.
     before = np.concatenate([[0], np.cumsum(np.cumsum(edge[:-1]) > 0)])
     begin, sizes = bound.begin.copy(), bound.sizes.copy()
     begin[used] = before[at] - before[first[part_rank[used]]]
@@ -117,6 +120,7 @@ class _Finder:
         self.switched = Switched.none(program)
         self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and what they read
         self.writers: dict[tuple[int, Place], list[int]] = {}  # and what they write
+        # The first part of a fold is its result, the others are its operands.
         for row in np.flatnonzero(program.kind == FOLD).tolist():
             into, *operands = self._places_of(row)
             self.writers.setdefault((self.rank[row], into), []).append(row)
@@ -125,10 +129,12 @@ class _Finder:
 
     def found(self) -> Switched:
         joints = self._collect_joints()
+        # Joints of several sources reduce, those of one source multicast.
         reductions = {self._fold_of(joint): joint for joint in joints if len(joint.sources) > 1}
         for joint in joints:
             if len(joint.sources) == 1:
                 self._add_multicast(joint, reductions)
+        # A multicast removes the reduction that it belongs to.
         if reductions:
             raise self._raise_unsupported(
                 "has no reduction by switches without the multicast of its sum to all who gave to it"
@@ -143,6 +149,7 @@ class _Finder:
         """Those of several rows."""
         p = self.program
         rows = np.flatnonzero(p.joint >= 0)
+        # By joint, then rank, so that repeated ranks are adjacent.
         rows = rows[np.lexsort((rows, p.rank[rows], p.joint[rows]))]
         by_number: dict[int, _Joint] = {}
         for row, number in zip(rows.tolist(), p.joint[rows].tolist(), strict=True):
@@ -173,6 +180,7 @@ class _Finder:
         arrived = {self._places_of(row)[0] for row in joint.receives}
         for fold in self.readers.get((joint.targets[0], min(arrived)), []):
             operands = self._places_of(fold)[1:]
+            # The sum must contain all that arrives and exactly one operand of the rank's own.
             if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
                 return fold
         raise self._raise_unsupported(
@@ -196,6 +204,7 @@ class _Finder:
             None,
         )
         dropped: list[int] = []
+        # Reduction and multicast in one: the switch reads `place` at all ranks and writes it at all of them.
         if fold is not None:
             first = reductions.pop(fold)
             place = self._common_place(first.sends)[0]
@@ -206,6 +215,7 @@ class _Finder:
             send = {self.rank[row]: row for row in first.sends}
             self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
             source = place
+        # Multicast alone: a copy that puts the rank's own data at the target is done by the switch, too.
         elif source != target:
             dropped = [
                 writer for writer in self.writers.get((rank, target), []) if self._places_of(writer)[1:] == [source]
@@ -214,6 +224,7 @@ class _Finder:
                 raise self._raise_unsupported(
                     "switches write at the rank that asks them, too, and it has something else there"
                 )
+        # The messages remain as signals of completion, without data.
         bare = joint.sends + joint.receives
         self.switched.dropped[dropped] = True
         self.switched.bare[bare] = True
@@ -242,6 +253,7 @@ class _Finder:
         when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
         after, before = p.wait_op, p.wait
         apart = switch_of[after] != switch_of[before]
+        # Dependencies into a switch must end in an earlier step, those out of it may not begin before it.
         early = apart & (switch_of[after] >= 0) & (when[before] >= when[after])
         behind = (p.kind[after] == FOLD) | ((p.kind[after] == SEND) & (p.rank[after] == rank[switch_of[before]]))
         late = apart & (switch_of[before] >= 0) & (switch_of[after] < 0)

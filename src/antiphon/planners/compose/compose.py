@@ -61,7 +61,7 @@ Levels = Annotated[
     Option("8x4, four groups of eight, or 3+4 (default: what the places of the ranks and the widths of links show)"),
 ]
 InsidePlanners = Annotated[
-    str, Option("the planners that may plan within groups, such as direct,trees (default: all that are quick)")
+    str, Option("the planners that may plan within groups, such as direct,trees (default: all quick ones)")
 ]
 Best = Annotated[str | None, Option("only the plan that is best by this (default: all)", choices=tuple(AIMS))]
 Turn = Annotated[bool | None, Option("data in parts that begin at different levels (default: where that is faster)")]

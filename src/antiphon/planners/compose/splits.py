@@ -45,6 +45,7 @@ def find_splits(topology: Topology, members: Sequence[int]) -> list[Split]:
     """Return the distinct splits with two levels or more, the one with the most levels first."""
     by_name: dict[tuple[str, bytes], Split] = {}
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
+        # More levels first, so that the deepest variant of equal splits is kept.
         for count in range(len(partitions), 0, -1):
             for chosen in combinations(partitions, count):
                 split = _nest_groups(chosen, members)
@@ -87,9 +88,11 @@ def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
 
 def _by_links(topology: Topology, members: Sequence[int]) -> list[Partition]:
     """Return connected components of links of at least some bandwidth, and of switches next to ranks."""
+    # Bandwidths in ascending order: each threshold drops the narrower links, which gives nested islands.
     rank_of = {kind: i for i, kind in enumerate(sorted({t.bandwidth for t in topology.types}))}
     width = np.array([rank_of[t.bandwidth] for t in topology.types])[topology.link_type]
     partitions = [_connected_groups(topology, members, width >= low) for low in range(1, len(rank_of))]
+    # Links that end at a rank join the ranks around one switch, but not switches with each other.
     to_rank = (topology.link_src < topology.ranks) | (topology.link_dst < topology.ranks)
     partitions.append(_connected_groups(topology, members, to_rank))
     return _useful_partitions(sorted(partitions, key=len)[:MOST_LEVELS], len(members))
@@ -99,6 +102,7 @@ def _connected_groups(topology: Topology, members: Sequence[int], links: Bools) 
     """Return the members by connected component of these links."""
     label = np.arange(topology.nodes)
     src, dst = topology.link_src[links], topology.link_dst[links]
+    # Label propagation with pointer jumping: each component ends with its smallest node as label.
     while True:
         before = label.copy()
         np.minimum.at(label, dst, label[src])
@@ -118,6 +122,7 @@ def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Part
     """
     chosen: list[Partition] = []
     for groups in partitions:
+        # A longer partition has smaller groups; equal counts are treated as the same level.
         if 1 < len(groups) < ranks and (not chosen or len(groups) > len(chosen[-1])):
             chosen.append(groups)
     return chosen
@@ -130,6 +135,7 @@ def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Spl
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
         if depth == len(number) or len(ranks) == 1:
             return Groups.ring(len(ranks)), ranks
+        # Divide the ranks of a group by the next partition, in order of first appearance.
         inside: dict[int, list[int]] = {}
         for rank in ranks:
             inside.setdefault(number[depth][rank], []).append(rank)

@@ -5,11 +5,11 @@ bottleneck, repeat. Cycles met on the way are cancelled. At most ends + links pa
 or an end.
 
 Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator:
-first the least that represents all exactly, else several, of which the one with the least time is taken (rounding moves
-load to other links).
+first the least that represents all exactly, else several, and the one with the least time is taken (rounding moves load
+to other links).
 
 Example: 0 sends weight 1 to 3, 2/3 over 1 and 1/3 over 2. From 3 back: the link from 1 carries most, path 0 > 1 > 3
-with 2/3; what is left is 0 > 2 > 3 with 1/3. Denominator 3: chunks of 2/3 and 1/3 of the block.
+with 2/3; the remainder is 0 > 2 > 3 with 1/3. Denominator 3: chunks of 2/3 and 1/3 of the block.
 """
 
 from __future__ import annotations

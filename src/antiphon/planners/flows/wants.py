@@ -21,7 +21,7 @@ MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
 class Want:
     """Everything that one rank sends (`out`) or receives.
 
-    An end is the set of ranks at the other side, any of which serves: one receiver, or all that hold replicas; with the
+    An end is a set of alternative ranks at the other side (one receiver, or every holder of a replica), with the
     weight that it receives or gives.
     """
 

@@ -41,7 +41,7 @@ class GreedyLimits:
     max_rows: int = 2**24  # transfers of a schedule
     few_rows: int = 2**21  # rows beyond which parts are not made smaller still
     max_work: int = 50_000_000  # units of work of one run
-    min_share: float = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
+    min_share: float = 0.05  # of what can enter a rank: kinds of hops below it do not determine the length of a slot
     min_bytes: int = 64  # bytes of a part
     max_ratio: float = 0.995  # another run replaces the best if its time is at most this fraction
     pace_saving: float = 0.5  # fraction of the latency that another pace may save

@@ -73,7 +73,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
     have[relation.pre_rank, relation.pre_block] = True
     want[relation.post_rank, relation.post_block] = True
-    # refuse impossible requests before any tree is grown; the message says whether another planner could do it
+    # refuse impossible requests before any tree is grown; the message names another planner if one could do it
     out = _out_of_reach(topology, hops, have, want)
     if out is not None:
         raise out

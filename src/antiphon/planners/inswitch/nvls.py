@@ -55,6 +55,7 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
         yield from _yield_mixtures(topology, collective, (trees, room), pieces, required=beside is True)
     if beside:
         return
+    # An upper limit: one half (reduction or multicast) per tree; doubled below.
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_more_than_fits("nvls", topology, collective, 2 * transfers)
     for depth in piece_counts(pieces, collective.kind == "allreduce" and room != 1):
@@ -68,6 +69,7 @@ def _yield_mixtures(
     """Yield allreduces with plain transfers beside the joints, where the joints leave links idle."""
     trees, room = among
     count = len(collective.members)
+    # Fewer than 2 joints at once cannot pair a reduction with a multicast; 2 P leave nothing idle.
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
     if not (
         eligible
@@ -122,6 +124,7 @@ def plan_shares(collective: Collective, trees: list[SwitchTree], room: int, piec
     ends, sheet = ends_of(collective), Sheet()
     begin, multicast_at = schedule_turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
+        # Each share has P - 1 rows: all ranks but its end, which `other` skips.
         which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
         end = ends[which]
         other = np.tile(np.arange(len(tree.node) - 1), len(ends))
@@ -141,9 +144,11 @@ def schedule_turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple
     With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than
     the others: least where both are half of what there is room for.
     """
+    # Rounds of `room` shares (0: unlimited); an allreduce multicasts a share one step after its reduction.
     if not allreduce or not room or (pieces == 1 and room >= count):
         begin = np.arange(count) // (room or count) * pieces
         return begin, begin + allreduce
+    # Half of the room for reductions, half for multicasts; with room for one joint the two alternate.
     each, stride = (room // 2, pieces) if room > 1 else (1, 2)
     begin = np.arange(count) // min(each, count) * stride
     return begin, begin + 1

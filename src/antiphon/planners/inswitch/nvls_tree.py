@@ -52,7 +52,7 @@ BETWEEN: Mapping[str, Plan] = {
 
 Within = Annotated[str | None, Option("planner within boxes (default: the faster)", choices=tuple(WITHIN))]
 Between = Annotated[
-    str | None, Option("how boxes exchange (default: all that the machine allows)", choices=tuple(BETWEEN))
+    str | None, Option("how boxes exchange (default: every kind that the machine allows)", choices=tuple(BETWEEN))
 ]
 
 

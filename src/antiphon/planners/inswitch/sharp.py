@@ -1,7 +1,7 @@
 """Combine data on the way through the fabric and send the result on from there, without touching a rank (SHARP).
 
 Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol". Switches reduce what comes from below and pass it up;
-the top multicasts the result. An allreduce is one joint of all ranks in one step, whatever their number: every link
+the top multicasts the result. An allreduce is one joint of all ranks in one step, for any number of ranks: every link
 carries nbytes once each way, half of a ring's traffic, at the latency of one traversal of the tree.
 """
 

@@ -72,6 +72,7 @@ def kring(
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_more_than_fits("kring", topology, collective, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
+    # Only chains gain from pipelining by default: rounds already keep links busy.
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
     schedule = _plan_collective(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)
@@ -93,6 +94,7 @@ def _choose_groups(
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
     if groups is not None:
         return seating, given_sizes(groups, len(seating))
+    # All groups have k ranks, the last one the remainder.
     each = given_k(k, len(seating))
     full, rest = divmod(len(seating), each)
     return seating, [each] * full + [rest] * (rest > 0)
@@ -106,6 +108,7 @@ def _plan_collective(collective: Collective, seating: list[int], sizes: list[int
         return per_root(collective, lambda single: lane_chains(single, Seats.in_order(single, seating), sizes))
     if kind in ("reducescatter", "reduce"):
         return plan_backwards(collective, lambda single: _plan_collective(single, seating, sizes, overlap))
+    # Allreduce: reducescatter, then allgather on the same groups.
     first, second = (
         _plan_collective(collective_among(collective, half), seating, sizes, overlap)
         for half in ("reducescatter", "allgather")

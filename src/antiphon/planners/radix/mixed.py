@@ -125,8 +125,8 @@ def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs
     """Return (step, parent, child, size of the child's subtree) for the edges of a broadcast tree over seats
     0..ranks-1.
 
-    Step by step, whoever has the data sends it to the others of a group of k: `levels`, the nearest first. The farthest
-    partners come first: a subtree is a run of neighbours, and most hops are short. O(ranks).
+    Step by step, every holder of the data sends it to the others of a group of k: `levels`, the nearest first. The
+    farthest partners come first: a subtree is a run of neighbours, and most hops are short. O(ranks).
 
     >>> [column.tolist() for column in edges(5, (2, 2, 2))]
     [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]

@@ -1,6 +1,6 @@
 """Plan any relation block by block: send initial values along shortest paths, and combine them on the way.
 
-A custom collective says which value (a multiset of contributions) each rank has and which each needs. Values can only
+A custom collective states which value (a multiset of contributions) each rank has and which each needs. Values can only
 be copied or added. So per block:
 
     1. who needs exactly the value that some rank has gets it along a tree from the nearest such rank

@@ -51,7 +51,7 @@ By = Annotated[
 ]
 Trees = Annotated[
     int | None,
-    Option("1: only single trees of shortest paths; more: only up to so many trees (default: both)", minimum=1),
+    Option("1: only single trees of shortest paths; more: only up to this many trees (default: both)", minimum=1),
 ]
 
 

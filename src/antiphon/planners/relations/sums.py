@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from antiphon.errors import Unsupported
 
-Value = tuple[int, ...]  # ids in ascending order, one as often as it is counted
+Value = tuple[int, ...]  # ids in ascending order, repeated by multiplicity
 MOST = 300_000  # comparisons of a value with the remainder
 
 

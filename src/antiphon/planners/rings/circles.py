@@ -55,6 +55,7 @@ def count_transfers(collective: Collective) -> int:
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
         return roots * size * (1 if collective.kind in CHAINS else size // 2)
+    # An alltoall block makes about P / 2 hops, so it has P^3 / 2 rows.
     return size * size * {"allreduce": 2, "alltoall": size // 2}.get(collective.kind, 1)
 
 
@@ -74,6 +75,7 @@ def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
         return per_root(collective, lambda single_root: _broadcast_chain(single_root, cycle))
     if kind == "scatter":
         return per_root(collective, lambda single_root: _scatter_chain(single_root, cycle))
+    # Gather and reduce are the dual on the reversed cycle, so that their data flow along the cycle itself.
     return plan_backwards(collective, lambda single_root: plan_around(single_root, [cycle[0], *cycle[:0:-1]]))
 
 
@@ -88,6 +90,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     size = len(seats)
     seat_numbers = np.arange(size)
     tied = seat_numbers[: size if size % 2 == 0 else 0]  # their blocks for the opposite seat are halved
+    # Blocks for the opposite seat are halved: offset 0 travels forward, offset 1 backward.
     opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
     block, share = np.arange(size * size), np.full(size * size, 2)
     share[opposite] = 1
@@ -99,6 +102,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     )
     second = np.arange(size * size)  # chunk of each block that travels backwards
     second[opposite] = size * size + np.arange(len(opposite))
+    # Both directions cover distances up to P // 2; a distance of exactly P / 2 is shared.
     forward, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
     back = (back[0], second[back[1]], *back[2:])
     when, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
@@ -141,6 +145,7 @@ def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Send the farthest block first: all arrive in the last step, and every hop carries one block per step."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     away = np.arange(1, len(seats))
+    # Seat g's block makes hops 0..g-1 in steps P-1-g .. P-2.
     goal, hop = np.repeat(away, away), _count_up(away)
     return rows_to_schedule(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
 
@@ -156,6 +161,7 @@ def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Long
     Data over a distance d, up to the farthest, make d hops in steps 0 to d - 1.
     """
     size = len(seats)
+    # All (distance, origin) pairs, then one row per hop.
     away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
     step = _count_up(away)
     origin, goal = np.repeat(origin, away), np.repeat((origin + direction * away) % size, away)

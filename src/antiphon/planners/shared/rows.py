@@ -47,7 +47,7 @@ PiecesOrBest = Annotated[
 ]
 UnevenSteps = Annotated[
     int | None,
-    Option("pipeline in uneven parts, in so many steps, instead of in equal pieces", minimum=1, maximum=1024),
+    Option("pipeline in uneven parts, in this many steps, instead of in equal pieces", minimum=1, maximum=1024),
 ]
 ChainPieces = Annotated[
     int | None, Option("pipelining depth (default: 32 for broadcast and reduce, else 1)", minimum=1)
@@ -210,6 +210,7 @@ def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partne
         return replace(core, collective=collective)
     chunks = np.arange(len(core.chunks), dtype=np.int32)
     chunk = np.tile(chunks, len(extra))
+    # Step 0: extra ranks send to their partners; last step: the results come back; `core` in between.
     extra_ends, partner_ends = np.repeat(extra, len(chunks)), np.repeat(partner, len(chunks))
     nothing = np.zeros(len(chunk), np.int32)
     return Schedule(
@@ -254,10 +255,12 @@ def schedule_in_parts(
 
     `shares`: per chunk its block, and its size in units of 1 / `denominator` of the block.
     """
+    # Offsets: a running sum of the shares that restarts with every block.
     block, share = np.array(shares, np.int64).reshape(-1, 2).T
     before = np.cumsum(share) - share
     first = np.concatenate([[True], block[1:] != block[:-1]])
     offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
+    # Equal paths share one entry of the route table.
     paths: dict[Path, int] = {}
     route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
     step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
@@ -278,6 +281,7 @@ def machine_for_dual(topology: Topology) -> tuple[Topology, Ints | None]:
         links = opposite_links(topology)
     except Unsupported:
         return reverse(topology), None
+    # Limits must be symmetric, too: the mirrored set of links with the same bandwidth, equally often.
     forward_limits = Counter((limit.bandwidth, frozenset(limit.links)) for limit in topology.limits)
     backward_limits = Counter(
         (limit.bandwidth, frozenset(links[list(limit.links)].tolist())) for limit in topology.limits

@@ -127,7 +127,7 @@ class Cost:
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
         h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
         rows = len(holder_counts) - 1
-        # of nbytes, by holder: what it sends (all that is not owned in its child) and what it gets (its blocks from all
+        # fraction of nbytes per holder: sent (everything not owned in its child) and received (its blocks from all
         # others)
         out, into = ((1 - y) / h)[child], (rows * y / h)[child]
         blocks = np.maximum(tree.servers * y / h, 1)

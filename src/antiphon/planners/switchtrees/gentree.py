@@ -81,12 +81,14 @@ def gentree(
     refuse_more_than_fits("gentree", topology, collective, 2 * count * count)
     graph = read_tree(topology, collective.members)
     wanted_sizes = request.sizes if size is None else (parse_size(size),)
+    # Without a size, plan for SIZES and yield the plans that differ.
     sizes = [each for nbytes in wanted_sizes for each in (SIZES if nbytes is None else (max(nbytes, 1),))]
     trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
     for each in sizes:
         tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
+        # Two sizes with the same choices differ only in time: yield the plan once.
         same = [_without_time(choice) for choice in choices]
         if same in chosen_before:
             continue
@@ -104,6 +106,7 @@ def _best_root(
     best: tuple[Tree, list[Choice | None]] | None = None
     for tree in trees:
         choices = choose_plans(tree, Cost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
+        # SLACK: rounding must not decide between equal roots.
         if best is None or _plan_seconds(choices) < _plan_seconds(best[1]) * SLACK:
             best = tree, choices
     assert best is not None
@@ -129,6 +132,7 @@ def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
             continue
         if choice.kind:
             plan_words[tree.names[node]] = _describe_choice(tree, node, choice)
+        # A flat switch has no plans below: its servers exchange directly.
         if not choice.flat:
             ahead += tree.children[node][::-1]
     return plan_words
@@ -160,6 +164,7 @@ def _to_schedule(
     kind, count = collective.kind, tree.servers
     server = np.argsort(tree.member)  # of each member
     owner = server if kind != "allreduce" else block_owners(tree, choices[0])
+    # The reducescatter half; an allgather runs it backwards.
     half = plan_rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
     back = np.int32(half.steps - 1) - half.step
@@ -167,6 +172,7 @@ def _to_schedule(
         "reducescatter": [(half.step, half.src, half.dst, REDUCE)],
         "allgather": [(back, half.dst, half.src, COPY)],
     }
+    # Both halves, the second after the first.
     halves["allreduce"] = [*halves["reducescatter"], (back + np.int32(half.steps), half.dst, half.src, COPY)]
     step, src, dst = (np.concatenate([half_rows[i] for half_rows in halves[kind]]) for i in range(3))
     op = np.repeat(np.array([half_rows[3] for half_rows in halves[kind]], np.uint8), len(half.step))

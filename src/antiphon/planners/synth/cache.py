@@ -1,8 +1,8 @@
 """Cache engine decisions on disk from one run to the next.
 
 One file per question, in $ANTIPHON_CACHE/sccl (default: antiphon/sccl in $XDG_CACHE_HOME or ~/.cache;
-ANTIPHON_CACHE=off disables it). Its name hashes the canonical problem, parts, steps, rounds, seed, and whatever
-produced the answer: the source text of this package and the versions of the libraries that it uses. So isomorphic
+ANTIPHON_CACHE=off disables it). Its name hashes the canonical problem, parts, steps, rounds, seed, and the
+producer of the answer: the source text of this package and the versions of the libraries that it uses. So isomorphic
 machines share entries, and a new release starts afresh.
 
 Nothing in a file is trusted: an algorithm is verified and a resolution proof is checked each time that it is read.
@@ -93,6 +93,7 @@ def producer_versions() -> tuple[str, ...]:
     """
     folder_of_planner = Path(__file__).parent
     text = hashlib.sha256()
+    # The source text stands for unreleased changes, which the version does not show.
     for folder in (folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync"):
         for path in sorted(folder.glob("*.py")):
             text.update(path.read_bytes())
@@ -131,10 +132,12 @@ class Cache:
             return None
         answer = entry.answer
         valid = entry.format == FORMAT and entry.question == question.name and entry.check == _answer_checksum(answer)
+        # Prices are cumulative: nonnegative and ascending.
         valid = valid and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
         if not valid:
             return None
         moves = answer.moves
+        # Never trust the file: verify the answer by the question itself.
         if not (is_refuted(question, answer.resolution) if moves is None else is_algorithm(question, moves)):
             return None
         with contextlib.suppress(OSError):
@@ -148,6 +151,7 @@ class Cache:
         with contextlib.suppress(OSError, AntiphonError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_bytes(self._file_of(question), data)
+            # Scanning the folder costs more than writing, so do it rarely.
             if self._written % _EVERY == 0:
                 self._remove_oldest()
             self._written += 1
@@ -192,13 +196,16 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
         by_chunk[kind, chunk].append((step, *ends))
     for (number, _), hops in by_chunk.items():
         about = instance.kinds[number]
+        # `since[node]`: the first step in which the node can send the chunk.
         since = dict.fromkeys(about.holders, 0)
         for step, tail, head in sorted(hops):
+            # The sender must have the chunk before this step, and no rank receives it twice.
             if since.get(tail, step + 1) > step or head in since:
                 return False
             since[head] = step + 1
         if any(dest not in since for dest in about.dests):
             return False
+    # Every step takes at least one round.
     return max(question.steps, sum(rounds_of(instance, moves))) <= question.rounds
 
 

@@ -102,7 +102,7 @@ class Limits:
 
 
 def find_frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
-    """Yield the points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
+    """Yield the points, fewest steps first, each once it is found. `floor`: the bandwidth bound on R / C.
 
     Ends when R / C meets the floor, at the maximum number of steps, or by EffortSpent. On large instances, and when
     effort is short, the first point of a number of steps is preliminary; a better or better proved one may follow.

@@ -51,7 +51,7 @@ def least_rounds(program: StepProgram) -> Proved:
 
 
 def refute_rounds(program: StepProgram, rounds: Sequence[int]) -> Proved:
-    """Return the strongest proof against these rounds per step; `worth.forbids` tells whether it is conclusive."""
+    """Return the strongest proof against these rounds per step; `worth.forbids`: whether it is conclusive."""
     return _find_dual(program, rounds)
 
 

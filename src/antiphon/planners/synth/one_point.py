@@ -1,4 +1,4 @@
-"""Decide one point (C, S, R): return its schedule, prove that none of any form exists, or report what was searched.
+"""Decide one point (C, S, R): return its schedule, prove that there is no schedule of any form, or report the search.
 
 Spreading collectives, and combining ones that are a reversed spreading one: the k-synchronous search is exhaustive. The
 transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, with any buffers.

@@ -137,8 +137,8 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
 
 
 def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], max_rounds: int) -> None:
-    """Limit the number of true literals to capacity * rounds, where `extra` (if any) tells how many rounds a step
-    has.
+    """Limit the number of true literals to capacity * rounds, where `extra` (if any) encodes the rounds of a
+    step.
     """
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return

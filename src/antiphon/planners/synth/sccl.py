@@ -13,7 +13,7 @@ Example: allgather on the DGX-1. S = 2 is the diameter; its best point is C = 2,
 C = 6, R = 7, and 7/6 is the bandwidth bound, so the frontier ends there. NCCL's ring also has R/C = 7/6, in 7 steps.
 
 `work.find_schedules` does the walk, `one_point.one_point` decides a single (C, S, R). The paper's section numbers are
-quoted where the code follows it; docs/planners/sccl.md says where it differs.
+quoted where the code follows it; docs/planners/sccl.md lists the differences.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MOST_SPLITS = 20000  # distributions of rounds over steps that a proof may enume
 class Impossible:
     """Why there is no algorithm with these parts, steps and rounds.
 
-    `how`: "distance"; "rounds" (one dual forbids so few rounds for so many parts); "splits" (every distribution of the
+    `how`: "distance"; "rounds" (one dual forbids these rounds for these parts); "splits" (every distribution of the
     rounds over the steps is forbidden by some dual); "search" (an engine was exhaustive).
     `resolution`: a resolution proof as JSON, if one was requested.
     """
@@ -117,7 +117,7 @@ class Findings:
     def find_split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
         """Return rounds per step that the program admits, or None if it admits none (or none was found).
 
-        If only one split exists it is returned unchecked; `all_splits_forbidden` says whether the program admits it.
+        If only one split exists it is returned unchecked; `all_splits_forbidden` checks whether the program admits it.
         """
         if rounds == steps:
             return (1,) * steps

@@ -131,6 +131,7 @@ def blink(
         hybrid=hybrid, t_dpa=_parse_seconds(t_dpa), nbytes=request.nbytes,
     )  # fmt: skip
     bounds = bound(topology, collective)
+    # Blink's trees do not use switches that reduce or multicast: compare with the bound without them.
     limit = bounds.without_help
     unpiped, count, how = _plan_unpiped(topology, collective, options)
     rate = throughput(unpiped, topology)
@@ -141,6 +142,7 @@ def blink(
         "trees": count,
         "how": how,
     }
+    # Provenance lists only options that differ from the defaults.
     stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     changed = {key: value for key, value in stated_options.items() if value != usual[key]}
@@ -175,6 +177,7 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
     """Return the schedule without pipelining, its number of trees or parts, and how they were packed."""
     if len(collective.members) < 2:
         return spread_trees(collective, ()), 0, "nothing to move"
+    # Combining collectives: plan the dual on the reversed machine, then run it backwards.
     if collective.kind in TURNED:
         schedule, count, how = _plan_unpiped(reverse(topology), dual(collective)[0], options)
         return replace(invert(schedule), collective=collective), count, how
@@ -215,6 +218,7 @@ def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[in
     """Return the shortest place that contains all of these ranks and no other member."""
     path = topology.places[ranks[0]].split("/")
     other_paths = [topology.places[rank].split("/") for rank in members if rank not in set(ranks)]
+    # The shortest prefix that no other member shares.
     depth = next(d for d in range(1, len(path) + 1) if all(other[:d] != path[:d] for other in other_paths))
     return "/".join(path[:depth])
 
@@ -235,6 +239,7 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
             f"planner blink: hybrid needs a second kind of links that joins all ranks of {topology.name}; leave it out"
         )
     second = pack_subset(rest, collective, options)
+    # Equation 8: both sets finish at the same time, the slower one begins T_dpa later.
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
     waiting = options.t_dpa if options.nbytes else Fraction(0)  # negligible for large data
     slow = split_by_rate(data, first.rate, second.rate, waiting) / data
@@ -249,6 +254,7 @@ def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice,
     kinds = sorted({topology.types[i].kind for i in np.unique(topology.link_type).tolist()})
     rated = [(_broadcast_rate(of_kinds(topology, [kind]), members), kind) for kind in kinds]
     best, kind = max(rated)
+    # No kind of link joins all members by itself.
     if not best:
         return with_links(topology, np.ones(topology.links, bool)), None
     rest = of_kinds(topology, [other for other in kinds if other != kind])
@@ -329,6 +335,7 @@ def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions
     if len(collective.roots) > 1:
         return _pack_exactly(subset, collective)
     try:
+        # A single root on direct links is the paper's case; everything else is packed exactly.
         machine = directed_machine(subset.topology, collective.members)
         packing = blink_broadcast(machine, collective.roots[0], epsilon=options.epsilon, threshold=options.threshold)
     except (Unsupported, Invalid):

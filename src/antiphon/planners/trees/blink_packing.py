@@ -60,8 +60,8 @@ Local = Callable[[Sequence[int]], list[Tree]]
 
 @dataclass(frozen=True)
 class Blink:
-    """Trees with total `rate` bytes/s, of `optimum`. The weights method packed `packed` trees; `weights` tells what
-    the integer program was allowed: "0 or 1", "whole", "1/2", ..., "fractions".
+    """Trees with total `rate` bytes/s, of `optimum`. The weights method packed `packed` trees; `weights`: those
+    that the integer program could use: "0 or 1", "whole", "1/2", ..., "fractions".
     """
 
     trees: tuple[Tree, ...]

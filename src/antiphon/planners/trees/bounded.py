@@ -41,8 +41,8 @@ class BoundedLimits:
     """Effort and tolerances of the search for trees of bounded depth."""
 
     round_effort: int = 4000  # this many / ranks trees are grown at prices of loads, then at prices of programs,
-    min_rounds: int = 24  # but at least so many
-    max_rounds: int = 120  # and at most so many
+    min_rounds: int = 24  # lower limit of that number
+    max_rounds: int = 120  # upper limit of that number
     max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
     hub_effort: int = 3 * 10**4  # fixed effort of a hub
     min_trees: int = 10  # trees for which the effort must suffice

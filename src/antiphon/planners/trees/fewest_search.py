@@ -1,8 +1,8 @@
 """Search for trees of given weights on given capacities, as backtracking: complete, so that failure is a proof.
 
 The items (edges or arcs) are decided one after the other: which of the trees take this one? Trees of equal weight and
-equal history are interchangeable (`Alike`), so only their number is chosen. A state per group of such trees says what
-is connected. Pruning:
+equal history are interchangeable (`Alike`), so only their number is chosen. A state per group of such trees records
+the connected nodes. Pruning:
 
     capacity        the trees that take an item have at most its capacity together
     connectivity    trees that cannot be connected without the item must take it; cycles are never closed
@@ -118,7 +118,7 @@ class Search(ABC):
         with_item = [self.take_item(group.state, at) for group in groups]
         can_skip = [self.can_skip(group.state, at) for group in groups]
         room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
-        # how many trees of each group take this item, fullest use first
+        # the number of trees of each group that take this item, fullest use first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
             for t in self.tracked[at]:

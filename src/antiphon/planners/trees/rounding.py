@@ -228,7 +228,7 @@ def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
 def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = "") -> list[Part]:
     """Return the portions of these trees: each root's trees carry its weight, without weights all share 1.
 
-    Hops that lead to none of the `ends` are not used.
+    Hops that do not lead to any of the `ends` are not used.
     """
     receivers = frozenset(ends)
     total: dict[int, Fraction] = defaultdict(Fraction)

@@ -2,10 +2,10 @@
 
 A switch with equal capacity in and out can be split off: u -> switch -> t gives up some capacity to a new arc u -> t,
 until nothing passes through it any more. A splitting that keeps every sink's demand exists (Mader 1982; Frank 1989;
-Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and any order of pairs finds it if each pair gives up no more than
-the cuts allow. A cheap guess that spreads evenly usually suffices; only where it loses rate, the exact one is computed.
-An unbalanced switch is tried in the same manner, which may lose rate; that is then detected. Every arc remembers the
-links it is made of (`Wires`).
+Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and any order of pairs finds it if each pair gives up at most
+what the cuts allow. A cheap guess that spreads evenly usually suffices; only where it loses rate, the exact splitting
+is computed. An unbalanced switch is tried in the same manner, which may lose rate; that is then detected. Every arc
+remembers the links it is made of (`Wires`).
 
 Example: 4 ranks on one switch, 3 units in and out each. The even guess gives 1 unit to each of the 12 ordered pairs:
 a complete graph, with the same cuts between ranks as before.
@@ -381,7 +381,7 @@ def set_bits(mask: int) -> list[int]:
 class SinkFlows:
     """For every sink a flow that brings it each root's whole supply, maintained under changes of capacity.
 
-    Nodes 0..nodes-1, of which 0..sinks-1 are sinks; one arc per pair. `capacity[arc]`, `flow[arc][sink]`;
+    Nodes 0..nodes-1 (0..sinks-1 are the sinks); one arc per pair. `capacity[arc]`, `flow[arc][sink]`;
     `open[sink][x]`: mask of nodes to which more of the sink's flow could go from x (residual arcs). Besides the roots
     there may be one growing tree. What the sink gets of it starts at `taken[node][sink]`, anywhere in the tree;
     `sources[sink]` is the mask of these nodes.
