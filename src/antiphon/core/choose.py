@@ -1,7 +1,7 @@
 """Which page serves a call: the one place behind plans, books and running groups.
 
-Whatever has `page(call)` can choose; `Pages` does by ranges of bytes. All processes of a call choose for themselves and
-must choose alike, so a chooser looks at nothing but the call and what all of them were told before.
+Any object with `page(call)` is a chooser; `Pages` chooses by ranges of bytes. All processes of a call choose for
+themselves and must choose alike, so a chooser depends only on the call and on data that all of them share.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ DUAL |= {dual: kind for kind, dual in DUAL.items()}
 MAX_BLOCKS = 2**25
 MAX_PAIRS = 2**27  # of a block and a rank that has or needs it
 
-# What MPI, NCCL and PyTorch put before and behind the name of a collective; the suffixes say how buffers are passed.
+# What MPI, NCCL and PyTorch put before and behind the name of a collective; the suffixes name the buffer convention.
 _PREFIX = re.compile("^(mpi|nccl|rccl)")
 _SUFFIX = re.compile("(intotensor|tensor|single|base|coalesced|oop|block)+$")
 
@@ -38,7 +38,7 @@ _SUFFIX = re.compile("(intotensor|tensor|single|base|coalesced|oop|block)+$")
 def kind_named(name: str) -> str | None:
     """The kind of collective that MPI, NCCL, PyTorch or we call so; None if nobody does.
 
-    Variants with counts per rank (MPI_Allgatherv) are none of these: a call of one needs its counts.
+    Variants with counts per rank (MPI_Allgatherv) are not included: they need their counts.
 
     >>> [kind_named(name) for name in ("all-reduce", "ncclReduceScatter", "MPI_Bcast", "all_to_all_single", "ring")]
     ['allreduce', 'reducescatter', 'broadcast', 'alltoall', None]

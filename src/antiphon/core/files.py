@@ -145,7 +145,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Before long work: Invalid unless `write_bytes` could put a file there now. An empty file is made beside the place
-    and removed at once, as permissions do not tell all; what is there is not touched."""
+    and removed at once, as permissions alone do not decide; existing content is not touched."""
     with _open_for_writing(path):
         target = _resolve_target(path)
         if not _is_special(target):

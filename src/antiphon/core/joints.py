@@ -25,7 +25,7 @@ class Joints:
     of_row: Longs  # -1: the row stands alone
     row: Longs  # rows by joint, those of joint j from ptr[j] to ptr[j + 1]
     ptr: Longs
-    sources: Longs  # how many ranks
+    sources: Longs  # per joint, the number of ranks that contribute
     destinations: Longs
 
     def __len__(self) -> int:
@@ -66,6 +66,7 @@ def joints_of(schedule: Schedule) -> Joints | None:
         return None
     bound = np.flatnonzero(schedule.joint >= 0)
     _, number = dense(schedule.joint[bound], int(schedule.joint.max()) + 1)
+    # A joint of one row is an ordinary transfer: drop it and renumber the rest densely.
     several = np.bincount(number) > 1
     bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
     count = int(several.sum())
@@ -76,6 +77,7 @@ def joints_of(schedule: Schedule) -> Joints | None:
     order = order_of(number, count)
     ranks = schedule.collective.ranks
     ends = [
+        # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
         np.bincount(distinct(number * ranks + end[bound]) // ranks, minlength=count)
         for end in (schedule.src, schedule.dst)
     ]
@@ -88,8 +90,10 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     moved = route >= 0
     route, joint = route[moved], joints.of_row[joints.row[moved]]
     begin, end = resolved.table.ptr[route], resolved.table.ptr[route + 1]
+    # A link that several routes of a joint share carries the data once: distinct (joint, link).
     pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
     extra = distinct(_own_crossings(joints, resolved, topology))
+    # A crossing that some route makes anyway costs nothing more.
     extra = extra[~np.isin(extra, pair)]
     pairs = np.concatenate([pair, extra])
     order = order_of(pairs, len(joints) * max(topology.links, 1))
@@ -108,6 +112,7 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         which = np.flatnonzero(joints.kind == kind)
         which = which[resolved.route[joints.first[which]] >= 0]
         route = resolved.route[joints.first[which]]
+        # The link at the single end: the source's first link (multicast), the destination's last (reduction).
         at = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
         link = resolved.table.links[at]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
@@ -124,6 +129,7 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     key = src * topology.nodes + dst
     order = order_of(key, topology.nodes**2)
     ordered = key[order]
+    # place: a link's index among its parallel links.
     place = np.empty(topology.links, np.int64)
     place[order] = places(ordered)
     want = dst[link] * topology.nodes + src[link]

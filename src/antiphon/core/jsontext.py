@@ -72,7 +72,8 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def _check_text(data: bytes) -> None:
-    """Refuse what is not UTF-8, also where the decoder would skip it: later it could not be shown or compared."""
+    """Reject bytes that are not UTF-8, also where the decoder would skip them: such text can be neither shown nor
+    compared."""
     if data.isascii():
         return
     try:
@@ -155,7 +156,7 @@ def _key_text(token: bytes) -> str:
     try:
         return str(msgspec.json.decode(token, type=str))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return decode(token, str)  # which says what is wrong
+        return decode(token, str)  # raises the specific error
 
 
 def _join_short(texts: set[bytes]) -> re.Pattern[bytes] | None:

@@ -84,7 +84,7 @@ class _Tops:
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """Loads on any machine with these wires, whatever the speeds of its links.
+    """Loads on any machine with these wires, independent of the speeds of its links.
 
     At time `begins[at[i]]` a route of kind `kind_in_use[i]` is in use: a number in `kind_routes` (one route for all
     that cross links of the same types in the same order), or -1 within a rank. `cached_tops`: the last few results by
@@ -131,7 +131,7 @@ def pipelined_steps(schedule: Schedule) -> int:
 _CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
 _traffic_cache: list[
     _CachedTraffic
-] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
+] = []  # rate, time and pipeline of a schedule are computed one after the other, in several calls
 FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, and of the one that was last
 
 

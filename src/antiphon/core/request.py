@@ -1,4 +1,4 @@
-"""What a planner is asked for: the one thing that every planner takes beside its own options."""
+"""The request to a planner: the argument that every planner takes beside its own options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def effort_of(effort: float | None) -> float | None:
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
-    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), as whoever asks
-    prices all by a model of his own; a planner goes through `sizes`. `profile`: what was measured of the
+    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), for callers
+    that price all by their own model; a planner goes through `sizes`. `profile`: what was measured of the
     machine, for planners that price what they try. `seed`: the same seed, the same schedules. `effort`: how much a
     planner that searches tries, in units of about a second of a processor, which it counts, so that it ends alike on
     every machine, with EffortSpent (None: its own measure). `budget`: seconds of CPU time, a safety stop: it ends with

@@ -25,7 +25,7 @@ Bandwidth = int | Fraction | float | str
 
 @dataclass(frozen=True)
 class Part:
-    """What is left of a machine. Node i was number nodes[i] of the whole, link j was number links[j]."""
+    """A reduced machine. Its node i is node nodes[i] of the original, its link j is link links[j]."""
 
     topology: Topology
     nodes: tuple[int, ...]
@@ -100,6 +100,7 @@ def degrade(
     name = _clip_name(f"{topology.name} degraded" if name is None else name)
     if remove:
         return replace(_with_links(topology, ~chosen), name=name)
+    # Exact fractions: the bound of a degraded machine stays exact.
     factor = Fraction(1) if slower is None else exact(slower, "degrade: slower")
     if slower is not None and factor <= 1:
         raise Invalid(f"degrade: slower must be greater than 1 (2 = half as fast), got {quote(slower)}")
@@ -108,6 +109,7 @@ def degrade(
     slowed = [replace(t, bandwidth=now[i] / factor) for i, t in enumerate(topology.types)]
     if all(slowed[i] == topology.types[i] for i in np.unique(topology.link_type[chosen])):
         raise Invalid(f"degrade: every link selected is at most as fast as {quote(to)} already")
+    # Each type gets a slowed twin, `len(types)` further on; unused types are dropped at the end.
     kinds = np.where(chosen, topology.link_type + len(topology.types), topology.link_type)
     with_slow_types = replace(topology, name=name, types=(*topology.types, *slowed), link_type=kinds)
     return _with_links(with_slow_types, np.ones(topology.links, bool))
@@ -156,6 +158,7 @@ def join(
     if len({*called, *switches}) != len(called) + len(switches):
         raise Invalid("join: two boxes or switches have the same name")
     numbers = _Numbers(boxes, tuple(switches))
+    # New links follow all links of the boxes; a card's limit therefore counts from `first`.
     new = [link for a, b, kind in cables for link in ((a, b, kind), (b, a, kind))] + list(links)
     ends = [(numbers.of(a), numbers.of(b), kind) for a, b, kind in new]
     first = sum(box.links for box in boxes)
@@ -248,9 +251,11 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
     ranks = alive.copy()
     ranks[topology.ranks :] = False
+    # Fixed point: dropping a switch can leave its neighbour without a second one.
     while True:
         links = alive[src] & alive[dst]
         a, b = src[links], dst[links]
+        # Distinct neighbours in either direction: parallel and opposite links count once.
         pairs = np.unique(np.concatenate([a.astype(np.int64) * nodes + b, b.astype(np.int64) * nodes + a]))
         neighbours = np.bincount(pairs // nodes, minlength=nodes)
         useful = ranks | ((neighbours > 1) & _reach_nodes(ranks, a, b) & _reach_nodes(ranks, b, a))
@@ -282,6 +287,7 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
         limited = tuple(int(number[link]) for link in limit.links if kept_links[link])
         if limited:
             limits.append(replace(limit, links=limited))
+    # Types that became equal (say, both capped at one bandwidth) are merged.
     used, kinds = np.unique(topology.link_type[kept_links], return_inverse=True)
     merged: dict[LinkType, int] = {}
     place = [merged.setdefault(topology.types[i], len(merged)) for i in used]
@@ -336,6 +342,7 @@ class _Numbers:
     def __init__(self, boxes: Sequence[Topology], switches: Sequence[str]) -> None:
         self.ranks = sum(box.ranks for box in boxes)
         self.boxes, self.where = boxes, [np.zeros(0, np.int64)] * len(boxes)
+        # Ranks of all boxes come first, then their switches, then the new switches.
         rank, switch = 0, self.ranks
         for i, box in enumerate(boxes):
             self.where[i] = np.concatenate([rank + np.arange(box.ranks), switch + np.arange(box.switches)])
@@ -366,6 +373,7 @@ def _card_limits(
     card: Card, ends: set[int], links: Sequence[tuple[int, int, LinkType]], first: int
 ) -> list[SharedLimit]:
     bandwidth = parse_bandwidth(card.bandwidth, f"bandwidth of card {card.name}")
+    # Links between two ends of one card stay inside of it and do not load it.
     out = tuple(first + i for i, (a, b, _) in enumerate(links) if a in ends and b not in ends)
     into = tuple(first + i for i, (a, b, _) in enumerate(links) if b in ends and a not in ends)
     if not out and not into:

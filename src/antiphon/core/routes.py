@@ -83,7 +83,7 @@ NO_ROUTES = Routes.of([])
 class Resolved:
     """The path of every row: an index into `table`, or -1 where there is none to load.
 
-    `bad` lists the rows whose route is wrong, in row order, and `why` says of each what is wrong.
+    `bad` lists the rows whose route is wrong, in row order, and `why` the fault of each.
     """
 
     table: Routes
@@ -93,7 +93,7 @@ class Resolved:
 
 
 def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
-    """What is wrong with the routes of a table themselves, by index. O(links log links).
+    """The faults of the routes of a table themselves, by index. O(links log links).
 
     >>> from antiphon.core.example import machine
     >>> route_faults(machine(), Routes.of([[0, 2], []]))  # links 0 to 1 and 0 to 2
@@ -175,7 +175,7 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
 def _check_named(
     topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, bad: dict[int, str]
 ) -> None:
-    """Into `bad` what is wrong with the routes that rows name (-1: none), by row. Linear in rows and the table.
+    """Add to `bad` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
 
     >>> from antiphon.core.example import machine
     >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
@@ -235,7 +235,7 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
 
 
 def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
-    """For each pair (src * nodes + dst, ascending): the one simple path through switches, or what is wrong.
+    """For each pair (src * nodes + dst, ascending): the one simple path through switches, or the fault.
 
     One search per source finds a tree of paths. If every switch it reaches is entered by one usable link (one from
     the source or from a switch it reaches, and not straight back), there is no other path to any rank entered once.

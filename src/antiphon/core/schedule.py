@@ -1,7 +1,7 @@
 """The one form all planners produce: rows of (step, chunk, src, dst, op), as columns.
 
-The exact meaning (cells, versions, races, what is legal and what is correct) is told in
-docs/schedule.md; `verify` judges it, `interpret` runs it. Timing is never in a schedule.
+The exact meaning (cells, versions, races, what is legal and what is correct) is defined in
+docs/schedule.md; `verify` checks it, `interpret` runs it. Timing is never in a schedule.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from antiphon.core.reshape import check_permutation
 from antiphon.core.topology import Ability, Topology
 from antiphon.errors import Invalid
 
-Types = tuple[tuple[int, int], ...]  # (class of link type, how many), ascending
+Types = tuple[tuple[int, int], ...]  # (class of link type, number of links), ascending
 Bond = tuple[Types, Types]  # there, back
 Sums = NDArray[np.uint64]
 MOST_WORK = 10**8  # edges to walk over while telling orbits apart: a second or two
@@ -71,7 +71,7 @@ def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints
 
     With `colour`, one per node: alike by a renumbering that takes every node to one of its colour.
 
-    `relabel(topology, labelling)` is then the same machine for all that are alike, up to the numbers of
+    `relabel(topology, labelling)` is then the same machine for all isomorphic ones, up to the numbers of
     its links. Keys are stable for one release of the graph library: compare them, do not archive them.
     """
     drawn = _draw_graph(topology, colour)
@@ -172,8 +172,8 @@ def _split_orbits(drawn: _Drawn) -> list[int]:
     """The colours, refined so that vertices of one colour are, as far as is cheap to tell, one orbit.
 
     Where a cell of equal-looking vertices holds several orbits, BLISS tries them all, box by box: twice
-    the time for each further box of a cluster. So tell orbits apart beforehand, by what the colours of all
-    vertices become once a vertex of the orbit is marked. Equal sums for different orbits cost time only.
+    the time for each further box of a cluster. So orbits are distinguished beforehand, by the colours of all
+    vertices after a vertex of the orbit is marked. Equal sums for different orbits cost time only.
     O(orbits * edges) with a bound on the work, beyond which colours are only refined.
     """
     from scipy.sparse import csr_array
@@ -356,8 +356,8 @@ def _collect_bonds(
 def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
     """For every pair of nodes the number of its word (from 1), and the words in ascending order.
 
-    A word lists how many links of each class a pair has. Most have one class only, so these are told
-    apart by columns, and Python looks at the words alone.
+    A word lists the number of links of each class between a pair. Most pairs have one class, so these are
+    compared by columns, and Python handles only the words.
 
     >>> pair, kind = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
     >>> number, words = _number_words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1

@@ -63,9 +63,10 @@ class Ability:
     (`multicast`), combine several arrivals to one (`reduce`).
 
     `through`: what is combined may be sent out of several links at once, without touching a rank. `own`: what the
-    destination of a reduction has itself, and the copy that the source of a multicast keeps, cross the switch as all
-    else does. `at_once`: how many joints it can serve in one step (0: no limit is stated). `operators`, `types`: what
-    it can combine (none named: all); an operator that it can do of one type only stands as "max of float16".
+    destination of a reduction has itself, and the copy that the source of a multicast keeps, cross the switch as
+    other data do. `at_once`: the number of joints it can serve in one step (0: no limit is stated). `operators`,
+    `types`: what it can combine (none named: all); an operator that it can do of one type only stands as "max of
+    float16".
     """
 
     multicast: bool = False
@@ -110,7 +111,7 @@ FORWARDS = Ability()  # and nothing else
 class Topology:
     """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward; none holds data).
 
-    `unit` is the bandwidth of a unit link, in which rounds and rates are told; by default the slowest link's.
+    `unit` is the bandwidth of a unit link, the unit of rounds and rates; by default the slowest link's.
     `places` gives every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch
     can do beside forwarding; empty where none can do more.
     """
@@ -245,7 +246,7 @@ class Resources:
 
     @staticmethod
     def of(topology: Topology) -> Resources:
-        """Every bandwidth once, as a whole number of `scale`; `klass` says which, of the links and then of the limits.
+        """Every bandwidth once, as a whole number of `scale`; `klass` gives the index, for links and then limits.
 
         >>> link, limit = LinkType("wire", 2 * 10**9, 0), SharedLimit("both", (0, 1), 3 * 10**9)
         >>> table = Resources.of(build("two", 2, both_ways([(0, 1)], link), limits=[limit]))

@@ -22,7 +22,7 @@ class Page:
     title: str
     about: Mapping[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
-    lines: dict[int, int] = field(default_factory=dict)  # how many each process has
+    lines: dict[int, int] = field(default_factory=dict)  # per process, the number of its lines
 
     def process(self, pid: int, name: str) -> None:
         self._add_name("process_name", pid, 0, name)

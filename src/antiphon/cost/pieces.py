@@ -19,7 +19,7 @@ def within_pieces(schedule: Schedule) -> tuple[Schedule, str]:
     if rows <= max(MOST_PIECED, schedule.transfers):
         return schedule, ""
     pieces = pieces_of(schedule)
-    low, high = 1, int(pieces.max())  # the greatest depth that fits, the same for all that are deeper
+    low, high = 1, int(pieces.max())  # the greatest depth that fits, the same for all deeper ones
     while low < high:
         middle = (low + high + 1) // 2
         fits = int(np.minimum(pieces, middle)[schedule.chunk].sum()) <= MOST_PIECED

@@ -20,7 +20,7 @@ from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
 
 MOST_ROWS = 2**22  # rows after expansion of pieces
-FEW_ROWS, ROWS_PER_TRANSFER = 2**18, 64  # up to so many rows whatever the schedule, and so many for each transfer of it
+FEW_ROWS, ROWS_PER_TRANSFER = 2**18, 64  # rows allowed for any schedule; rows allowed per transfer
 MOST_EVENTS = 2**20
 
 
@@ -91,6 +91,7 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
     step = routing.messages.step.astype(np.int64)
     begin = barriers.until(step, nbytes)
     cost = routing.use_cost() * nbytes
+    # Uses are sorted by (step, resource): ends of turns are a prefix sum, less its value before the group.
     after = np.cumsum(cost)
     first = np.arange(len(cost)) - places(step[routing.use_message] * routing.resources + routing.use_resource)
     turn_end = begin[routing.use_message] + after - (after[first] - cost[first])

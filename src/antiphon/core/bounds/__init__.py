@@ -1,6 +1,6 @@
 """Exact lower bounds on steps and time, each with a witness that can be checked on its own.
 
-`bound(topology, collective)` answers two questions. Latency: how many steps must any schedule take? The greatest
+`bound(topology, collective)` answers two questions. Latency: what is the minimum number of steps? The greatest
 distance from a holder of some data to a rank that needs it (latency.py). Bandwidth: how long must it take at zero
 latency? The search (bandwidth.py) tries, from simple to strong,
 

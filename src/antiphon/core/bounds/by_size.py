@@ -39,13 +39,13 @@ SPREADS, COLLECTS = ("broadcast", "allgather", "allreduce"), ("reduce", "reduces
 class SizeLimits:
     """Effort of the search for evidence, by counts so that every machine finds the same."""
 
-    max_steps: int = 2**14  # numbers of steps that are told apart; beyond, the bandwidth bound alone counts
+    max_steps: int = 2**14  # numbers of steps that are distinguished; beyond, the bandwidth bound alone counts
     max_centers: int = 32  # ranks tried as the beginning of chains, for the one that is farthest from another
     max_pairs: int = 6  # far ends of chains from one rank
     max_nodes: int = 4096  # no chains on larger machines: each is some maximum flows
     all_runs: int = 12  # levels up to which all runs of cuts are tried; of more, the longest for some widths
     max_widths: int = 6
-    cut_ranks: int = 12  # step cuts are searched for on machines of at most so many ranks
+    cut_ranks: int = 12  # step cuts are searched for up to this number of ranks
     cut_links: int = 256
     cut_steps: int = 5  # numbers of steps in a row, from the least; the next ones grow by a factor
     cut_growth: float = 1.25

@@ -34,8 +34,8 @@ WAYS = 4  # between ranks far from each other
 
 
 def limit_sides(topology: Topology) -> list[Side]:
-    """What each shared limit closes in: all that its links' tails reach, and all but what reaches their
-    heads, without it.
+    """The sides that each shared limit encloses: the nodes reachable from its links' tails, and the nodes that
+    cannot reach their heads, without it.
 
     O(limits * links).
     """
@@ -56,7 +56,7 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     is_member[list(members)] = True
     free = np.ones(topology.nodes, bool)
     part_sets: list[list[int]] = []
-    # Greedy: the smallest sides first, as long as they are disjoint.
+    # Greedy: the smallest sides first, while they are disjoint.
     for side in sorted(limit_sides(topology), key=np.count_nonzero):
         if free[side].all() and is_member[side].any():
             free &= ~side

@@ -43,7 +43,7 @@ class Quickest:
 def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
     """The greatest least latency over all needs; None where nothing must move.
 
-    Data that reach a rank have come over a chain of messages, one after the other, each of which pays the summed
+    Data that reach a rank have come over a chain of messages, one after the other, and each pays the summed
     latency of its links: under any model that charges for a chain what its messages cost (steps as barriers as well
     as the critical path) no schedule is faster. `distance` (the witness of the fewest steps) is tried first, so that
     the answer is never less than these steps at the least latency of any link.

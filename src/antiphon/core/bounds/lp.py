@@ -177,7 +177,7 @@ class BoundProgram:
     def _inequality_rows(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
         """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough.
 
-        What has more room than 1 is divided by it: no entry is above 1, and none of a wide link too small to be seen.
+        Constraints with capacity above 1 are divided by it: no entry exceeds 1, and no wide link's entry vanishes.
         """
         import scipy.sparse as sp
 

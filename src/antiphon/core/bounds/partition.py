@@ -150,7 +150,7 @@ class _Strength:
             drain = [max(-x, 0) for x in price] + [0] + [big] * (count - at - 1)
             value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
             price.append(value - sum(inner) - p)
-            # The minimum cut tells which existing parts merge with group `at`.
+            # The minimum cut selects the existing parts that merge with group `at`.
             joined = {part_of[i] for i in range(at + 1) if side[self.heads[i]]}
             for i in range(at + 1):
                 if part_of[i] in joined:

@@ -133,7 +133,7 @@ def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
 def _capacity_within_limits(
     topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
 ) -> Fraction:
-    """The capacity of links with these multiplicities: limits (counted so many times) cover their own
+    """The capacity of links with these multiplicities: limits, with their multiplicity, cover their own
     links.
     """
     times = times.copy()

@@ -31,7 +31,7 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Spread:
-    """The time of a routing (weight / capacity in units of resources.scale), and what is busy all that time."""
+    """The time of a routing (weight / capacity in units of resources.scale), and the resources busy throughout."""
 
     time: float
     busiest: tuple[int, ...]  # resources

@@ -72,7 +72,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Data of weight `supply` at every rank, all of which each of `members` needs.
+    """Data of weight `supply` at every rank, needed in full by each of `members`.
 
     `collects`: on the reversed machine, for collectives that combine what the ranks have.
     """
@@ -164,7 +164,7 @@ class _TimedNetwork:
 
 
 def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
-    """Return cuts over time that bound the wire time of any schedule of so many steps, or None if there are none."""
+    """Return cuts over time that bound the wire time of any schedule of `steps` steps, or None if there are none."""
     network = _TimedNetwork(spread, steps)
     conditions: list[_Condition] = []
     times = np.full(steps, spread.weight_per_capacity() / steps * float(spread.topology.resources.scale))

@@ -1,4 +1,4 @@
-"""How fast data can move in a given number of steps: cuts over time, each of which can be checked on its own.
+"""How fast data can move in a given number of steps: cuts over time, each checkable on its own.
 
 A schedule of N steps moves all its bytes in wire times t_1 ... t_N (steps are barriers: step s lasts its latency and
 then t_s, the time of its most loaded link). A *cut over time* says from which step on each rank counts as near:
@@ -113,7 +113,7 @@ Evidence = StepCuts | Chain | Fan | Exchange
 class StepTimes:
     """Least seconds per unit of weight as a function of the number of steps: what one piece of evidence proves.
 
-    `steps`: for schedules of at most so many steps (0: of any number) at least `rate`; else `rate` * N / (N - `loss`),
+    `steps`: for schedules of at most this many steps (0: any number) at least `rate`; else `rate` * N / (N - `loss`),
     or with windows of `stages` steps `rate` * c / (c - 1).
     """
 

@@ -56,7 +56,7 @@ class Distance(Record):
 
 @dataclass(frozen=True)
 class Cut(Record):
-    """`weight` (of blocks) must leave the nodes `side`, at no more than `capacity` bytes/s.
+    """`weight` (of blocks) must leave the nodes `side`, at `capacity` bytes/s at most.
 
     The capacity is that of the shared limits `limits` and of the links out that load no such limit.
     """
@@ -81,8 +81,8 @@ class Cut(Record):
 
 @dataclass(frozen=True)
 class Partition(Record):
-    """At least 2 (parts - 1) transfers of everything run between the parts, at no more than `capacity`
-    bytes/s in all.
+    """At least 2 (parts - 1) transfers of everything run between the parts, at `capacity` bytes/s at most
+    in total.
 
     `parts` are sets of nodes: every rank, and every switch that helps, is in exactly one, every one has a member; other
     switches may be in any number. `direction`: whether the capacity "out" of the parts or "in" to them is summed.

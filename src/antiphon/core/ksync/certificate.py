@@ -171,7 +171,7 @@ def _by_duals(instance: Instance, steps: int, parts_per_unit: int, rounds: int, 
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(evaluate_dual(instance, dual))
     point = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
-    # One dual may forbid the candidate whatever the split: R / parts is below its bound.
+    # One dual may forbid the candidate for every split: R / parts is below its bound.
     if any(rounds < parts_per_unit * value.rounds_per_part for value in values):
         return
     _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")

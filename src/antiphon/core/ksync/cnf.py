@@ -44,7 +44,7 @@ from antiphon.errors import Invalid, Unsupported
 Clause = tuple[int, ...]
 MOST = 4 * 10**6  # of variables, and of clauses
 COMPARED = 16  # sends of a chunk by which alike chunks are ordered
-PAIRS = 4  # up to so many sends that would bring a chunk to a rank at once exclude each other in pairs
+PAIRS = 4  # up to this number of competing sends of a chunk to a rank, exclude them pairwise
 
 
 @dataclass(frozen=True)

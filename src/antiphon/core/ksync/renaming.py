@@ -1,8 +1,8 @@
 """Relabel an instance and translate duals and refutations between the labelled copies.
 
 Certificates are cached by the isomorphism class of their problem: a proof found for one labelling must be checkable for
-every other one. Only capacities count here: every bond becomes one link of its capacity in chunks per round, whatever
-its links look like in the original machine. Any bijection is sound: an algorithm, a dual or a refutation of one
+every other one. Only capacities count here: every bond becomes one link of its capacity in chunks per round;
+its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a refutation of one
 copy is one of the other.
 
 Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price

@@ -21,9 +21,9 @@ NOTHING = np.empty(0, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class MessageGraph:
-    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes, of which the receiver combines
-    combined[i] with what it has, and then works for seconds[i] (left out: none). It starts when the messages
-    deps[deps_ptr[i]:deps_ptr[i+1]] are done, or, where `left` says so of a dependency, when its last byte has left.
+    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes; the receiver combines
+    combined[i] of them with its own data, and then works for seconds[i] (left out: none). It starts when the messages
+    deps[deps_ptr[i]:deps_ptr[i+1]] are done or, for dependencies with `left` set, when their last byte has left.
     src[i] = dst[i] is work inside a rank. Those that ask for something at one moment get it in the order of numbers.
 
     Checked when built, in linear time: ranges, and that no message waits for itself, be it by way of others.
@@ -91,11 +91,13 @@ class MessageGraph:
         """
         count = len(self)
         owner = np.repeat(np.arange(count), np.diff(self.deps_ptr))
+        # One condition per distinct event: 2 m is "message m is done", 2 m + 1 "message m has left".
         item = 2 * self.deps.astype(np.int64) + self.left
         items = distinct(item)
         condition = np.searchsorted(items, item)
         done_items, left_items = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
         left_ptr = narrow(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
+        # The conditions of each message in ascending order, as CSR consumers expect.
         order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
             narrow(pointers(items[done_items] >> 1, count)), narrow(done_items), left_ptr, narrow(left_items),
@@ -114,7 +116,7 @@ def cycle_text(ring: list[int], item_name: str = "message") -> str:
 
 
 def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
-    """Return a cycle: messages each of which waits for the next, and the last for the first; empty if there is none.
+    """Return a cycle, in which each message waits for the next and the last for the first; empty if there is none.
 
     O(messages + dependencies); immediate where each waits only for messages before it.
 
@@ -123,6 +125,7 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     """
     count = len(deps_ptr) - 1
     owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(deps_ptr))
+    # Dependencies on earlier messages only are acyclic: the common case ends here.
     forward = np.flatnonzero(deps >= owner)
     if not forward.size:
         return []
@@ -133,12 +136,14 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     from scipy.sparse.csgraph import connected_components
 
     arcs = csr_matrix((np.ones(len(deps), np.int8), deps, deps_ptr), shape=(count, count))
+    # A cycle exists exactly if some strongly connected component has more than one message.
     component_count, component = connected_components(arcs, directed=True, connection="strong")
     if component_count == count:
         return []
     inside = component[owner] == component[deps]
     after = np.full(count, -1, np.int32)  # of every message in some circle one that it waits for there
     after[owner[inside]] = deps[inside]
+    # Follow one dependency inside the component from message to message until one repeats.
     at, following = int(owner[inside].min()), after.tolist()
     path: dict[int, int] = {}
     while at not in path:

@@ -127,9 +127,11 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     schedule, of_row = messages.schedule, messages.of_row
     routes = resolve_routes(schedule, topology)
     far = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
+    # Latency of a message: the maximum over its rows; for rows of one route all are equal.
     alpha = np.zeros(len(messages))
     np.maximum.at(alpha, of_row, far)
     joints = joints_of(schedule)
+    # Rows that load links: one per message, and every row of a joint, whose links are merged below.
     first = np.zeros(schedule.transfers, np.bool_)
     first[messages.row] = True
     if joints is not None:

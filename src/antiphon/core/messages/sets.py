@@ -72,23 +72,30 @@ def sets(waits: Waits) -> Sets:
     ([2, 3], [0, 0])
     """
     count = len(waits)
+    # Stage 1: all contributions as (message, condition), with the item that each adds to its set.
     message, condition = waits.pairs("need")
     giving = [waits.pairs(event) for event in ("done", "left")]
     giver, target = (np.concatenate(columns) for columns in zip(*giving, strict=True))  # message, condition
     item = np.concatenate([2 * giving[0][0], 2 * giving[1][0] + 1])
     before = waits.before.astype(np.int64)
+    # Stage 2: drop predecessors that are implied. If a contributor itself needs the condition before, then that
+    # condition already held when the contributor started: the set can begin anew here.
     need = distinct(message * np.int64(max(count, 1)) + condition)
     pair = giver * max(count, 1) + before[target]  # it would have waited for the condition before
+    # Membership test of `pair` in the sorted `need`.
     at = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
     implied = (need[at] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
     begins = before < 0
     begins[target[implied]] = True
     place, order = _chain_conditions(before)  # a set is a run of conditions in this order, so a run of items
+    # Stage 3: items in the order of the chains; a set is the slice from where its chain begins to its own end.
     by_place = order_of(place[target], max(count, 1))
     items = item[by_place]
     pointer = pointers(place[target][by_place], count)
+    # base: for each condition in chain order, the place of the latest condition at or before it that begins a set.
     base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else place
     low, high = pointer[base][place], pointer[1:][place]
+    # Waits for an empty set are no waits.
     real = np.flatnonzero((high > low)[condition])
     return _merge_equal(items, low, high, message[real], condition[real])
 
@@ -103,6 +110,7 @@ def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
     (array([0, 2, 3, 1]), array([0, 3, 1, 2]))
     """
     count = len(before)
+    # Pointer jumping: after round k, `further` points 2^k conditions back, so O(log length) rounds suffice.
     root, depth, further = np.arange(count), (before >= 0).astype(np.int64), before.copy()
     root = np.where(before >= 0, before, root)
     while bool((has_predecessor := further >= 0).any()):  # twice as far each time
@@ -129,6 +137,7 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     >>> merged.message.tolist(), merged.set.tolist(), merged.low.tolist(), merged.high.tolist()
     ([5, 6, 7], [0, 0, 1], [0, 1], [2, 2])
     """
+    # Only sets that some message waits for are compared.
     used = distinct(condition)
     place = np.searchsorted(used, condition)
     low, high = low[used], high[used]
@@ -139,10 +148,13 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     item_bound = int(items.max(initial=0)) + 1
     marks: list[NDArray[np.uint64]] = []
     for _ in range(2):
+        # Prefix sums of random values: equal multisets give equal differences, different ones collide
+        # with a probability of about 2^-64 per round.
         value: NDArray[np.uint64] = draw.integers(0, 2**64, item_bound, np.uint64)
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value[items], dtype=np.uint64)])  # modulo 2^64
         marks.append(total[high] - total[low])
     group = numbered(*marks)
+    # The first set of each group of equal ones stands for the group.
     representative = np.full(int(group.max()) + 1, len(used), np.int64)
     np.minimum.at(representative, group, np.arange(len(used)))
     pair = distinct(message * np.int64(len(representative)) + group[place])

@@ -83,6 +83,8 @@ class Messages:
         """The weight of one piece of every chunk: int64, or Python's numbers where sums might not fit."""
         weights, _ = self.schedule.chunks.weights(self.schedule.collective)
         piece_divisor = self._common_pieces // pieces_of(self.schedule)
+        # Bound of any sum over rows. Factor 3: f >= 2 operands are combined by f - 1 rows and take f + 1 <= 3 (f - 1)
+        # memory accesses.
         top = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
         return weights * piece_divisor if top < 2**62 else weights.astype(object) * piece_divisor.astype(object)
 
@@ -103,10 +105,12 @@ class Messages:
         each, lone = self.per_chunk, len(self) == self.schedule.transfers
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
             counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
+        # Fast path: equal chunks. A message's weight is its number of counted rows times that of a chunk.
         if len(each) and bool((each == each[0]).all()):
             if lone and not len(counts):
                 return np.broadcast_to(each[0], len(self))
             if len(counts):
+                # One row per message: look the weight up by flag instead of adding up.
                 if lone and each.dtype != object:
                     return taken(np.array([0, each[0]]), taken(counts, self.row))
                 rows = (
@@ -136,6 +140,7 @@ class Messages:
         at whole bytes as they are at whole elements when a schedule runs, and those of a block have together what the
         block has."""
         schedule = self.schedule
+        # Cut at byte borders like elements of one byte, so that the chunks of a block add up to it exactly.
         low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
         size = (high - low)[schedule.chunk]
         if schedule.joint is not None:
@@ -147,6 +152,7 @@ class Messages:
 def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
     """Whether all rows, or these, are in the order of `Schedule.ways`."""
     for block in blocks(schedule.transfers if rows is None else len(rows)):
+        # Neighbouring blocks share one row, so that the order across their border is compared too.
         overlapped = slice(block.start, block.stop + 1)
         if not is_ascending(*schedule.way_columns(overlapped if rows is None else rows[overlapped])):
             return False
@@ -171,10 +177,12 @@ def messages(schedule: Schedule) -> Messages:
     first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
+    # Planners usually emit rows in order: then no sort is needed, and every run is a message.
     if _is_in_order(schedule, None if alone else first[:-1]):
         row = first[:-1]
         of_run = row if alone else np.arange(len(row), dtype=np.int32)
     else:
+        # Sort the first rows of all runs; runs with equal keys form one message.
         key, bound = packed(*(schedule.ways() if alone else schedule.ways(first[:-1])))
         order = order_of(key, bound)
         fresh = starts(key[order])
@@ -182,6 +190,7 @@ def messages(schedule: Schedule) -> Messages:
         of_run[order] = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
         row, alone = first[order[fresh]], False
     if schedule.joint is not None:
+        # The leading row represents a joint: its source, destination and route are those of the message.
         row, alone = narrow(schedule.leads[row]), False
     if not alone:
         columns = tuple(column[row] for column in columns)

@@ -85,7 +85,7 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
 
     By data, the conditions are the versions. The messages of `core.example.star` are 0: 2 to 0, 1: 1 to 0, 2: 0 to 1,
     3: 0 to 2. The sum at rank 0 (condition 1) is there when 0 and 1 are done; 2 and 3 need it. What rank 1 ends with
-    (3) is there when 2 is done, and 1 has left, which reads what was there before.
+    (3) is available when 2 is done, and 1 has left, which reads the old value.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages.table import messages
@@ -106,6 +106,7 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
         return data
     if level is None:
         raise Invalid("order streams: is by level; models that know levels offer it")
+    # A rank on each level is a rank of its own for rounds: key = rank * width + level + 1 (level -1: within a rank).
     width = int(level.max(initial=0)) + 2
     src, dst = (end * np.int64(width) + level + 1 for end in (messages.src, messages.dst))
     return _join_waits(data, _wait_for_rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
@@ -126,6 +127,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     >>> rounds.before.tolist()
     [-1, -1, -1, 0, 1, 2]
     """
+    # Stage 1: number the round of either end of each message: step index * keys + key. Blocks bound the memory.
     count, begins = len(messages), starts(messages.step)
     times = int(np.count_nonzero(begins))  # messages come by step
     bound = max(times * keys, 1)
@@ -139,14 +141,17 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
         time *= keys
         for side, end in enumerate((src, dst)):
             np.add(time, end[block], out=ends[block, side], casting="same_kind")
+    # Stage 2: drop rounds without messages, and find for each round the previous one of the same key.
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
         for block in blocks(count):
             used[ends[block]] = True
         if used.all():
+            # Every key has a message in every step: the previous round is always `keys` numbers earlier.
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
         else:
+            # A running maximum down the steps carries the number of the latest used round of each key.
             number = np.cumsum(used, dtype=np.int32) - np.int32(1)
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
@@ -154,6 +159,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
             for block in blocks(count):
                 ends[block] = number[ends[block]]
     else:
+        # Sparse: sort the rounds that occur by key (a stable sort keeps the steps in order) and link neighbours.
         names, place = dense(ends.ravel(), bound)
         ends = place.reshape(count, 2)
         order = order_of(names % keys, keys)
@@ -161,6 +167,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
         same = ~starts((names % keys)[order])
         before[order[same]] = order[np.flatnonzero(same) - 1]
     ends = narrow(ends)
+    # A message needs the round of its source before its own; it contributes to the rounds of both ends.
     need = taken(before, ends[:, 0])
     if sent == LEFT:
         each = np.arange(count + 1, dtype=np.int32)
@@ -184,9 +191,11 @@ def _wait_for_versions(messages: Messages) -> Waits:
     ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
     """
     derived, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
+    # Condition numbers are version numbers, so reading version v needs condition v.
     written = ~derived.initial[derived.read]
     last = derived.final[derived.read]
     done_columns = _conditions_by_message(rows, derived.write, len(messages), len(derived))
+    # The next version of the same cell is read + 1; nothing overwrites a final version.
     left_columns = _conditions_by_message(rows[~last], derived.read[~last] + 1, len(messages), len(derived))
     need_columns = _conditions_by_message(rows[written], derived.read[written], len(messages), len(derived))
     return Waits(
@@ -206,6 +215,7 @@ def _previous_versions(derived: Versions) -> Ints:
     """
     out = np.arange(-1, len(derived) - 1, dtype=np.int32)
     out[derived.initial] = -1
+    # The first written version needs no wait for the initial one.
     out[1:][derived.initial[:-1]] = -1
     return out
 

@@ -64,6 +64,7 @@ def cells_of(program: Program) -> Cells:
     first, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
     block = np.cumsum(weights) - weights
+    # Stage 1: give every access (part, input, output, finish row) its interval of atoms on the line.
     marks, points, edges = _number_points(program, block, weights)
     low, high = points[program.part_begin], points[program.part_end]
     where = np.concatenate([low, edges[0][first.block], edges[0][last.block], points[program.finish_begin]])
@@ -73,21 +74,26 @@ def cells_of(program: Program) -> Cells:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
+    # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
     view, region, generations = _find_views(program, first, last, block, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(marks[0])
     key, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
+    # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `bounds` are the borders between.
     ends = np.cumsum(length)
     bounds = [int(n) for n in np.append(0, ends)[cuts]]
     inputs, outputs, finish = (slice(a, b) for a, b in pairwise(bounds[1:]))
     operations = program.operations
+    # Inputs are written before the first operation, outputs are read after the last.
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
     before_finish = slice(0, bounds[3])
     writing = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
     chunk = np.full(cuts[3], -1, np.int64)
+    # Only accesses of the same interval through the same view are cut alike, so only these may go piece by piece.
     several = np.flatnonzero(program.pieces[program.part_op] > 1)
     chunk[several] = numbered(view[several], low[several], high[several])
     cell_view, atom = np.divmod(key, max(atoms, 1))
+    # Stage 4: place the cells in memory, by the region and shift of their view.
     by_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
     by_view[view] = region[0]
     shift = np.zeros(len(by_view), np.int64)
@@ -115,6 +121,7 @@ def _number_points(
     >>> _number_points(program, np.array([0, 1]), np.array([1, 1]))
     ((array([0, 0, 1, 2]), array([0, 1, 0, 0])), array([0, 1, 2]), (array([0, 2]), array([2, 3])))
     """
+    # The ends of blocks lie at whole units: their numerator is 0.
     zero = np.zeros(2 * len(block), np.int64)
     units = np.concatenate([program.point_whole, block, block + weights])
     numerators = np.concatenate([program.point_part, zero])
@@ -176,15 +183,18 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     >>> _find_generations(program, parts, np.array([0, 1, 2]))
     (array([0, 0, 1, 1]), (array([0, 1, 2, 2]), array([2, 2, 2, 3])))
     """
+    # Empty parts touch nothing; they get a generation of their own at the end.
     low, high = points[program.part_begin[part_rows]], points[program.part_end[part_rows]]
     part_rows, nonempty = part_rows[low < high], low < high
     of, base = program.part_op[part_rows], program.part_base[part_rows]
     slot, origin = slot_of(program, base), points[program.base_origin[base]]
     length = np.where(program.pieces[of] > 1, high[nonempty], 0)
+    # By slot, then operation: a generation ends where the origin or the length changes.
     order = np.lexsort((length, origin, of, slot))
     slot, of, origin, length = slot[order], of[order], origin[order], length[order]
     fresh = starts(slot)
     change = starts(origin) | starts(length)
+    # A change within one operation means that it uses the slot for two origins at the same time.
     twice = np.zeros(program.operations, bool)
     twice[of[change & ~fresh & ~starts(of)]] = True
     complain(program, twice, "it uses a slot for two things at once")
@@ -193,10 +203,12 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     generation[np.flatnonzero(nonempty)[order]] = number
     generation[~nonempty] = int(number[-1]) + 1 if len(number) else 0  # nothing at all lies there
     handed = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first in its slot
+    # Per generation its first operation: assigned in reverse order, so the earliest one is stored last and stays.
     leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     leader[number[::-1]] = of[::-1]
     follows = np.zeros(len(leader) + 1, bool)
     follows[number[handed]] = True
+    # All accesses of a generation precede the first of the next, and that one precedes the rest of its own.
     before, after = follows[1:][number], follows[:-1][number]
     pairs = (
         np.concatenate([of[before], leader[number[after]]]),
@@ -220,11 +232,13 @@ def _find_memory(
     """
     cells = len(view)
     first, count = np.arange(cells), np.ones(cells, np.int64)
+    # Cells of views that overlap nothing keep their own number as their only stretch of memory.
     mixed = _find_overlapping(marks, view, atom, region, shift)
     rows = np.flatnonzero(mixed[view]) if cells else first
     if not len(rows):
         return first, count
     cell_region, cell_shift, units, numerators = region[view[rows]], shift[view[rows]], *marks
+    # Number the ends of all mixed cells in memory order; the stretches between neighbours are the units of memory.
     number = numbered(
         np.tile(cell_region, 2), np.concatenate([units[atom[rows]] + cell_shift, units[atom[rows] + 1] + cell_shift]),
         np.concatenate([numerators[atom[rows]], numerators[atom[rows] + 1]]),
@@ -247,6 +261,7 @@ def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, regi
     edge = starts(view)  # cells ascend by view, then atom
     last = np.append(edge[1:], True)[: len(edge)]
     low, high = np.zeros(views, np.int64), np.zeros(views, np.int64)
+    # Interval of atoms that a view covers, from its first atom to its last.
     low[view[edge]], high[view[last]] = atom[edge], atom[last] + 1
     is_seen = np.zeros(views, bool)
     is_seen[view] = True
@@ -260,6 +275,7 @@ def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, regi
     order = np.lexsort((begin, region[rows]))
     span = int(ends.max(initial=0)) + 1
     row_region = region[rows][order]
+    # Sweep by begin: an interval overlaps an earlier one of its region if it begins before their greatest end.
     reach = np.maximum.accumulate(row_region * span + end[order]) if len(row_region) else row_region
     clash = np.zeros(len(row_region), bool)
     clash[1:] = (row_region[1:] == row_region[:-1]) & (reach[:-1] > row_region[1:] * span + begin[order][1:])
@@ -288,6 +304,7 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
         raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")
     access = np.repeat(np.arange(len(cells.op)), several)
     stretch = ranges(cells.memory[cells.cell], several)
+    # Sort key within a stretch: inputs have operation -1, hence + 1; odd numbers are writes, so reads come first.
     moment = 2 * (cells.op[access] + 1) + cells.written[access]
     bound = 2 * (cells.operations + 2)
     order = order_of(stretch * bound + moment, (int(stretch.max(initial=0)) + 1) * bound)

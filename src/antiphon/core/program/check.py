@@ -29,6 +29,7 @@ def check(program: Program, *, seeds: Sequence[int] = (0, 1, 2, 3)) -> None:
     """
     prove(program)
     for seed in seeds:
+        # Even seeds run a size at which every piece has data, odd seeds a small one: pieces may be empty.
         unit = _smallest_full_unit(program) if seed % 2 == 0 else 1 + seed
         _refuse_outcome(program, min(unit, _largest_unit(program)), seed)
 
@@ -57,6 +58,7 @@ def _largest_unit(program: Program) -> int:
 
 def _refuse_outcome(program: Program, unit: int, seed: int) -> None:
     inputs, expected = _make_case(program, unit, seed)
+    # The run writes into the inputs in place; keep copies to see which elements changed.
     copies = [array.copy() for array in inputs]
     outputs = run_program(program, inputs, seed=seed)
     _, last = sides(program.collective, program.in_place)
@@ -68,6 +70,7 @@ def _refuse_outcome(program: Program, unit: int, seed: int) -> None:
             raise Invalid(f"rank {rank} ends with wrong data in block {block} (run {seed}, {unit} elements a unit)")
         if program.in_place:
             ends.setdefault(rank, np.zeros(len(outputs[rank]), bool))[stretch] = True
+    # Outside of the results no input may change: in place all but `ends`, out of place everything.
     for rank, array in enumerate(copies):
         touched = ends[rank] if program.in_place and rank in ends else np.zeros(len(array), bool)
         if not np.array_equal(inputs[rank][~touched], array[~touched]):
@@ -81,6 +84,7 @@ def _make_case(program: Program, unit: int, seed: int) -> tuple[list[Array], dic
     first, _ = sides(collective, program.in_place)
     random = np.random.default_rng(seed)
     named: dict[tuple[int, int], Array] = {}
+    # Random 64-bit data per contribution: a sum of wrong contributions differs, almost surely.
     for block, name in _distinct_pairs(relation.pre_block, relation.pre_id):
         named[block, name] = random.integers(-(2**63), 2**63 - 1, int(weights[block]) * unit)
     contributions: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -107,6 +111,7 @@ def _make_case(program: Program, unit: int, seed: int) -> tuple[list[Array], dic
 
 
 def _distinct_pairs(block: Any, name: Any) -> list[tuple[int, int]]:
+    # Block and name both fit 32 bits: sort pairs as one integer.
     pairs = distinct((block.astype(np.int64) << 32) | name)
     return list(zip((pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True))
 

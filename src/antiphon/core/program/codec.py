@@ -66,6 +66,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     ]
     tables = b"".join(map(_pad_section, _head_tables(first)))
     head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)
+    # The directory: offset, size and checksum of every section; all zero for a variant that the file lacks.
     at, entries = head, []
     for section in sections:
         entries.append(DIRECTORY_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
@@ -79,6 +80,7 @@ def encode(programs: Sequence[Program]) -> bytes:
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
+    # The checksum covers everything behind itself (byte 16) up to the sections, which have their own.
     body = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
@@ -112,12 +114,14 @@ def _encode_section(p: Program, rank: int) -> bytes:
     ends = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
     scratch = p.base_buffer[bases] == SCRATCH
     origins = p.base_origin[bases][scratch]
+    # Points are shared by all ranks in memory; a section holds only the points that it names, renumbered.
     named = (p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[ends], p.finish_end[ends])
     points, number = np.unique(np.concatenate(named), return_inverse=True)
     begin, end, origins, first, last = np.split(number, np.cumsum([len(n) for n in named])[:-1])
     origin = np.zeros(len(scratch), np.int64)
     origin[scratch] = origins
     classes, of_slot = np.unique(p.slot_class[slots], return_inverse=True)
+    # Row numbers in a section count from its own first row.
     first_part, first_wait = p.part_ptr[op_rows] - part_rows.start, p.wait_ptr[op_rows] - waits.start
     if len(p.when[op_rows]) and int(p.when[op_rows].max()) >= 2**32:
         raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
@@ -181,6 +185,7 @@ class _Reader:
             raise Invalid("is damaged: the checksum of its head is wrong")
         if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
+        # `at`: read position in the head; `free`: the first byte behind the sections that were read.
         self.data, self.ranks, self.at, self.free = data, ranks, HEADER.size, head
         self.end = head - 2 * ranks * DIRECTORY_ENTRY.size
         names = self._take_array("<i4", members), self._take_array("<i4", roots)
@@ -220,6 +225,7 @@ class _Reader:
         ends = np.cumsum(lengths.astype(np.int64)).tolist()
         if (ends[-1] if ends else 0) != wanted_ids:
             raise Invalid("its relation does not fit together")
+        # The caps bound the memory that a damaged count could claim before the relation is checked.
         for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
                 raise Invalid("its relation names a block or rank that is not there")
@@ -242,11 +248,14 @@ class _Reader:
         (True, [0, 0, 0, 0, 0, 0, 0, 0], [0, 4, 6, 8])
         """
         sections = [self._encode_section(variant, rank) for rank in range(self.ranks)]
+        # Stage 1: concatenate the tables of all ranks; `before` are the rows of each table at earlier ranks.
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count
         points, bases, classes, slots, ops, part_table, waits, finish = (
             np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
         )
+        # Stage 2: numbers within a section become numbers of the whole by the rows of earlier ranks. (name, of, per):
+        # add the offset of table `of`, once per row of table `per`.
         shift = {
             name: np.repeat(before[:, of], count[:, per])
             for name, of, per in (

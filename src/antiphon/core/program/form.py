@@ -40,8 +40,10 @@ def refuse_work(program: Program) -> None:
     """Raise Unsupported where a rank has more work than an engine supports."""
     part_counts, wait_counts = np.diff(program.part_ptr), np.diff(program.wait_ptr)
     each = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
+    # Two limits: the pieces of pipelined operations, and all work (pieces times parts and waits).
     pipelined = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
     for unit_text, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
+        # Sums per rank as differences of a prefix sum at the rank borders.
         work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
         if np.any(work > max_work):
             rank, pieces = int(np.argmax(work)), int(program.pieces.max())
@@ -56,6 +58,7 @@ def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Long
     """Return which slots are larger than the largest part written into them. `size`: units and numerator of every slot;
     `written`: slot, units and numerator of every written part."""
     into, units, numerators = written
+    # The last of each slot in this order is the largest part written into it.
     order = np.lexsort((numerators, units, into))
     last = np.append(into[order][1:] != into[order][:-1], True)[: len(order)]
     max_units, max_numerators = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
@@ -104,6 +107,7 @@ def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
 def _refuse_columns(p: Program) -> None:
     """Check that every number refers to an existing row."""
     ranks, counts = p.ranks, (p.operations, len(p.part_begin), len(p.base_shift), len(p.slot_class))
+    # CSR pointers first: every later check indexes through them.
     pointers = {
         "op_ptr": (p.op_ptr, ranks, counts[0]), "part_ptr": (p.part_ptr, counts[0], counts[1]),
         "wait_ptr": (p.wait_ptr, counts[0], len(p.wait)), "base_ptr": (p.base_ptr, ranks, counts[2]),
@@ -118,6 +122,7 @@ def _refuse_columns(p: Program) -> None:
         name: (getattr(p, name), len(p.point_whole))
         for name in ("part_begin", "part_end", "finish_begin", "finish_end")
     }
+    # Slots are counted within a rank, so their bound depends on the base's rank.
     named |= {
         "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots[scratch]),
         "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
@@ -144,6 +149,7 @@ def _refuse_operations(program: Program) -> None:
     complain(program, crossing & (~peer_exists | (program.peer == rank)), "it has no other rank as its peer")
     complain(program, crossing & (part_counts < 1) | (kind == FOLD) & (part_counts < 2), "it has too few parts")
     complain(program, (kind == JOIN) & (part_counts > 0), "it has parts")
+    # References must stay within the rank, as the section of each rank in a file stands alone.
     base_rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     of = program.part_op
     bad = np.zeros(count, bool)
@@ -153,6 +159,7 @@ def _refuse_operations(program: Program) -> None:
     falls[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
     complain(program, falls, "its time is before that of the operation before it")
     later, earlier = program.wait_op, program.wait
+    # Equal numbers of pieces wait piece by piece; else for the last piece, which is 2 (pieces - 1) later.
     all_pieces = program.pieces[later] != program.pieces[earlier]
     last = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
     bad[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
@@ -174,6 +181,7 @@ def _refuse_points(program: Program) -> None:
     complain(program, bad, "a part ends before it begins")
     if np.any(_lies_before(program, program.finish_end, program.finish_begin)):
         raise Invalid("a stretch of the finish table ends before it begins")
+    # All parts of a fold must be the same interval as its first part, the result.
     of, head = program.part_op, program.part_ptr[:-1][program.part_op]
     fold = program.kind[of] == FOLD
     for points in (begin, end):
@@ -222,6 +230,7 @@ def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin
     buffer, shift = program.base_buffer[base], program.base_shift[base]
     size = sizes[rank, np.minimum(buffer, 1)]
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
+    # A numerator above 0 at the last whole unit lies beyond the end.
     over = (high > size) | ((high == size) & (program.point_part[end] > 0))
     return np.asarray((buffer == SCRATCH) | ~((low < 0) | over))
 
@@ -245,15 +254,18 @@ def _refuse_slots(program: Program) -> None:
     slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
     kind = program.slot_class[slot]
     own = program.class_whole[kind], program.class_part[kind]
+    # A part must lie within its slot, which begins at `origin` and has the size of its class.
     reach = span(program, origin, end[rows])
     outside = _lies_before(program, begin[rows], origin)
     outside |= (reach[0] > own[0]) | ((reach[0] == own[0]) & (reach[1] > own[1]))
     outside |= program.class_pieces[kind] != program.pieces[of]
+    # Pieces of a slot are addressed from its origin, so a part in pieces must begin there.
     several = program.pieces[of] > 1
     outside |= several & _lies_before(program, origin, begin[rows])
     bad = np.zeros(program.operations, bool)
     bad[of[outside]] = True
     complain(program, bad, "a part leaves its slot, or has other pieces than that")
+    # The reverse: no slot may be larger than needed, which would let a file claim memory.
     into = writes(program)[rows]
     each = program.class_whole[program.slot_class], program.class_part[program.slot_class]
     written = span(program, begin[rows], end[rows])
@@ -275,6 +287,7 @@ def _compare_messages(program: Program) -> Envelopes:
     if len(send) != len(receive):
         raise Invalid(f"{len(send)} sends and {len(receive)} receives; every send needs its receive")
     first, count, stretch = _join_parts(program)
+    # Paired by order (`Program.pairs`): the k-th send on a connection must equal the k-th receive in all of these.
     columns = [
         (program.rank[send], program.peer[receive]), (program.peer[send], program.rank[receive]),
         (program.channel[send], program.channel[receive]), (program.when[send], program.when[receive]),
@@ -284,6 +297,7 @@ def _compare_messages(program: Program) -> Envelopes:
     for a, b in columns:
         bad[send[a != b]] = True
     complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
+    # Compare the line intervals too; the counts are equal, so both lists align.
     sent = stretch[ranges(first[send], count[send])]
     differs = np.any(sent != stretch[ranges(first[receive], count[receive])], axis=1)
     bad[np.repeat(send, count[send])[differs]] = True
@@ -309,6 +323,7 @@ def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
     begin, end, of = program.part_begin, program.part_end, program.part_op
     nonempty = np.flatnonzero(_lies_before(program, begin, end))
     begin, end, of = begin[nonempty], end[nonempty], of[nonempty]
+    # Parts in pieces are cut one by one and must not be joined.
     fresh = starts(of) | (program.pieces[of] > 1)
     fresh[1:] |= (units[begin[1:]] != units[end[:-1]]) | (numerators[begin[1:]] != numerators[end[:-1]])
     last = np.append(fresh[1:], True)[: len(fresh)]

@@ -128,6 +128,7 @@ class Program:
         send, receive = (np.flatnonzero(self.kind == kind) for kind in (SEND, RECEIVE))
         ends = (self.rank[send], self.peer[send]), (self.peer[receive], self.rank[receive])
         ordered = [
+            # Primary key last: by source, target, channel, then time; both sides sort alike, so row k matches row k.
             rows[np.lexsort((rows, self.when[rows], self.channel[rows], target, source))]
             for rows, (source, target) in zip((send, receive), ends, strict=True)
         ]
@@ -175,6 +176,7 @@ def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> L
     array([ 0,  3,  7, 10])
     """
     top: Any = numerators
+    # numerator < denominator, so the product fits in 64 bits below this; beyond, use Python's integers.
     if unit * denominator >= 2**63:
         top = numerators.astype(object)
     out: Longs = units * np.int64(unit) + np.asarray(top * unit // denominator).astype(np.int64)
@@ -201,16 +203,20 @@ def bind(program: Program, unit: int) -> Bound:
     weight = max(int(program.collective.weights.sum()), 1)
     if unit < 0 or unit * weight >= MAX_UNIT:
         raise Invalid(f"unit: {unit} elements for each of {weight} units of weight are no size; from 0 to 2^62 in all")
+    # Points round down, sizes of classes round up: no slot is too small for the part that it holds.
     at = positions(program.point_whole, program.point_part, program.denominator, unit)
     class_size = -positions(-program.class_whole, -program.class_part, program.denominator, unit)  # rounded up
+    # Every piece gets the room of the largest (rounded up), so pieces lie at a constant stride.
     stride = -(-class_size // program.class_pieces)
     slot_room = (stride * program.class_pieces)[program.slot_class]
+    # The slots of a rank lie side by side in its scratch: prefix sum over all slots, less that at the rank's first.
     ends = np.concatenate([[0], np.cumsum(slot_room)])
     first = ends[program.slot_ptr]
     ranks = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     scratch = program.base_buffer == SCRATCH
     offset = program.base_shift * np.int64(unit)
     slot = (program.slot_ptr[ranks] + program.base_slot)[scratch]
+    # Scratch: subtract the position of the origin, so that position + offset is the address, as in other buffers.
     offset[scratch] = ends[slot] - first[ranks[scratch]] - at[program.base_origin[scratch]]
     base_stride = np.zeros(len(offset), np.int64)
     base_stride[scratch] = stride[program.slot_class[slot]]
@@ -278,6 +284,7 @@ def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
             f"{format_name}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} "
             f"in a buffer, of at most {max_chunks}; take fewer chunks, or a planner that cuts blocks evenly"
         )
+    # Scratch is known only after binding, so it is checked second.
     bound = bind(program, unit)
     largest = int(bound.sizes.max(initial=0))
     if largest > max_chunks:
@@ -312,6 +319,7 @@ def among(program: Program, members: Sequence[int]) -> Program:
     keep = np.asarray(members)
     number = np.full(program.ranks, -1)
     number[keep] = np.arange(len(keep))
+    # Only the CSR pointers by rank change: rows of ranks without work are empty, so no row needs to move.
     outside = np.setdiff1d(np.arange(program.ranks), keep)
     pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
     if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):

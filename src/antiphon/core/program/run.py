@@ -44,6 +44,7 @@ def run_program(
     bound = bind(program, buffers.unit)
     random = Random(seed)
     outputs = list(buffers.arrays) if program.in_place else [np.empty(int(n), buffers.dtype) for n in bound.sizes[:, 1]]
+    # Scratch begins with garbage, so that a read of unwritten memory changes the result.
     spoiled = np.random.default_rng(seed)
     scratch = [_fill_with_garbage(spoiled, int(n), buffers.dtype) for n in bound.sizes[:, 2]]
     data = _Data(program, bound, [list(three) for three in zip(buffers.arrays, outputs, scratch, strict=True)], combine)
@@ -111,6 +112,7 @@ class _Data:
         if len(operands) == 1:
             target[:] = operands[0]
             return
+        # Sum in the wider accumulator type, and round once at the end, as `interpret` does.
         total = operands[0].astype(accumulator(target.dtype))
         for other in operands[1:]:
             total = self.combine(total, other.astype(total.dtype))
@@ -152,20 +154,24 @@ class _Machine:
         self.pieces: list[int] = program.pieces.tolist()
         self.channel: list[int] = program.channel.tolist()
         self.peer: list[int] = program.peer.tolist()
+        # left: pieces of each operation that are not done; need: conditions that an instance still waits for, -1: done.
         self.left = list(self.pieces)
         self.first = np.concatenate([[0], np.cumsum(program.pieces)]).tolist()
         self.owner: list[int] = np.repeat(np.arange(program.operations), program.pieces).tolist()
+        # later: the operations that wait for an operation.
         self.later: list[list[int]] = [[] for _ in self.kind]
         self.need = [0] * len(self.owner)
         for x, y in zip(program.wait_op.tolist(), program.wait.tolist(), strict=True):
             self.later[y].append(x)
             for instance in range(self.first[x], self.first[x + 1]):
                 self.need[instance] += 1
+        # An instance without elements takes no time: it is done as soon as it starts (`full` is false).
         self.stretches = [data.stretches(o, i - self.first[o]) for i, o in enumerate(self.owner)]
         self.full = [any(high > low for _, low, high, _ in stretches) for stretches in self.stretches]
         self.queue_of = self._make_queues(strict)
         self.startable: list[int] = []
         self.under_way: list[tuple[int, ...]] = []  # one fold, or a send and its receive
+        # posted: sends and receives that have started and wait for their counterpart, in order.
         self.posted: dict[Connection, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
         self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
         self.busy = [_Busy(sizes) for sizes in data.sizes]
@@ -174,6 +180,7 @@ class _Machine:
     def _make_queues(self, strict: bool) -> list[deque[int] | None]:
         """Per instance the queue in which it must be first to start."""
         program = self.program
+        # Piece i of an operation is due 2 i after its `when`; ties go by operation.
         piece = np.arange(len(self.owner)) - np.array(self.first)[self.owner]
         order = np.lexsort(
             (np.array(self.owner), program.when[self.owner] + 2 * piece, program.rank[self.owner])
@@ -184,6 +191,7 @@ class _Machine:
             o = self.owner[instance]
             rank, kind = self.data.ranks[o], self.kind[o]
             crossing = kind in (SEND, RECEIVE)
+            # strict: one queue per channel, for all kinds. Else only the messages of one connection keep their order.
             if strict:
                 key: tuple[int, ...] = (rank, self.channel[o])
             elif crossing and self.full[instance]:
@@ -199,6 +207,7 @@ class _Machine:
             if self.need[instance] == 0 and (queue is None or queue[0] == instance):
                 self.startable.append(instance)
         while self.startable or self.under_way:
+            # Pick uniformly among all events possible now: start an instance, or end one under way.
             at = self.random.randrange(len(self.startable) + len(self.under_way))
             if at < len(self.startable):
                 self._start_instance(_pop_at(self.startable, at))
@@ -230,6 +239,7 @@ class _Machine:
             self.under_way.append((instance,))
             return
         connection = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
+        # Zero buffering: data moves only once both sides are there; their common end is one event.
         sends, receives = self.posted[connection]
         (sends if kind == SEND else receives).append(instance)
         if sends and receives:
@@ -237,6 +247,7 @@ class _Machine:
 
     def _mark_busy(self, rank: int, instance: int) -> None:
         stretches, busy = self.stretches[instance], self.busy[rank]
+        # The counters find a clash fast; only then are the instances compared, to name both.
         if busy.meets(stretches):
             for other, theirs in self.active[rank].items():
                 where = _find_clash(stretches, theirs)
@@ -268,6 +279,7 @@ class _Machine:
         self.need[instance] = -1
         self.left[o] -= 1
         piece = instance - self.first[o]
+        # Equal numbers of pieces: piece i releases piece i. Otherwise the last piece releases all pieces.
         for x in self.later[o]:
             if self.pieces[x] == self.pieces[o]:
                 self._lower_need(self.first[x] + piece)
@@ -283,6 +295,7 @@ class _Machine:
 
 
 def _pop_at(items: list[Any], at: int) -> Any:
+    # Swap with the last item: O(1) removal where order does not matter.
     items[at], items[-1] = items[-1], items[at]
     return items.pop()
 

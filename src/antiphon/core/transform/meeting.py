@@ -43,6 +43,7 @@ class Stretches:
 def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) -> Stretches:
     """Return a collective's relation on the stretches between edges; its block b is owner b of `where`."""
     relation = collective.relation
+    # `edges` contains every border of `where`, so both searches hit exactly.
     first = np.searchsorted(edges, where.begin)
     stretch_counts = np.searchsorted(edges, where.end) - first
     stretch, owner = ranges(first, stretch_counts), np.repeat(where.owner, stretch_counts)  # of each block's stretches
@@ -57,10 +58,12 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
 
     at, row = spread(relation.pre_block.astype(np.int64))
     pre = at, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64)
+    # Composition takes sets, not multisets: one holder per contribution, each wanted at most once.
     if len(distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_id)) < len(relation.pre_id) or any(
         len(set(want)) < len(want) for want in relation.wants
     ):
         raise Unsupported(f"{name}: a contribution that several ranks have, or that counts twice, is not composed")
+    # A distinct (block, want) is a set; want -1 (all contributions of the block) is coded as 0.
     sets, number = dense(
         relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, 2**62
     )
@@ -174,6 +177,7 @@ def _recognize_kind(
     sources, targets = np.diff(at[0]), np.diff(at[1])
     size = np.array([len(ids) for ids in stretches.ids])
     full = bool((size[stretches.post[2]] == sources[stretches.post[0]]).all())
+    # Reductions are recognized only if contributions are named after their holders.
     named_by_rank = np.array_equal(stretches.pre[1], stretches.pre[2])
     m = len(members)
     if not full or not len(sources) or not sources.all() or not targets.all() or m < 2:
@@ -230,6 +234,7 @@ def find_overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
     """
     values = np.concatenate(groups)
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    # Equal values become neighbours, so a repeat is a row that does not start a new value.
     order = np.lexsort((owner, values))
     again = np.flatnonzero(~starts(values[order]))
     if not len(again):

@@ -1,7 +1,7 @@
 """The same schedule for other ranks: relabelled, copied by a symmetry, or restricted to fewer members.
 
 Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of name[r].
-Scatter, gather and alltoall number their blocks by two coordinates, each of which is permuted.
+Scatter, gather and alltoall number their blocks by two coordinates; both are permuted.
 
 Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes
 "block 1 from rank 1 to 2".
@@ -182,7 +182,7 @@ def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
     """
     full = first_and_filled(schedule, derived)
     brings = np.zeros(schedule.transfers, np.bool_)
-    # Forward pass. Invariant: full[v] says whether version v holds data, for all versions written so far.
+    # Forward pass. Invariant: full[v] is true if version v holds data, for all versions written so far.
     for rows in by_step(schedule):
         read, write = derived.read[rows], derived.write[rows]
         brings[rows] = full[read]

@@ -1,6 +1,6 @@
 """Run a schedule backwards (SCCL, section 3.5): copies to several become reductions from several, and vice versa.
 
-Reading a broadcast backwards gives a reduce: whoever received now sends, the last step comes first, and a rank that
+Reading a broadcast backwards gives a reduce: receivers now send, the last step comes first, and a rank that
 sent to several ranks now combines from several. The collective becomes its dual: broadcast / reduce, allgather /
 reducescatter, scatter / gather, alltoall with both coordinates of its blocks swapped.
 

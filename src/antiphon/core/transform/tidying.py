@@ -163,7 +163,7 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
     live[derived.last_of(cells)] = True
     live[-1] = False
     needed = np.zeros(schedule.transfers, np.bool_)
-    # Backward pass. Invariant: live[v] says whether some output depends on version v.
+    # Backward pass. Invariant: live[v] is true if some output depends on version v.
     for rows in reversed(by_step(schedule)):
         write = derived.write[rows]
         is_live = live[write]

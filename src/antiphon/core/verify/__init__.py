@@ -91,6 +91,7 @@ def _check_shares(schedule: Schedule) -> Fault | None:
     'the chunks of block 0 do not tile it: a gap or an overlap at chunk 1'
     """
     chunks, weights = schedule.chunks, schedule.collective.weights
+    # Offsets and shares are integers over a common denominator, so tiling is checked exactly.
     bad = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
@@ -99,6 +100,7 @@ def _check_shares(schedule: Schedule) -> Fault | None:
     block, offset = chunks.block[order], chunks.offset[order]
     end = offset + chunks.share[order]
     first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
+    # In order of offset, each chunk must begin where the previous one ends, and the last end at 1.
     expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
     last = np.append(first[1:], True) if len(block) else first
     torn = (offset != expected) | (last & (end != chunks.denominator))
@@ -106,6 +108,7 @@ def _check_shares(schedule: Schedule) -> Fault | None:
         at = int(order[np.flatnonzero(torn)[0]])
         why = f"the chunks of block {chunks.block[at]} do not tile it: a gap or an overlap at chunk {at}"
         return Fault("share", why, chunk=at)
+    # Blocks without any chunk are not in the sorted table: look for them separately.
     missing = np.flatnonzero((np.bincount(block, minlength=len(weights)) == 0) & (weights > 0))
     return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
 
@@ -137,6 +140,7 @@ def _has_double_pre(demand: Demand) -> bool:
 
 
 def _check_block(schedule: Schedule, block: ChunkRows) -> Fault | None:
+    # No row may read the cell that it writes; report the earliest such row.
     same = np.flatnonzero(block.src == block.dst)
     first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
     own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
@@ -161,6 +165,7 @@ def _check_outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome)
             good = sets.holds_exactly(chunk_rows, collective.relation.wants)
             if not good.all():
                 return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
+    # Explain the first wrong cell from exact sets of its chunk alone.
     if wrong.any():
         chunk_rows = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
         good = sets.holds_exactly(chunk_rows, collective.relation.wants)

@@ -235,9 +235,9 @@ def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> li
 def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     """Joints of several sources and destinations without a hub.
 
-    `rising` counts what is wrong between a place and the one before it (`up`) if the hub is that or beyond, `falling`
-    if it is the place or beyond: a place nearer to the hub is to take in all that comes from here, and to give all that
-    is wanted here; what meets here without it must be combined, what parts multicast.
+    `rising` counts the faults between a place and the one before it (`up`) if the hub is that or beyond, `falling` if
+    it is the place or beyond: a place nearer to the hub must receive everything that comes from here and supply
+    everything wanted here; data that meet here without it must be combined, data that part must be multicast.
     """
     needs_hub = (bound.sources > 1) & (bound.destinations > 1)
     if not needs_hub.any():

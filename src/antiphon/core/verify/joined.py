@@ -31,13 +31,13 @@ def find_joint_fault(
     if shape:
         bound = bound.only(_joints_without(bound, shape))
         tree = Tree.of(bound, topology, resolved)
-    # Check with the operator and type; where only these are the reason, say so rather than "cannot combine".
+    # Check with the operator and type; where only these are the reason, the fault names them, not "cannot combine".
     able = Able.of(topology, op, dtype)
     unable = branch_faults(bound, tree, topology, able)
     if unable and (op or dtype):
-        whatever = branch_faults(bound, tree, topology, Able.of(topology, None, None))
+        faults_without_data = branch_faults(bound, tree, topology, Able.of(topology, None, None))
         data = " of ".join(word for word in (op, dtype) if word)
-        for joint in unable.keys() - whatever.keys():
+        for joint in unable.keys() - faults_without_data.keys():
             unable[joint] = f"needs a switch to combine that cannot do {data}"
     wrong |= unable
     for joint, why in _find_overloads(schedule, bound, tree, topology, able).items():
@@ -122,7 +122,7 @@ def _find_overloads(schedule: Schedule, bound: Bound, tree: Tree, topology: Topo
     who = np.concatenate([node, node])
     # Sweep per switch over begins (+1) and ends (-1); ends come first at equal times.
     order = np.lexsort((np.tile(row, 2), change, np.concatenate([step, end]), who))
-    after = np.cumsum(change[order])  # all that begins at a switch ends there
+    after = np.cumsum(change[order])  # joints open at the switch; each begin has its end
     over = order[(after > able.at_once[who[order]]) & (change[order] > 0)]
     return {
         int(row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "

@@ -137,6 +137,7 @@ class ChunkRows:
 def split_blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     """Cut the schedule by chunks into blocks. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
+    # Greedy cut of the ascending chunks: a new block begins when the running weight passes a multiple of the limit.
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
     # Most cells are never touched: size blocks by rows, and compact the cells.
     sparse = chunks * width > 16 * (schedule.transfers + 1)

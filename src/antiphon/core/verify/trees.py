@@ -1,6 +1,6 @@
 """Legality of every row, and contributions counted exactly where each partial sum is used once.
 
-Every cell holds how many contributions its value has, counted with repetition, and the identity of that
+Every cell holds the number of contributions in its value, counted with repetition, and the identity of that
 value (a copy keeps it). Where no identity is an operand of two reductions, the way a value came about is a
 tree whose leaves are different contributions; so the count alone decides. Chunks where an identity is used
 twice (recursive doubling, say) are left to sets.py.
@@ -62,6 +62,7 @@ class _Walk:
             self.faulty.setdefault(int(self.block.owner[row]), (row, kind))
 
     def step(self, rows: Longs, src: AnyInts, dst: AnyInts) -> None:
+        # All reads happen before all writes of a step: take operands first.
         counts, values = self.count[src], self.value[src]
         if not counts.all():
             self.fault(rows[counts == 0], "empty")
@@ -69,6 +70,7 @@ class _Walk:
         if self.repeated(dst).any():
             rows, dst, counts, values, reduces = self._combine_writes(rows, dst, counts, values, reduces)
         if reduces.any():
+            # A reduction into an empty cell is a copy; only a merge of two values makes a new identity.
             old = self.count[dst]
             merging = reduces & (old > 0)
             if merging.any():
@@ -89,6 +91,7 @@ class _Walk:
             values[order],
             reduces[order],
         )
+        # Writes to one cell are neighbours now; `first` and `size` delimit each group.
         first = np.flatnonzero(starts(dst))
         size = np.diff(np.append(first, len(dst)))
         several = size > 1

@@ -35,7 +35,7 @@ ROUNDING = 1e-12
 class Times:
     """When things happen, in seconds: per message, per use of a link, per row, per version of a cell."""
 
-    ready: Floats  # all that a message reads is there
+    ready: Floats  # everything that a message reads is available
     sent: Floats  # its last turn on a link is over
     use_start: Floats
     use_end: Floats

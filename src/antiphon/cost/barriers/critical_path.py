@@ -18,7 +18,7 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     """A message starts when all data that it reads has arrived, and queues for each of its links and limits.
 
     What waits for what is derived from versions (docs/schedule.md), never from steps: data lands when it has
-    arrived, all that was in its cell before has been written, and all who read that have sent it off; until then
+    arrived, the previous value of its cell has been written, and all readers of that have sent it; until then
     it waits in a receive buffer. A link or limit serves messages one by one, step by step and in their order within
     each (docs/program.md), at its full bandwidth; the links of a route are queues of their own, so that no message
     blocks another's link. A message has arrived when all its turns are over and its latency has passed.
@@ -27,7 +27,7 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     maximum of straight lines): a size between two that lie on one line costs nothing. Other sizes cost O(E)
     NumPy work in rows times hops, and some 0.2 ms per step. Pieces are expanded, up to 64 rows for each transfer (at
     least 2^18, at most 2^22 in all); beyond that the answer is that of alpha-beta, which is proved to be no less, and
-    `note` says so.
+    `note` states it.
     """
     profiled_topology = as_profile(profile).on(topology)
     rows, max_rows = expanded_rows(schedule), most_rows(schedule)

@@ -18,7 +18,7 @@ from antiphon.errors import Unsupported
 
 
 def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """S steps of latency alpha each, and R rounds, in each of which a unit link carries one chunk.
+    """S steps of latency alpha each, and R rounds; in each round a unit link carries one chunk.
 
     C is the number of chunks that a rank has as its input, L the bytes of that input, 1/beta the bandwidth of a
     unit link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` takes 1.5. Unsupported

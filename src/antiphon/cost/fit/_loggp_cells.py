@@ -20,7 +20,7 @@ LEAST_SIZES, MOST_SIZES = 3, 300
 MANY = 8  # sizes from which on the scatter about lines through neighbours says something
 FEW = 3  # repetitions from which on their scatter does
 LEAST_TIME = 0.97e-10  # seconds: no processor does anything for a message in less. Exact data is not likely to meet it
-FAR = 3.0  # a size of which repetitions scatter so many times as widely as others is believed as much less
+FAR = 3.0  # a size that scatters by more than this factor beyond the common error is weighted by its own scatter
 ALIKE = 1.1  # of what turns take large messages take no more
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
 KINDS = {
@@ -189,7 +189,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
 
 
 def _over_one(burst: AtOnce, n: Floats) -> Floats:
-    """Return by how many half round trips n large messages exceed one; one message comes back in each round trip."""
+    """Return the number of half round trips by which n large messages exceed one; one message comes back in each."""
     samples = np.array(sorted(burst.measured)), np.array([burst.measured[number] for number in sorted(burst.measured)])
     excess: Floats = 2 * (np.interp(n, *samples) / samples[1][0] - 1)
     return excess

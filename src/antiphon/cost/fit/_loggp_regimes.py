@@ -31,7 +31,7 @@ class Regime:
         line: Floats = start + growth
         if name != "L":
             return np.maximum(line, 0.0)
-        # Where both cancel, the sign of what is left is rounding.
+        # Where both cancel, the sign of the remainder is rounding.
         return np.where(np.abs(line) <= NEGLIGIBLE * (abs(start) + np.abs(growth)), 0.0, line)
 
     def half(self, sizes: Floats) -> Floats:

@@ -21,7 +21,7 @@ def genmodel_profile(
     """Return a profile with the determined figures for links of this kind; others keep their defaults. Invalid if there
     are none.
 
-    `links`: how many links lead from a rank to another (2: through one switch); a step's alpha is theirs together.
+    `links`: the number of links from a rank to another (2: through one switch); a step's alpha is theirs together.
     `bandwidth`: what the topology says of such a link, in bytes per second: a profile holds the part that is reached.
     """
     usable = {key: estimate.value for key, estimate in fit.parameters.items() if estimate.usable}
@@ -73,7 +73,7 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     """The figures between ranks that share the place `within`; none is below 0. `gamma`: measured elsewhere.
 
     Sizes are the ends of every regime, so between the last of one and the first of the next figures pass from these to
-    those; within a regime that a line does not describe (growing figures that are cut at 0) all that were measured.
+    those; within a regime that a line does not describe (growing figures that are cut at 0) every measured size is one.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}

@@ -105,6 +105,7 @@ class GenmodelFit:
 
     def _candidate_combinations(self) -> Iterator[tuple[str, Weights]]:
         """Yield combinations worth naming, then all remaining ones."""
+        # Order matters: readable combinations first; the echelon basis covers the remaining determined ones.
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied) > 1:
@@ -238,6 +239,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     table = _count_factors(measured)
     free = tuple(name for name in UNKNOWNS[:4] if name not in fixed)
     seconds = np.array([row.seconds for row in measured])
+    # Subtract the known terms, then divide by the measured time: residuals are relative errors.
     spent = sum((table[name] * value for name, value in fixed.items()), np.zeros(len(measured)))
     target = (seconds - spent) / seconds
     _check_spent(measured, spent, fixed)
@@ -246,11 +248,13 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     sizes = np.array([float(row.nbytes) for row in measured])
     max_senders = max(senders for c in received for senders, _ in c.received)
     solutions: dict[int | None, Solution] = {}
+    # w_t is an integer in a max(), so it is not linear: solve one linear problem per candidate.
     for w_t in (None, *range(1, max_senders)):
         slower = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in received]) * sizes / seconds
         solutions[w_t] = Solution(np.column_stack([columns, slower]), target)
     without = solutions[None]
     best = _best_threshold(solutions)
+    # Degrees of freedom: rows less determined combinations, less one for the threshold itself.
     freedom = len(measured) - solutions[best].rank - (best is not None)
     if freedom < 1:
         raise Invalid(
@@ -297,6 +301,7 @@ def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
     """Whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
     from scipy.special import fdtri
 
+    # F-test with (2, freedom) degrees: gain per added parameter over the residual variance.
     gained = without.squares - best.squares
     rounding = EXACT * len(best.target)
     return gained > max(2 * float(fdtri(2, freedom, SURE)) * best.squares / freedom, rounding)

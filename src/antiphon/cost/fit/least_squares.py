@@ -22,7 +22,7 @@ from antiphon.core.portable import dot
 Floats = NDArray[np.float64]
 
 RANK = 1e-8  # a singular value below this fraction of the greatest is zero: columns are exact, only rounding blurs them
-ZERO = 1e-14  # of the greatest norm: what is left of a column that depends on others, which is rounding
+ZERO = 1e-14  # of the greatest norm: the remainder of a linearly dependent column, which is rounding
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
 MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
 GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing

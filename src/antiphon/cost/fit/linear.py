@@ -40,7 +40,7 @@ ROUNDING = 1e-13  # of a measured time: what arithmetic may be off by
 EQUAL = 1e-7  # two models whose sums of squares differ by less than this part fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
 CONFIDENCE = 0.95
-WIDEST = 1.0  # half an interval over the value: beyond it the parameter cannot be told from zero
+WIDEST = 1.0  # half an interval over the value: beyond it the parameter cannot be distinguished from zero
 
 INCAST = "epsilon"  # the unknown that the model without a threshold lacks
 GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
@@ -140,6 +140,7 @@ class Solution:
 
     def tells(self, weights: Floats) -> bool:
         """Whether the combination is determined: it has the same value in every solution that fits as well."""
+        # Determined = in the row space: the projection onto its orthogonal complement must vanish.
         scaled, right = weights / self.scale, self._parts[2]
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
@@ -167,6 +168,7 @@ class Solution:
 
     def resolution(self, weights: Floats) -> float:
         """A smaller combination is indistinguishable from zero: negligible in every measurement, or rounding."""
+        # Rounding errors of the rows add up like independent noise: sqrt(rows).
         rows = math.sqrt(len(self.target))
         return max(NEGLIGIBLE * self.share(weights), ROUNDING * rows * self.deviation(weights))
 
@@ -216,6 +218,7 @@ class Models:
         if not any(value for key, value in weights(self.best).items() if key in self.names):
             value = self._determined_value(weights(self.best))
             return Estimate(name, GIVEN, value, value, value, shown_weights)
+        # A combination is determined only if every model that fits equally well gives it the same value.
         values = []
         for key in self.tied:
             if not self.solutions[key].tells(self.vector(weights(key), key)):
@@ -248,6 +251,7 @@ class Models:
         solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._determined_value(weights)
         if not solution.tells(vector):
             return None
+        # Student's t interval around the unconstrained estimate, widened to contain the non-negative one.
         sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
         half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
         middle, value = fixed_part + solution.unbounded(vector), self._value_at(key, weights)
@@ -262,6 +266,7 @@ def echelon_basis(solution: Solution) -> list[Floats]:
     for column in range(rows.shape[1]):
         if top == len(rows):
             break
+        # Gauss-Jordan elimination with partial pivoting; columns without a pivot are skipped.
         pivot = top + int(np.abs(rows[top:, column]).argmax())
         if abs(rows[pivot, column]) < 1e-7:
             continue

@@ -43,7 +43,7 @@ from antiphon.units import format_size
 NAMES = ("L", "o_s", "o_r", "g", "G")
 SURE = 0.99  # growth with the size is believed only if it is not 0 in 99 of 100 cases
 POOR = 0.1
-TWICE = 2.0  # what limits messages is certain where it takes so many times as long as the other
+TWICE = 2.0  # what limits messages is certain where it takes this many times as long as the other
 SAME = 0.03  # figures that differ by such a part are no reason to see another protocol in them
 Row = Floats  # what multiplies each median of the cells
 

@@ -47,13 +47,13 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
       apart. Every piece of a message is a message: two that meet in one step do not wait for each other's arrival.
     - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It is one sender to one receiver,
       the ends of its first row; what it combined on its way arrives, and is combined with the cell's value, once.
-    - A rank combines what arrives by gamma and delta of the profile, all that meets in a cell at once: f values of a
-      byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
+    - A rank combines what arrives by gamma and delta of the profile, everything that meets in a cell at once: f values
+      of a byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
 
     Never below the bounds: no link ever carries more than its bandwidth, and each message pays its latency after what
     it waited for. Prepared in O(E log E) for E = rows times hops; a size is simulated anew, in O(flows under way) NumPy
     work for each moment at which flows begin or end. Pieces are written out, up to 2^17 rows in all; beyond that
-    fewer, larger ones are simulated, and `note` says so.
+    fewer, larger ones are simulated, and `note` states it.
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)

@@ -1,6 +1,6 @@
 """Max-min fair rates of the flows in transit, recomputed only where they may change.
 
-Rates are max-min fair if no flow can get more without taking from a flow that has no more than it (Bertsekas and
+Rates are max-min fair if no flow can get more without taking from a flow of equal or lower rate (Bertsekas and
 Gallager, Data Networks, section 6.5.2). Progressive filling computes them: raise all rates together until a link is
 full; its flows are fixed at that rate; continue with the rest. `fill_rates` fixes all links that are locally tightest
 in one round, which gives the same rates in fewer rounds.

@@ -52,8 +52,10 @@ class Run:
         self.before = np.full(versions, -1, np.int64)
         ranks = int(tables.rank.max(initial=-1)) + 1
         self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)  # of each rank's processor
+        # calendar: heap of (time, number, kind, messages or versions); the number breaks ties.
         self.calendar: list[tuple[float, int, int, Longs]] = []
         self.number = count()
+        # marks: scratch space of `_drop_repeats`; never cleared, as only places just written are read.
         self.marks: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
         self.moments = 0
 
@@ -99,6 +101,7 @@ class Run:
         # Zero-length work (no bytes, no latency, nothing to combine) finishes at the same moment: iterate to a fixed
         # point.
         while len(ended) or len(expired) or len(written) or len(ready):
+            # Order within a moment: last bytes arrive, values become writable, readers become ready, latencies end.
             free, full = self._mark_sent(now, ended), self._open_gates(ended, written)
             ready = _concatenate([ready, self._mark_written(now, written)])
             begun = _concatenate([free, self._mark_expired(self._start_ready(now, ready)), self._mark_expired(expired)])
@@ -125,6 +128,7 @@ class Run:
         """Decrement the wait counters of these distinct messages; return those that no longer wait. O(chosen)."""
         if not len(chosen):
             return NOTHING
+        # Fancy indexing suffices, as messages are distinct; `_open_gates` needs subtract.at for repeats.
         remaining = self.waits[chosen] - 1
         self.waits[chosen] = remaining
         return chosen[remaining == 0]
@@ -157,6 +161,7 @@ class Run:
         if not len(chosen):
             return chosen
         self.ready[chosen] = now
+        # One calendar entry per distinct latency, however large the batch.
         alpha = self.tables.paths.alpha[chosen]
         for value in _distinct_values(alpha):
             if value > 0:
@@ -185,6 +190,7 @@ class Run:
         ranks = self.tables.rank[busy][order]
         first = np.flatnonzero(starts(ranks))
         rank = ranks[first]
+        # FIFO server: work begins when it arrives or when the processor is free, whichever is later.
         begin = np.maximum(self.free[rank], now)
         done = begin + np.add.reduceat(seconds[order], first)
         size = np.diff(np.append(first, len(busy)))

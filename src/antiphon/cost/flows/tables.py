@@ -140,6 +140,7 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     count, message_count = len(version_table), len(table)
     by_message = order_of(table.of_row, max(message_count, 1))
     row_ptr = pointers(table.of_row[by_message], message_count)
+    # From here on rows are in the order of messages (CSR row_ptr).
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~version_table.initial[read]
@@ -151,6 +152,7 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
     later = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[later] += 1
+    # The sentinel behind the last entry absorbs decrements for "no successor" and never reaches 0.
     gates[count], reads[message_count] = NEVER, NEVER
     after, first, several = _find_connections(routing)
     uses = _list_uses(routing)
@@ -203,6 +205,7 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     """
     table, route = routing.messages, routing.route
     order = np.lexsort((np.arange(len(table)), route, table.dst, table.src))
+    # Stable by number within a connection, so messages follow in the order of steps.
     pair = (table.src * np.int64(table.ranks) + table.dst)[order]
     one_pair = pair[1:] == pair[:-1]
     same = one_pair & (route[order][1:] == route[order][:-1])
@@ -240,6 +243,7 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     if not len(message):
         return None
     resource = uses[message, place].astype(np.int64)
+    # A crowd is a pair (resource, receiver); count its distinct senders over the whole schedule as a bound.
     pairs, pair = dense(resource * ranks + sent.dst[message], int(none * ranks))
     sender_count = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
     crowded = sender_count > w_t[pairs // ranks]
@@ -252,6 +256,7 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # who crosses a limit twice is one sender
     link = pairs[crowded] // ranks
     first = np.flatnonzero(starts(link))
+    # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
     triples, triple = dense(number * ranks + sent.src[message], int((count + 1) * ranks))
     sender = None
     if several:

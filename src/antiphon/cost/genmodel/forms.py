@@ -87,6 +87,7 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
     for f in fanins:
         if f == 1:
             continue
+        # size: bytes of the share that a server holds after this step of the reducescatter.
         size /= f
         received = (f - 1) * size
         half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.slower(f - 1))
@@ -106,6 +107,7 @@ def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
     told afterwards: a step and all data more each way, and K instead of N elsewhere (Table 2 keeps N; the paper's
     own description, section 2.1, folds). The paper gives only the allreduce: Unsupported for its halves.
     """
+    # core: K, the greatest power of two up to n.
     core = 1 << (_check_servers(n).bit_length() - 1)
     steps = core.bit_length() - 1
     if core == n:

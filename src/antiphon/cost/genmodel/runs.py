@@ -105,12 +105,14 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         place = place[order[first]]
         totals = tuple(np.add.reduceat(column[order], first) for column in columns)
         return Runs(place // count, place % count, place % count + 1, totals)
+    # Sweep line: +value at each begin, -value at each end; the prefix sum is the height between events.
     at = np.concatenate([key * (count + 1) + low, key * (count + 1) + high])
     order = order_of(at, (int(key.max()) + 1) * (count + 1))
     at = at[order]
     last = np.flatnonzero(np.append(at[1:] != at[:-1], True))
     heights = [np.cumsum(np.concatenate([column, -column])[order])[last] for column in columns]
     at = at[last]
+    # Floating-point sums do not return to exactly 0; integers do.
     busy = [np.abs(h) > (1e-12 * np.abs(h).max() if h.dtype.kind == "f" else 0) for h in heights]
     nonzero = np.flatnonzero(np.any(busy, axis=0)[:-1])  # beyond the end of a key all is 0 again
     key, low = np.divmod(at[nonzero], count + 1)
@@ -171,6 +173,7 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
     width = count + 1
     begin, stop = runs.key * width + runs.low, runs.key * width + runs.high
     start, end = other.key * width + other.low, other.key * width + other.high
+    # Cut at every begin of a run and at every change of the other function.
     points = distinct(np.concatenate([begin, start, end]))
     at = np.searchsorted(begin, points, side="right") - 1
     inside = (at >= 0) & (points < stop[at])
@@ -191,5 +194,6 @@ def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> 
     """
     if not len(low):
         return np.full(count, -1, np.int64)
+    # Reversed, so that of equal values the first run wins.
     _, winner = upper_envelope(low[::-1], high[::-1], value[::-1], count + 1)
     return np.where(winner >= 0, len(low) - 1 - winner, -1)[:count]

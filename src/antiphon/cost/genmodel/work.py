@@ -49,6 +49,7 @@ class Incasts:
         of_limits = []
         for limit in topology.limits:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
+            # The worst link decides: greatest epsilon, and for equal ones the smallest threshold.
             of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
         every = [*kinds, *of_limits]
         index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
@@ -94,6 +95,7 @@ class Work:
         suffering = incasts.epsilon > 0
         if not suffering.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
+        # Filter first: only messages to receivers with more senders than the smallest threshold can suffer.
         crowded = self._crowded_messages(int(incasts.w_t[suffering].min()))
         uses = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
@@ -102,6 +104,7 @@ class Work:
         ranks, count, src, dst = routing.messages.ranks, len(span), routing.messages.src, routing.messages.dst
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
+            # Overlapping messages of one sender over a resource count as one sender: merge their runs.
             pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
             triples, low, high = merge_runs(place * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]

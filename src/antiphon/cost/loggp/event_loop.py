@@ -131,7 +131,7 @@ def _simulate(
     behind = np.empty(2 * count if ports else 0, np.int32)
     # NIC -> when it is free; the message that it served last
     nic_free, nic_user = np.full(2 * nodes * nics, FAR), np.full(2 * nodes * nics, -1, np.int32)
-    # rank -> when it has combined all that it received so far; what it combined last
+    # rank -> when it has combined everything received so far; the message combined last
     rank_free, combiner = np.zeros(ranks), np.full(ranks, -1, np.int32)
     freed = np.empty(count, np.int32)  # the messages that one event makes ready
     last, last_message, finished, received = 0.0, -1, 0, 0.0

@@ -119,6 +119,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     if p == 1:
         return 0.0
     outer, inner = _Round(m, figures_at(inter, m), gap), _Round(m, figures_at(intra, m), gap)
+    # Rounds between groups and rounds within groups; together p - 1.
     between, inside = p // k - 1, p // k * (k - 1)
     if k == 1 and not as_printed:
         spread = (between - 1) * outer.followed + outer.alone
@@ -130,6 +131,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
         return spread
     if as_printed:
         return spread + (p - 1) * inner.combining(1, pipelined)
+    # Corrected allreduce: p - 1 combining rounds precede the allgather, none of them the final one.
     t_outer = outer.followed + outer.combining(1, pipelined)
     t_inner = inner.followed + inner.combining(1, pipelined)
     if overlap:
@@ -163,6 +165,7 @@ def recmult(
         raise Invalid(f"figures: {len(several)} for {len(radices)} rounds; give one for each, or one for all")
     total, size = 0.0, float(m)
     for number, (radix, own) in enumerate(zip(radices, several, strict=True)):
+        # Allgather: the message grows by the radix each round; allreduce: the vector keeps its size.
         turn = _Round(size, figures_at(own, size), gap)
         total += turn.alone if number == len(radices) - 1 else turn.followed
         if collective == "allreduce":

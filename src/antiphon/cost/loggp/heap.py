@@ -1,6 +1,6 @@
 """The event queue of the LogGP simulators: what happens next, and among equal times what was put in first.
 
-Schedules are regular, so many events share a moment: those put in one after another for the same moment form one
+Schedules are regular, and many events share a moment: those put in one after another for the same moment form one
 entry, a list, of a heap with four children to a node. Every message has at most one event to come, so the lists are
 threaded through one array. All of it lies in two arrays, `heap` and `lists`: a call of a compiled function costs by the
 number of arrays it is given.

@@ -34,9 +34,9 @@ def loggp(  # noqa: PLR0913 (every option of the model)
 
     - `fidelity`: "packet": between nodes messages are cut into packets that take turns on NICs; "message": every
       message is one piece there.
-    - `order`: what a message waits for (docs/program.md): "rounds": all that its rank sent and received in the rounds
-      before, as in programs of blocking calls; "streams": the same, on each level of the hierarchy for itself, and the
-      data; "data": just the versions that it reads.
+    - `order`: what a message waits for (docs/program.md): "rounds": everything that its rank sent and received in
+      earlier rounds, as in programs of blocking calls; "streams": the same, on each level of the hierarchy for itself,
+      and the data; "data": just the versions that it reads.
     - `sent`: what a rank sent in a round before counts when it is "received", or when its last byte has "left".
     - `contention`: "off" leaves out ports and NICs.
     - `device_radix`, `node_radix`: in place of the profile's; "none" for no limit.

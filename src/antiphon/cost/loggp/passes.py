@@ -56,8 +56,8 @@ def number_classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, 
 
 @compiled
 def count_contributions(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
-    """Return how many events each condition waits for (messages that contribute, and its predecessor), and its
-    successor or -1.
+    """Return the number of events that each condition waits for (contributing messages and its predecessor), and
+    its successor or -1.
 
     In the rounds of `core.example.star` messages give to conditions 0, 0, 1, 2 and to 3, 3, 4, 5, which are after
     those:
@@ -123,7 +123,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
     # rank -> its sources; the step it last sent in, its messages then, those of them to other nodes, the most of these
     when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
     rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
-    # node -> the sources in other nodes of all its ranks: so many messages may come in at once
+    # node -> the sources in other nodes of all its ranks: the maximum number of messages that come in at once
     for m in range(len(src)):
         a, b = src[m], dst[m]
         crosses = node[a] != node[b]

@@ -17,7 +17,7 @@ model; the example is that of `event_loop`.
 
 The queue is a heap with four children to a node, in two arrays: the event at place i has its moment at times[i], and
 turn << BITS | number at turns[1 + i]; turns[0] is the number of events. The children of place i are 4 i + 1 to 4 i + 4,
-none of which is before it.
+and none is earlier than it.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
     gets a turn when it is set in motion, and enters the queue for the moment from which it may begin. Taken out, it
     joins its line, or, first in it, goes back in for when processor and port are free, with the turn that it has; then
     it begins. So an operation is in the queue until it comes to its line, and at the head of its line: those behind it
-    cannot begin before it does. All that beginning brings about is known at once: it is one event.
+    cannot begin before it does. Everything that the beginning causes is known at once: it is one event.
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
     latency, send, receive, gap, flight, _, work = cost
     count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
     turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, from when it was set in motion
-    taken_in = np.zeros(count, np.bool_)  # m -> it was taken in, so what is left is to combine
+    taken_in = np.zeros(count, np.bool_)  # m -> it was taken in; combining remains
     ready, freed = room.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
     who = np.full(len(room.waits) if record else 0, -1, np.int32)  # c -> who gave to it last
     # 3 * rank + kind: the first and the last in each line, -1: nobody waits; operation -> the next in line

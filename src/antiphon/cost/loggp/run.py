@@ -25,8 +25,8 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
-MOST_SOURCES = 64  # of a rank up to which they are told apart
-MOST_LOGGED = 2**20  # messages up to which a prediction tells its terms
+MOST_SOURCES = 64  # per rank; above this, sources are not distinguished
+MOST_LOGGED = 2**20  # messages up to which a prediction lists its terms
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
 
@@ -108,6 +108,7 @@ class Simulation:
         ports or NICs are under way, and each is clear again before its rank can go on, by more than rounding."""
         if not self.ports and not self.nics:
             return 0, 0
+        # clear: how long a port stays taken; later: least time until its rank sends again. If later > clear, no wait.
         real = self.work.level >= 0
         latency, send, receive, gap, flight, busy, _ = (values[real] for values in cost)
         later = sum(float(values.min(initial=np.inf)) for values in (latency, send, receive))
@@ -166,9 +167,11 @@ class Simulation:
     def _simulate_size(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
         """Simulate in grains of time."""
         work = self.work
+        # Whole grains: sums of integers below 2^53 are exact in a double, so ties do not depend on order.
         exact, size, per_byte = self.cost(nbytes)
         cost = engine.Cost(*(np.rint(values * engine.GRAINS) for values in exact))
         ports, nics = self.ports, self.nics
+        # Three engines: processors; free ports in rounds; queues for ports and NICs (the general case).
         if self.options.processors:
             eager = size <= self.options.eager
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log)
@@ -194,6 +197,7 @@ class Simulation:
             terms, path = self._split_terms(outcome, nbytes)
         else:
             terms, path = {"messages": outcome.seconds}, np.zeros(0, np.int64)
+        # Ranks and ports alone may undercut the busiest link; the prediction is the greater of both.
         seconds, busiest = outcome.seconds, self.work.capacity * nbytes
         note = self.note
         if busiest > seconds:
@@ -242,6 +246,7 @@ class Simulation:
         terms = {name: float(values.sum()) for name, values in terms_by_message.items()}
         resolution = 1e-12 * outcome.seconds  # below that differences of moments say nothing
         terms = {name: seconds if seconds > resolution else 0.0 for name, seconds in terms.items()}
+        # The rest of the time, if a wait ended when data left, is queueing: terms must add up to the time.
         terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0
         return terms, path
 

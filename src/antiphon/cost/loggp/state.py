@@ -32,14 +32,14 @@ class Graph(NamedTuple):
     src: Ints  # m -> rank
     dst: Ints  # m -> rank
     klass: Ints  # m -> k
-    needed: Ints  # m -> how many conditions it needs
+    needed: Ints  # m -> number of conditions that it needs
     give_ptr: Ints  # m gives to the conditions give[give_ptr[m]:give_ptr[m + 1]] when it is done;
     give: Ints  # an empty give_ptr stands for two each: give[2 * m : 2 * m + 2]
     early_ptr: Ints  # likewise, when its last byte has left; empty where none does
     early: Ints
     release_ptr: Ints  # c -> the messages that need it, by number: release[release_ptr[c]:release_ptr[c + 1]]
     release: Ints
-    waits: Ints  # c -> how many give to it, counting the condition before it
+    waits: Ints  # c -> number of contributions to it, counting the condition before it
     after: Ints  # c -> the condition after it, -1: none
 
 
@@ -66,7 +66,7 @@ class Packets(NamedTuple):
 class Log(NamedTuple):
     """What is recorded per message; empty arrays where nothing is recorded."""
 
-    ready: Floats  # the moment when all that it waited for was there
+    ready: Floats  # the moment when its last condition held
     begin: Floats  # when its first byte left
     landed: Floats  # when its last byte was in
     done: Floats  # when it was received, and combined
@@ -76,7 +76,7 @@ class Log(NamedTuple):
     before: Ints  # the message that made it ready last, -1: none
     cause: NDArray[np.uint8]  # what it waited for longest: NOTHING, SEND_PORT, ...
     holder: Ints  # the message that had that, -1: none
-    longest: Floats  # for so many seconds
+    longest: Floats  # its duration in seconds
 
 
 class Room(NamedTuple):
@@ -85,8 +85,8 @@ class Room(NamedTuple):
     heap: Floats  # the event queue (`heap`): what is to come,
     lists: Longs  # by its number
     event: NDArray[np.uint8]  # number in the queue -> what happens then: ASK, SEND, ...
-    needed: Ints  # m -> how many conditions it still needs
-    waits: Ints  # c -> how many have still to give to it
+    needed: Ints  # m -> number of conditions that it still needs
+    waits: Ints  # c -> number of contributions still missing
     ready: Floats  # m -> the latest moment at which a condition that it needs came to hold, so far
     held: Floats  # c -> the latest moment that was given to it, so far
 

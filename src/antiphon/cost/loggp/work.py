@@ -114,6 +114,7 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     """
     if sent == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
+        # Among messages of one sender (work inside of the rank aside) it is enough that the earlier one has left.
         own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
         graph = replace(graph, left=graph.left | own)
     level = _find_levels(graph, figures, topology)
@@ -138,6 +139,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
     ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
     """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
+        # Broadcast columns (stride 0) are constant: pass one value instead of copying the column.
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
         weight, combined, level = fixed(weight, combined, columns[2])
@@ -145,6 +147,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
         kinds, count = passes.number_classes(weight, combined, level, FEW_CLASSES, klass)
         if count <= FEW_CLASSES:
             return klass, list(kinds[:count].T)
+    # Many classes: rank each column, pack the ranks into one key, and number the distinct keys.
     encoded = [np.unique(column, return_inverse=True) for column in columns]
     key, _ = packed(*((place.ravel(), len(values)) for values, place in encoded))
     _, at, place = np.unique(key, return_index=True, return_inverse=True)
@@ -179,6 +182,7 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     """
     slowness = seconds_per_byte(routes.topology)
     beta = np.zeros(len(routes.messages))
+    # beta: the slowest link or limit on the route; load: seconds per byte that each resource is busy in total.
     np.maximum.at(beta, routes.use_message, slowness[routes.use_resource])
     kinds, kind = np.unique(np.stack([routes.alpha, beta], axis=1), axis=0, return_inverse=True)
     carried = sums(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)

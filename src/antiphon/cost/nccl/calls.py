@@ -42,7 +42,7 @@ class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
 
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Streaming multiprocessors (compute units) of a GPU, and how many of them NCCL's kernel takes at most while it
+    """Streaming multiprocessors (compute units) of a GPU, and the maximum that NCCL's kernel takes while it
     runs, by `ring` (and trees), `nvls`, `sends`: one for each channel, as its log has them. Small calls take fewer."""
 
     of: int
@@ -60,8 +60,8 @@ class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The figures of one generation of GPUs (`boxes` says of which machines, `measured` which of these its
-    tables are of) or of one network (`kinds` of links).
+    """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those that its
+    tables come from) or of one network (`kinds` of links).
 
     `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
     `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.

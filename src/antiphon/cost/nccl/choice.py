@@ -1,6 +1,6 @@
 """What NCCL would do: its algorithms times its protocols, each priced; the least is its choice.
 
-Its documentation and its logs tell what there is: rings, double binary trees, NVLS and NVLS trees (the switches of a
+The algorithms, from its documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
 node reduce and multicast), CollNet (the network reduces), PAT (one rank per node), each with the protocols LL (four
 bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple; and that it takes what its own model
 says is fastest. The forms here are ours, the figures in them are from published measurements (`calls`).
@@ -63,7 +63,7 @@ class Priced:
 @dataclass(frozen=True)
 class Costs:
     """The figures of a topology: of its GPUs, of its network, and how processes drive the GPUs. `taken`: why these
-    figures apply, where the topology does not say so."""
+    figures apply, where the topology does not name them."""
 
     gpu: Calls
     network: Calls | None = None
@@ -188,6 +188,7 @@ def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs:
     share = costs.gpu.share[protocol]
     if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
+    # Bytes flow through wire and cards at the same time: the slower one is the bottleneck.
     waits = {"wire": load.wire / (place.wire * share) if place.wire else 0.0}
     between = 0.0
     if place.nodes > 1 and costs.network is not None:
@@ -204,6 +205,7 @@ def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]
     """The protocols of this algorithm here."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
+    # A protocol needs figures for the GPUs and, between nodes, for the network.
     able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
     if place.nodes > 1 and costs.network is not None:
         able = [p for p in able if p in costs.network.hop]
@@ -232,6 +234,7 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
     nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
         return None
+    # An allreduce loads a wire by 1 + 1/local of the data; each of its halves by the data alone, at half the latency.
     halved, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
     wire = (1 + own_share) * nbytes
     if algorithm == NVLS:
@@ -248,6 +251,7 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
 
 def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
     n, rounds = place.ranks, 2 if collective == "allreduce" else 1
+    # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
     between = rounds * (place.nodes - 1)
     share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
     return Load(rounds * (n - 1) - between, between, share * nbytes, share * nbytes if place.nodes > 1 else 0)

@@ -1,5 +1,5 @@
 """Which generation of GPUs a machine has, as far as it tells: one of the catalogue by its name and its links, one that
-was probed by what a tool calls its GPUs.
+was probed by the GPU model that the tool reports.
 
 A name alone says nothing: what is within its nodes must be what is within those of the catalogue's machine.
 """
@@ -21,7 +21,7 @@ from antiphon.topologies.spec import machine_of
 # What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
 _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
-# As probed; so many of these, joined by a fabric
+# As probed: count x model, joined by a fabric
 _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
 # As nvidia-smi and rocm-smi name the boards of the catalogue's boxes; or the generation alone, as NCCL's file has it
 _MODELS = (
@@ -98,7 +98,7 @@ def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
     if own is None or place.local > own.local:
         return False
     if not place.all_meet and (place.local, place.pairs) != (own.local, own.pairs * place.nodes):
-        return False  # what is left of a mesh may have no ring
+        return False  # a mesh with failed links may have no ring
     if not place.all_meet and not slowed and place.wire != own.wire:
         return False
     fastest = dict[str, Fraction]()

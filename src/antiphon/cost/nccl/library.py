@@ -131,6 +131,7 @@ class Library:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
         multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
         Where `limit` is the proven bound, `limited_by` is its witness in words."""
+        # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
         rows = []
         for nbytes in sizes:
@@ -213,6 +214,7 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
     """Return the gain over the next best option, and the bottleneck."""
     if not rest:
         return f"the only way; mostly {dominant_term(best)}"
+    # Compare with another algorithm if there is one, not merely with another protocol.
     other = next((option for option in rest if option.algorithm != best.algorithm), rest[0])
     return f"{other.name} would take {format_seconds(other.seconds)}; mostly {dominant_term(best)}"
 
@@ -274,6 +276,7 @@ def library_among(machine: Topology, collectives: Iterable[Collective], **option
     forms. None for groups without figures, and for custom collectives."""
     collectives = tuple(collectives)
     groups = {tuple(sorted(collective.members)) for collective in collectives}
+    # A library's figures hold for one group of ranks at a time.
     if len(groups) != 1 or any(collective.kind not in KINDS for collective in collectives):
         return None
     (members,) = groups

@@ -119,6 +119,7 @@ class _Called:
     def _describe_units(self, protocol: str) -> tuple[str, str]:
         """Describe the GPU units used and the basis of the figures, at length and briefly."""
         switched = protocol == NVLS
+        # NVLS runs by the Simple protocol, so its remarks are those of Simple.
         remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
             self.more
         )
@@ -191,6 +192,7 @@ def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], oth
     array([1, 0])
     """
     times, step = dense(schedule.step[rows], schedule.steps or 1)
+    # Distinct partners per (step, equal columns), then the maximum per step.
     groups, group = dense(*packed((step, len(times)), *alike))
     pairs = distinct(packed((group, len(groups)), other)[0])
     count = np.bincount(pairs // other[1], minlength=len(groups))
@@ -301,6 +303,7 @@ def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -
 def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
     """Prepare a predictor for switches that reduce and multicast: latency counts once per step of the whole, not per
     piece, as it was measured."""
+    # Separate predictors: latency of the schedule without pieces, plus bandwidth with zero latency.
     late = Barriers(replace(schedule, pieces=1), _profile_by_kind(link_figures).on(topology)).predictor()(0)
     still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
     flow = Barriers(schedule, _profile_by_kind(still).on(topology)).predictor()

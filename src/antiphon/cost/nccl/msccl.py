@@ -32,8 +32,8 @@ ALLPAIRS, RING, DIRECT, HIERARCHICAL, THREE_STEP = WAYS = ("allpairs", "ring", "
 
 
 class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """For sizes from `least` to `most` (None: no end), on nodes of so many GPUs of these generations. `blocks`: thread
-    blocks on each GPU, so many multiprocessors are taken. `in_place`: for calls in place only."""
+    """For sizes from `least` to `most` (None: no end), on nodes of `local` GPUs of the generations `gpus`. `blocks`:
+    thread blocks per GPU, one multiprocessor each. `in_place`: for calls in place only."""
 
     gpus: list[str]
     local: int

@@ -19,7 +19,7 @@ from antiphon.core.topology import BOXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
 from antiphon.errors import Invalid, Unsupported, quote
 
-TRUNK = "trunk"  # between switches of a network, whatever it is
+TRUNK = "trunk"  # between switches of a network of any kind
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Place:
     """`wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
-    `pairs`: how many of those have a link itself, all nodes together.
+    `pairs`: the number of those with a direct link, all nodes together.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
-    and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, how many nodes
-    these are, and what leads out of them. `to_all`: bytes per second that every rank sends while all of a node send to
+    and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, the number of
+    nodes, and the links that leave them. `to_all`: bytes per second that every rank sends while all of a node send to
     all others of it at once, over shortest paths; 0: the same as `wire`.
     """
 
@@ -170,6 +170,7 @@ def _host(place: str) -> str:
 
 def _outgoing_bandwidth(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
     """Return the minimum bandwidth from a node to others: its links, and the shared limits among them."""
+    # Scale links down to their shared limits, one limit after the other; what remains is the usable rate.
     rate = {link: float(speed[link]) for link in np.flatnonzero(leaving).tolist()}
     for limit in machine.limits:
         members = [link for link in limit.links if link in rate]
@@ -186,8 +187,10 @@ def _outgoing_bandwidth(machine: Topology, leaving: NDArray[np.bool_], speed: ND
 
 def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
     """Unsupported where not every node is reached from every other. O(links * the most hops)."""
+    # Each node is one vertex, each switch outside of nodes its own vertex behind them.
     group = np.where(node_of < 0, nodes + np.arange(machine.nodes), node_of)
     src, dst = group[machine.link_src], group[machine.link_dst]
+    # Strong connectivity: search forwards and backwards from node 0.
     for begin, end, forth in ((src, dst, True), (dst, src, False)):
         reached = np.zeros(nodes + machine.nodes, bool)
         new = np.zeros(1, np.int64)
@@ -206,7 +209,7 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
 
 def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
     """Groups of nodes on the same switches, then groups of such groups: the number of nodes of each, and what
-    its links to others carry, once for all that are alike. O(links * levels)."""
+    its links to others carry, once for equal groups. O(links * levels)."""
     nodes = int(node_of.max()) + 1
     above = node_of < 0
     group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # a switch in no group yet is one by itself
@@ -214,6 +217,7 @@ def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) ->
     size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
     cuts: set[tuple[int, float]] = set()
     while True:
+        # Merge level by level up the tree of switches, until nothing changes.
         merged = _merge_groups(machine, group, nodes)
         if (merged == group).all():
             return tuple(sorted(cuts))
@@ -248,6 +252,7 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     """Whether switches within nodes multicast and reduce, and whether those between do."""
     able = [False, False]
     for switch, ability in enumerate(machine.abilities):
+        # Index 0: switches inside of nodes, index 1: switches between nodes.
         if ability.multicast and ability.reduce:
             able[int(node_of[machine.ranks + switch] < 0)] = True
     return able[0], able[1]

@@ -1,7 +1,7 @@
 """Regroup DDP's gradients into buckets of another size; the times at which gradients are ready stay as recorded.
 
-DDP adds gradients up in the order in which they are made and sends a bucket once it holds at least so many bytes; what
-is left goes when all are made.
+DDP adds gradients up in the order in which they are made and sends a bucket once it has reached the bucket size; the
+remainder goes when all are computed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replay on hosts whose ranks share cores: concurrent work slows each other down.
 
 With c cores, n ranks that compute and collectives that keep m more threads busy, all get on at a rate of
-min(1, c / (n + m)). What was recorded is made longer by what ran beside it; `alone` takes that out again, `follow` puts
-in what runs beside it now.
+min(1, c / (n + m)). Recorded times include the slowdown by concurrent work; `alone` removes it, `follow` adds
+that of the work that runs beside it now.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LEAST = 1e-12  # seconds: less is nothing
 def alone(job: Job, cores: int) -> Job:
     """Convert recorded durations to those with a core for each thread. O(n log n).
 
-    `times`: when any of them begins or ends, ascending; `demand`: how many run from each on; `rate`: how fast, as there
-    are so many cores; `done`: what one has done since the first. Two from 0 s on that share a core for 2 s, the one
-    for a second longer alone: times 0, 0, 2, 3, demand 2 from 0 and 1 from 2, done 1 at 2 and 2 at 3.
+    `times`: when any of them begins or ends, ascending; `demand`: the number running from each on; `rate`: their speed
+    on the available cores; `done`: the work that each has completed since the first. Two from 0 s on that share a core
+    for 2 s, the one for a second longer alone: times 0, 0, 2, 3, demand 2 from 0 and 1 from 2, done 1 at 2 and 2 at 3.
     """
     callers = job.here
     spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
