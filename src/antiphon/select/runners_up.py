@@ -71,6 +71,7 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     """
     claims = entry.claims
     seconds, best_name = float(claims["seconds"]), _name_of(claims)
+    # NCCL's time follows from the claimed speedup of the winner.
     nccl = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
     library = str(claims.get("reference", "")).upper()
     for runner in _list_candidates(claims):
@@ -101,6 +102,7 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
         seconds = predict(Plan.of(plan.topology, planned.schedule), at, model=model)[0]["seconds"]
     except AntiphonError:
         return None
+    # Prices by a profile cannot be recomputed here, so they are trusted.
     if "profile" not in entry.claims and seconds > runner["seconds"] * (1 + SAME_PRICE):
         return None
     shared = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
@@ -129,6 +131,7 @@ def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
     if entry.schedule.joint is None or "alone" not in find("backend", name).options:
         return ""
     last = PRICED_AT if entry.stop is None else entry.stop - 1
+    # A size within the range, as near to PRICED_AT as possible.
     nbytes = max(entry.start, min(PRICED_AT, last), 1)
     try:
         joined, alone = (

@@ -82,6 +82,7 @@ class Runtime:
                 f"{quote(head.name)} is a file of {head.format}, and {self.name} reads {self.format}; "
                 f"write it anew by `antiphon export PLAN --to {self.format}`"
             )
+        # All rules are applied, in the runtime's order, so that the first finding is what a call meets first.
         findings = [finding for rule in self.rules for finding in rule(head, call)]
         return findings + [Finding("note", note) for note in head.notes]
 

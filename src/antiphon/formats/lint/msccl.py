@@ -34,6 +34,7 @@ def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     """A count that chunks do not divide is left to the library without a word."""
     counted = _executor_call(head, call)
     count = counted.nbytes // counted.itemsize
+    # Each chunk must be a whole number of elements.
     if counted.nbytes % counted.itemsize or count == 0 or count % head.chunks:
         step = head.chunks * counted.itemsize
         yield Finding(
@@ -126,6 +127,7 @@ def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
 def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
     """The executor allocates the scratch that the file declares, even if its steps use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
+    # Scratch has chunks of the same size as the buffer.
     nbytes = _executor_call(head, call).nbytes * declared // head.chunks
     if nbytes > MEMORY:
         yield Finding(

@@ -213,6 +213,7 @@ class _Reader:
         assert self.gpu is not None
         assert self.block is not None
         number = len(self.block.steps)
+        # The fast path serves nearly all steps; errors are found on the slow path.
         plain = self._plain_step(where.attributes, number)
         if plain is not None:
             self.block.steps.append(plain)
@@ -288,6 +289,7 @@ class _Where:
             raise Invalid(
                 f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {low} to {high}"
             )
+        # Cache short numbers by their text; long ones are rare and would fill the cache.
         if len(text) <= SHORT:
             self.numbers[text] = int(text)
         return int(text)
@@ -305,6 +307,7 @@ def _parser_notes(data: bytes) -> Iterator[str]:
         yield f"{refused}: it begins with <?xml ...?>; remove the line"
     if b"\t" in data:
         yield f"{refused}: it has tabs; write blanks"
+    # Search tag by tag only if the file has a suspicious byte at all.
     for tag in _TAG.finditer(data) if _ODD.search(data) else ():
         text = tag.group()
         if text.startswith((b"<!--", b"<?")):

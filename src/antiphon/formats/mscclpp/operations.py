@@ -137,6 +137,7 @@ class Reader:
         width = self.wiring.width
         if self.window.cells:
             return self.window.at * self.window.cells, self.window.cells
+        # A group of `tbg_size` thread blocks shares the cells: each handles an equal run.
         cells, group = size * width, operation.tbg_info
         if group is None:
             return 0, cells
@@ -239,6 +240,7 @@ class Reader:
         targets, items = self._target_buffers(operation, len(sources)), []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, source.size)
+            # The kernel exchanges the two indexes: model what it does and name it in errors.
             if source.index != target.index:
                 self.verb = f"{operation.name}, which takes the two indexes one for the other"
             into = Buffer(source.index, source.size, target.type)

@@ -76,6 +76,7 @@ class Wiring:
 
     def _make_places(self, grain: int, nbytes: int) -> Places:
         file, twice = self.file, 2 if self.packets else 1
+        # Packets are modelled in cells of their own, behind the plain ones.
         room = [gpu.scratch_chunks * self.scratch * twice for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
         if sum(room) + declared > max(FEW_CELLS, nbytes):
@@ -101,6 +102,7 @@ class Wiring:
                 raise Invalid(f"{where}: {_range_text(index, size)} of the scratch of rank {at}, of {room}")
             return self.first[at][SCRATCH] + index * self.scratch
         base = self.first[at][which]
+        # The offset within the user's buffer is assumed equal at both ranks.
         if self.file.inplace and at != rank:
             base = self.begin[at] + self.first[rank][which] - self.begin[rank]
         low = base + index * self.width
@@ -126,6 +128,7 @@ class Wiring:
 
     def refuse_mixed_scratch(self) -> None:
         """Packets lie at twice their index: where scratch is used both ways, they may lie upon what is none."""
+        # A packet of chunk k covers plain chunks 2 k and 2 k + 1.
         packed: dict[int, list[tuple[int, int]]] = {}
         for rank, index, size in self.packed:
             packed.setdefault(rank, []).append((2 * index, 2 * (index + size)))
@@ -161,6 +164,7 @@ class Wiring:
 
     def _pair_channels(self) -> None:
         for connections in self.peers.values():
+            # The n-th channel from a to b is paired with the n-th from b to a.
             counts: Counter[int] = Counter()
             for at, (peer, _) in enumerate(connections):
                 connections[at] = peer, counts[peer]
@@ -181,6 +185,7 @@ class Wiring:
         """Return the semaphore that a rank releases or acquires on a channel; -1 where no rank can acquire it."""
         peer, number = self.peers[kind, rank][channel]
         source, target = (peer, rank) if is_wait else (rank, peer)
+        # The peer has fewer channels: this signal has no receiver.
         if not is_wait and number >= self.many[kind, peer, rank]:
             return -1
         return self._number_semaphore((kind, source, target, number))

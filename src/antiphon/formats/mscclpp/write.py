@@ -160,6 +160,7 @@ def mscclpp_json(
                 continue
             schedule = unjoined(entry.schedule) if alone else entry.schedule
             start, stop = entry.start, entry.stop
+            # A range is split at `small`: packets below, plain data above.
             by = _by_packets(schedule, in_place, blocks, far) if start <= small > 0 else None
             variants: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
             if by is not None:
@@ -225,6 +226,7 @@ def _find_switched(program: Program) -> tuple[Bound, Switched]:
 def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     if not schedule.collective.weights.any():
         raise Unsupported(f"{WHAT}: no rank has any data, and a loader divides by the chunks of its buffers")
+    # First without reuse of scratch; with reuse only if that needs too much.
     for lags in (lag,) if lag else (MAX_LAG, 1):
         try:
             program = among(lower(schedule, in_place=in_place, lag=lags, joints=True), job_of(schedule.collective))
@@ -305,6 +307,7 @@ class _Head:
     def _find_sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int, int]:
         """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits; and multiples of what."""
         collective = self.program.collective
+        # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET.
         scratch = int(self.bound.sizes[:, SCRATCH].max()) * (4 if self.flagged else 1)  # packets, in two buffers
         max_chunks = max(scratch, *(max(pair) for pair in chunks))
         chunk = (MOST_OFFSET - 1) // max_chunks // self.alignment * self.alignment
@@ -312,6 +315,7 @@ class _Head:
         largest, unit = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             return 0, largest, unit
+        # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span
         return start, min(largest, stop - 1) if stop is not None else largest, unit
 

@@ -109,6 +109,7 @@ class _Reader:
 
     def text(self, piece: str) -> None:
         if self.hears:
+            # Text arrives in pieces that may end within a word: hold back the last one.
             *complete, self.partial = (self.partial + piece).split(" ")
             self._add_words(" ".join(complete))
             if len(self.partial) > 100:
@@ -165,6 +166,7 @@ class _Reader:
         cores.append((package, memory, cache))
 
     def _add_pci_device(self, element: _Open, kind: str, attributes: Attributes) -> None:
+        # The innermost enclosing device is the parent on PCIe.
         up = next((outer.device for outer in reversed(self.open) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
             if element.set not in self.bridges:

@@ -67,7 +67,9 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     for host in range(hosts):
         if not ports_of[host]:
             raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")
+        # `assumed`: the fabric's file lists no speeds, so the box's cards set them.
         served = _as_box(box, ports_of[host]) if fabric.assumed else _serve_nodes(box, ports_of[host])
+        # Trunks of an assumed fabric grow by the same factor as the cables below them.
         factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in ports_of[host])
         _add_cables(host, served, machine, switches, cables, cards)
     trunks = list(_scale_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
@@ -94,6 +96,7 @@ def on_own_cards(
     check_integer(boxes, "boxes", 2, 100_000)
     cards, assumed = _cards_with_speeds(box, nic)
     with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
+    # With `rail`, cards next to the same GPUs of every box share a switch; otherwise all cards do.
     groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
     rail_of = [groups.index(card.nodes if rail else ()) for card in cards]
     switches = [f"rail{number}" for number in range(len(groups))] if rail else ["fabric"]
@@ -195,6 +198,7 @@ def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
         return [(port, card.nodes) for port, card in zip(ports, box.cards, strict=True)]
     nodes = _card_nodes(box.machine)
     smaller, larger = sorted((len(ports), len(nodes)))
+    # Even distribution only: every cable serves as many nodes, or every node gets as many cables.
     if larger % smaller:
         raise Invalid(
             f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "

@@ -50,6 +50,7 @@ class Net:
         for low, high in self.above:
             highs.setdefault(low, []).append(high)
             waits[high] += 1
+        # Topological order from the lowest switches up (Kahn): a switch is ready once all below it are done.
         ready = [switch for switch, count in enumerate(waits) if not count]
         trunks: dict[tuple[int, int], Fraction] = {}
         done = 0

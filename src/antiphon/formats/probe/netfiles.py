@@ -109,6 +109,7 @@ def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
     speeds = _read_numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
     delays = _read_numbers(values, ("latency", "link_latency"), len(sizes))
     parallel = _read_numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
+    # One topology for all dimensions.
     if len(forms) == 1 and len(sizes) > 1:
         forms = forms * len(sizes)
     if len(forms) != len(sizes):
@@ -181,6 +182,7 @@ def _add_dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, ki
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     each = size * (size - 1) if form == "full" else 2 * size
     check_link_count(links.count + each * math.prod(sizes) // size, "the network", MAX_LISTED)
+    # `corner` fixes the other coordinates; `line` varies along this axis.
     for corner in product(*reversed(other_axes)):
         base = sum(at * s for at, s in zip(reversed(corner), strides, strict=True))
         line = [base + i * stride for i in range(size)]
@@ -269,6 +271,7 @@ def _read_cables(
     ranks = [node for node in range(nodes) if node not in switch]
     if not ranks:
         raise Invalid("has switches alone")
+    # Renumber: ranks first, then switches.
     at = {node: new for new, node in enumerate([*ranks, *listed])}
     nvswitch = set(listed[:inner])
     links = _Links(len(ranks))

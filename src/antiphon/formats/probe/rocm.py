@@ -113,6 +113,7 @@ def _read_text(printed: _Printed, path: str) -> None:
         line = raw.strip()
         if not line:
             continue
+        # A title starts a table; unknown tables ("") are read and ignored.
         title = next((name for name, form in _TITLES if form.match(line)), None)
         if title is not None and not _is_gpu(line.split(maxsplit=1)[0]):
             table, columns = title, []
@@ -193,6 +194,7 @@ def _guess_make(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[
     xgmi = any(kind.upper() == "XGMI" for kind in printed.tables["kind"].values())
     if not xgmi:
         return None
+    # 8 * 7 ordered pairs: fully connected.
     if len(gpus) == 8 and len(direct) == 56:
         box.notes.append("eight GPUs, each joined with all others: taken to be MI300X (the file names no make)")
         return MI300

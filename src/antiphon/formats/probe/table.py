@@ -92,6 +92,7 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
 def recognise_source(path: str) -> str:
     """Which of the readers reads this file."""
     text = read_sample(path)
+    # The first source with a matching sign, in the order of the table.
     for name, source in SOURCES.items():
         if any(re.search(sign, text) for sign in source.signs):
             return name

@@ -45,6 +45,7 @@ def find_orders(schedule: Schedule) -> list[Order]:
     """
     orders_found: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
     weights, total = schedule.chunks.weights(schedule.collective)
+    # Group the rows by chunk; `cuts` are the limits of the groups.
     order = np.argsort(schedule.chunk, kind="stable")
     cuts = np.searchsorted(schedule.chunk[order], np.arange(len(schedule.chunks) + 1))
     for chunk in range(len(schedule.chunks)):
@@ -60,11 +61,13 @@ def find_orders(schedule: Schedule) -> list[Order]:
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
+    # Separate reductions (True) from copies (False): each must be a path by itself.
     hops = {c: [pair for pair, combined in zip(pairs, combines, strict=True) if combined == c] for c in (True, False)}
     paths = [_find_path(of_kind, schedule.collective.ranks) for of_kind in hops.values() if of_kind]
     if not paths or None in paths:
         return None
     inward = _from_rank_zero(paths[0])
+    # One direction throughout: a ring, wherever its paths begin.
     if len(paths) == 1 or _from_rank_zero(paths[1]) == inward:
         return RING, inward
     return (CHAIN, tuple(paths[1] or ())) if paths[0] == (paths[1] or [])[::-1] else None
@@ -73,10 +76,12 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
 def _find_path(hops: Hops, ranks: int) -> list[int] | None:
     """The ranks in the order in which these hops lead through all of them, each once; None where they do not."""
     after = dict(hops)
+    # A path through P ranks has P - 1 hops, one start, and no rank with two successors.
     starts = [a for a in after if a not in set(after.values())]
     if len(hops) != ranks - 1 or len(after) != ranks - 1 or len(starts) != 1:
         return None
     path = starts
+    # The limit ends the walk if it enters a cycle.
     while path[-1] in after and len(path) <= ranks:
         path.append(after[path[-1]])
     return path if len(set(path)) == ranks else None

@@ -38,6 +38,7 @@ def about(entry: Entry) -> Mapping[str, Any] | None:
         return None
     texts = ("name", "version", "file", "algorithm")
     numbers = claim.get("parameters", {}) if isinstance(claim, dict) else None
+    # The texts are written to files of rules: refuse anything that is not printable.
     plain = isinstance(claim, dict) and all(
         isinstance(claim.get(key), str) and claim[key].isprintable() for key in texts
     )

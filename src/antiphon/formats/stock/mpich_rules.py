@@ -112,12 +112,14 @@ def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own
     for size_range in size_ranges:
         if size_range.stop is None:
             break
+        # Sizes of the plan are those of the whole buffer; MPICH may count a block.
         stop = -(-size_range.stop // count) if about.of_block else size_range.stop
         sized[f"{about.size}<{stop}" if stop <= MAX_PARAMETER else f"{about.size}<={MAX_PARAMETER}"] = branch(
             size_range.value, own
         )
         if stop > MAX_PARAMETER:
             break
+    # Sizes above the last measured one keep the library's own branch, unless its range has no end.
     last = size_ranges[-1]
     sized[f"{about.size}=any"] = branch(last.value if last.stop is None else None, own)
     if kind == "alltoall":  # in place there is no type of what is sent, hence no size
@@ -137,6 +139,7 @@ def _mpir_branch(kind: str) -> Branch:
             *(f"{key}={value}" for key, value in algorithm.parameters),
         ]
         tree_made: Tree = {_leaf_name(kind, algorithm): {parameter: {} for parameter in parameters}}
+        # Nest the conditions, the first of them outermost.
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
             tree_made = _branch_on_need(need, tree_made, own)
         return tree_made

@@ -44,6 +44,7 @@ def own_trees(path: str) -> Own:
     with reading(path):
         data = read_bytes(path)
     trees: dict[str, Tree] = {}
+    # The trees are C strings in the library's data: they begin and end with a zero byte.
     for at in re.finditer(rb'\{\s*"collective=', data):
         stop = data.find(b"\0", at.start(), at.start() + _LONGEST)
         text = data[at.start() : stop] if stop > 0 and data[at.start() - 1 : at.start()] == b"\0" else b""
@@ -93,6 +94,8 @@ def at_size(tree: Tree, count: int) -> Tree:
         holds = _condition_holds(key, count)
         if holds is True:
             return at_size(inner, count)
+        # Undecidable here: a condition on messages ends the simplification, one on the communicator only drops branches
+        # that cannot hold.
         if holds is None:
             if not key.startswith(("comm_", "is_node_consecutive")):
                 return tree

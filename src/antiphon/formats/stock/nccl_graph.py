@@ -71,6 +71,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
                     "leaves out what is neither)"
                 ) from None
             form = entry_orders[0].form
+            # The first entry sets the rings (or chains); all others must have the same.
             before = by_form.setdefault(form, (label, entry.schedule, entry_orders))
             if [(order.ranks, order.share) for order in before[2]] != [
                 (order.ranks, order.share) for order in entry_orders
@@ -100,6 +101,7 @@ def _graph_lines(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str
 ) -> list[str]:
     number, pattern = GRAPHS[entry_orders[0].form]
+    # Numbers of channels in proportion to the shares, in lowest terms, times `copies`.
     unit = math.lcm(*(order.share.denominator for order in entry_orders))
     shares = [int(order.share * unit) for order in entry_orders]
     counts = [copies * share // math.gcd(*shares) for share in shares]
@@ -128,6 +130,7 @@ def _channel_speed(
     """GB/s of every channel where all are in use, and whether all links used are NVLinks."""
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     resources = machine.resources
+    # Channels per resource: a channel gets an equal share of the slowest resource.
     load: dict[int, int] = {}
     kinds: set[str] = set()
     for order, count in zip(entry_orders, counts, strict=True):

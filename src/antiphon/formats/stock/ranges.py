@@ -27,6 +27,7 @@ def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
     merged: list[Range[T]] = []
     for entry in plan.entries:
         value = of(entry)
+        # Entries are adjacent, so equal neighbours can be one range.
         if merged and merged[-1].value == value:
             merged[-1] = replace(merged[-1], stop=entry.stop)
         else:

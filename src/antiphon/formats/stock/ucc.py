@@ -83,10 +83,12 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
         share = count if kind in OF_BLOCK else 1
         for size_range in merge_ranges(plan, partial(_rule_of, unproven=unproven)):
             assert size_range.value is not None
+            # UCC counts bytes of a block for the collectives in OF_BLOCK: round the lower end up, the upper end down.
             low = -(-size_range.start // share)
             high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)
             if not size_range.value.algorithm:
                 reasons.append(size_range.value.reason)
+            # A range without a multiple of `share` is empty in UCC's bytes.
             elif high == "inf" or int(high) >= low:
                 tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.value.algorithm}")
     if not tokens and all(reason == NO_ALGORITHM for reason in reasons):

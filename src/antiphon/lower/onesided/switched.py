@@ -180,7 +180,7 @@ class _Finder:
         arrived = {self._places_of(row)[0] for row in joint.receives}
         for fold in self.readers.get((joint.targets[0], min(arrived)), []):
             operands = self._places_of(fold)[1:]
-            # The sum must contain all that arrives and exactly one operand of the rank's own.
+            # The sum must contain every arriving operand and exactly one operand of the rank's own.
             if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
                 return fold
         raise self._raise_unsupported(

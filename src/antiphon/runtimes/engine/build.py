@@ -130,6 +130,7 @@ def _make_folder(name: str) -> Path:
     """Return the folder of that name in the cache, made if needed.
 
     Where a cache for several users cannot be trusted, it is in a root of this user's own."""
+    # First the common cache, then one of this user's own, in case another user owns the first.
     for root in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
         folder = root / name
         try:
@@ -166,6 +167,7 @@ def _purpose_flags(target: str) -> list[str]:
     if TARGETS[target].folder == DEVICE:
         return []
     purpose = [f"-DAP_FOR_{target.upper()}"]
+    # Only the preloaded library starts Python itself, so only it depends on the interpreter's path.
     if target != PRELOADED:
         return purpose
     macros = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
@@ -261,6 +263,7 @@ def _ask_compiler(command: tuple[str, ...], target: str) -> str:
 
 def _compile_library(command: list[str], target: str, path: Path) -> None:
     _remove_unfinished(path.parent.parent)
+    # Compile under a temporary name, then rename: other processes see the whole library or none.
     unfinished = path.with_name(f"{_unfinished_prefix()}{secrets.token_hex(4)}.so")
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -303,6 +306,7 @@ def _remove_unfinished(root: Path) -> None:
 def _is_building(unfinished: Path) -> bool:
     """Whether a build may still write to that file."""
     host, _, process = unfinished.name.removeprefix("tmp-").rpartition("-")[0].rpartition("-")
+    # On this host ask /proc; files of other hosts are judged by their age.
     if host == socket.gethostname() and process.isdigit():
         return Path("/proc", process).exists() if Path("/proc/self").exists() else True
     return time.time() - unfinished.lstat().st_mtime < 2 * COMPILE_SECONDS

@@ -119,6 +119,7 @@ class Functions:
         self._find.argtypes, self._find.restype = [c_char_p], c_void_p
 
     def __getattr__(self, name: str) -> Any:
+        # Resolved on first use and stored as an attribute, so later calls skip this method.
         address = self._find(name.encode())
         if not address:
             raise AttributeError(f"this library of the engine has no {name}")

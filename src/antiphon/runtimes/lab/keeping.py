@@ -98,6 +98,7 @@ def _lab_at(process: int) -> Lab | None:
             return None
         status = folder.joinpath("status").read_text(encoding="utf-8", errors="replace")
         numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        # The keeper is process 1 of its own process namespace, and root's: others cannot pose as a lab.
         if len(numbers) < 2 or numbers[-1] != "1" or folder.stat().st_uid != 0:
             return None
         lab_facts = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
@@ -139,6 +140,7 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
         stop_keeper(keeper)
         raise
     lab = Lab(name, process, start_time(process), spec["about"], leashed)
+    # The started process ends by itself; the lab continues without it.
     if not leashed:
         keeper.wait()
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
@@ -155,6 +157,7 @@ def _keeper_process(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> in
     try:
         keeper.stdin.write(json.dumps(spec).encode() + b"\n")
         keeper.stdin.flush()
+        # The keeper answers in lines: "keeper PID", then "ready" or "fault REASON".
         for line in keeper.stdout:
             word, _, rest = line.decode(errors="replace").strip().partition(" ")
             if word == "keeper":
@@ -194,6 +197,7 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
 def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
     need_root()
+    # Use the lab that is up, if it has the same machine and scale.
     existing = find_lab(name)
     if existing is not None:
         if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:

@@ -70,6 +70,7 @@ def lab_command(
     PyTorch. Returns its exit code and time.
     """
     need_root()
+    # A name: the lab must be up. A machine: use its lab, or make one for this command.
     if isinstance(where, str):
         code, seconds = run_foreign(_the_lab(where), command, timeout, quiet)
     else:

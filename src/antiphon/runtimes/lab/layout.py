@@ -107,6 +107,7 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
 
 
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
+    # Only kinds of links that occur limit the scale.
     used = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
     speed = DEFAULT_RATE / max(used)
     if scale:
@@ -156,6 +157,7 @@ def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
         links = joined.get((node, peer), [])
         return Port(node, peer, sum(map(machine.bandwidth, links), Fraction(0)) or None, tuple(links))
 
+    # A cable is undirected, with a port per end; a direction without links has rate None.
     pairs = sorted({(min(ends), max(ends)) for ends in joined})
     return tuple((port(a, b), port(b, a)) for a, b in pairs)
 

@@ -144,6 +144,7 @@ def measure_plans(  # noqa: PLR0913
     if miad:
         lines = [work.with_best_depth(line) for line in lines]
     predicted, rows = _Predictions(model, profile, on), list[Row]()
+    # Out of place first, then in place where requested and supported.
     cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)[: 1 + in_place]]
 
     def on_row(number: int, row: Row) -> None:

@@ -52,6 +52,7 @@ def bench_genmodel(
         count = count_processes(ranks) if is_launched() else 4 if ranks is None else ranks
         checked_sizes = _check_arguments(count, sizes, plans, iterations, warmup)
         programs, cases, names = list[Runnable](), list[Case](), list[str]()
+        # One program per plan and number of ranks, one case per size of it.
         for group_size in range(2, count + 1):
             for name in dict.fromkeys(plans):
                 schedule = schedule_of(name, group_size)

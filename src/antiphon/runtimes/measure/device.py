@@ -230,6 +230,7 @@ class _DeviceBuffers(AllBuffers):
         plans = self._load_plans(all_tables)
         where, lengths = self._with_scratch(plans)
         candidates = list(choices_of(plans, group.blocks, case.nbytes))
+        # Nothing to choose, so nothing to time.
         if len(candidates) < 2:
             return _Ready(plans, candidates[0], where, lengths, [])
         with self._spare_memory(lengths) as spare:
@@ -251,6 +252,7 @@ class _DeviceBuffers(AllBuffers):
 
         Their outputs are overwritten before any measured run."""
         case, kind = self.case, slow.collective.kind
+        # Fast part: the chosen way on the main group; slow part: staged copies on a group of its own.
         best, patience = ready.best, case.timeout or PATIENCE
         options: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
         if best.way == "kernel":
@@ -266,6 +268,7 @@ class _DeviceBuffers(AllBuffers):
         slow_work = work_of(other, slow_plan, kind, where, lengths, self.dtype, case.op, way="staged", timeout=patience)
         hybrid = Hybrid(fast, slow_work, case.unit)
         try:
+            # Trial calls until the split of the data no longer changes.
             while not hybrid.settled:
                 hybrid.call()
         except BaseException:
@@ -303,6 +306,7 @@ class _DeviceBuffers(AllBuffers):
         """Return the tables that exist for this schedule and size, by name."""
         case, tables_by_name = self.case, dict[str, list[Table]]()
         for name in names:
+            # Packets double the bytes: they pay for small calls only.
             if name == "packets" and case.nbytes > PACKED and len(names) > 1:
                 continue
             streams = min(STREAMS, self.group.blocks)

@@ -67,6 +67,7 @@ def first_process() -> Iterator[bool]:
     count_processes(None)
     from mpi4py import MPI
 
+    # Processes other than 0 serve process 0 until it dismisses them.
     if MPI.COMM_WORLD.rank:
         process.follow(MPI, MPI.COMM_WORLD)
         yield False

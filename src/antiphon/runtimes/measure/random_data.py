@@ -80,6 +80,7 @@ class RandomData:
         if (block, name) in self.cache:
             cached: Array = self.cache[block, name]
             return cached
+        # The seed identifies the contribution: all processes draw the same numbers.
         random = np.random.default_rng([self.seed, block, name])
         count = int(self.collective.weights[block]) * self.unit
         values = random_values(random, count, self.dtype, self.op, self.max_contributions)
@@ -178,6 +179,7 @@ def _error_limit(rows: list[Array], total: Array, dtype: np.dtype[Any], op: str)
         size = np.zeros(len(total))
         for row in rows:
             size += np.abs(row)
+    # Error <= ((1 + u)^m (1 + v)^m - 1) * size, plus one underflow per operation; avg divides by m.
     relative = rounding_growth(dtype, m) / (m if op == "avg" else 1)
     return np.asarray(size * relative + m * smallest_positive(dtype))
 
@@ -197,6 +199,7 @@ def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
 def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
     stored, wide = (float(_float_limits(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
+    # In logarithms: (1 + u)^m - 1 would lose all digits for small u.
     own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
     return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
 

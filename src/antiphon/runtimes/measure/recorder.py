@@ -50,6 +50,7 @@ def clock_offset(
         return 0.0, 0.0
     low, high = -float("inf"), float("inf")
     entered_at = left_at = first_entered = 0
+    # Each round exchanges the times of the round before.
     for turn in range(ROUNDS + 1):
         before, entered_before, first_before = left_at, entered_at, first_entered
         entered_at = now()
@@ -87,6 +88,7 @@ class Recorder:
             raise Unsupported(
                 f"a run of more than {MAX_RECORDS // (after + 1)} operations at a rank is too long for a trace"
             )
+        # Only runs that all ranks still hold; the trace is a ring buffer of the last calls.
         order = sorted(range(max(len(spent) + after - common, 0), len(spent)), key=lambda turn: spent[turn])
         turn = order[len(order) // 2]
         ahead, error = clock_offset(peers)
@@ -173,6 +175,7 @@ def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
         for (dst, channel), rows in sender.messages(SEND).items():
             for send, receive in zip(rows, received[dst].get((src, channel), ()), strict=True):
                 sent, received_at = sender.when(send), columns[dst].when(receive)
+                # Clamp to the receive: clocks differ by up to the error bound.
                 begin = min(max(received_at[0], sent[0]), received_at[1])
                 facts = {"step": int(sender.step[send]), "src": src, "dst": dst, "bytes": int(sender.bytes[send])}
                 if channel:

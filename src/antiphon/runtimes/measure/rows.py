@@ -48,6 +48,7 @@ def first_on(on: str, how: How, before: Callable[[], object] = lambda: None) -> 
 
 def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
     """Return the row of a measured case: docs/bench.md defines the keys."""
+    # As nccl-tests: algbw = nbytes / time, busbw = algbw times the collective's factor, e.g. 2 (P - 1) / P.
     algbw = case.nbytes / measured["seconds"] if measured["seconds"] else 0.0
     return {
         "nbytes": case.nbytes, "count": case.unit, "dtype": case.dtype,

@@ -122,6 +122,7 @@ class Calls:
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin_call("allreduce", tensor, op)
         plan = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
+        # False on every process alike, so that all go to gloo together.
         if self._combine_tensors("allreduce", tensor, op, plan, seconds):
             return
         options = dist.AllreduceOptions()
@@ -151,6 +152,7 @@ class Calls:
             for tensor in tensors:
                 self.allreduce(tensor, op, seconds)
             return
+        # Types in order of first appearance, which is the same on all processes.
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             same_type = [tensor for tensor in tensors if tensor.dtype is dtype]
             if len(same_type) == 1:
@@ -183,6 +185,7 @@ class Calls:
                 )
                 if page is not None and not _share_memory(source, target):
                     self._run_page(page, len(target), source, target, seconds, plan.op)
+                # Overlapping buffers: the engine would overwrite input that it still reads.
                 elif page is not None:
                     result = np.empty_like(target)
                     self._run_page(page, len(target), source, result, seconds, plan.op)
@@ -210,6 +213,7 @@ class Calls:
             self.reduce_scatter(output, flatten_all(inputs), op, seconds)
             return
         need_fit("reduce_scatter: the output", output, inputs[self.rank])
+        # Unequal blocks: one reduce per process.
         for root, block in enumerate(inputs):
             buffer = block.detach().clone()
             self.reduce(buffer, root, op, seconds)
@@ -263,6 +267,7 @@ class Calls:
             copy_from_flat(flat, outputs)
             return
         need_fit("all_gather: its own output", outputs[self.rank], input)
+        # Unequal blocks: one broadcast per process.
         for root, output in enumerate(outputs):
             if root == self.rank:
                 copy_from_flat(input.detach().reshape(-1), [output])

@@ -126,6 +126,7 @@ def decode_answer(data: bytes, how: str = "") -> Answer:
     words = line.decode("utf-8", "replace").split("\t")
     if not mark or len(words) != _WORDS:
         raise Invalid("it is cut off or damaged")
+    # The first line names the origin of the plans; the rest of the file is the book.
     origin, machine, gain, notes = words
     answer = Answer(how or origin, machine, gain, notes, book)
     _ = answer.pages  # Invalid if the book is damaged
@@ -138,6 +139,7 @@ def read_kept(path: Path) -> tuple[Answer | None, str]:
         path.lstat()
     except OSError:
         return None, ""
+    # Programs in a book are executed without further proof: never read one that others could have written.
     if not is_ours(path.parent, folder=True) or not is_ours(path):
         return None, f"{path} is not trusted: others may write there"
     try:

@@ -254,6 +254,7 @@ class Comm:
                 return
             why = self._serving.why_not(call)
             began = time.perf_counter()
+            # Also calls of the library are compared across processes, so that a mismatch is an error, not a hang.
             self._serving.agree(self.timeout)
             self._library.run(kind, unit, source, target, op, root)
             row = self._ledger.row(kind, "the library", "library", why)
@@ -303,6 +304,7 @@ def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
 
 def _in_place(block: Array, array: Array, offset: int, name: str) -> bool:
     """Whether `block` is the memory of `array` from element `offset` on; Invalid where they overlap otherwise."""
+    # Three cases: disjoint, exactly the expected block, or a wrong overlap.
     block_address, array_address = address(block), address(array)
     if not len(block) or block_address >= array_address + array.nbytes or array_address >= block_address + block.nbytes:
         return False
@@ -377,6 +379,7 @@ class MpiLibrary:
         """Combine in the accumulator type, then round once to the type of `target`."""
         operand = target if source is None else source
         wide = np.dtype(np.int32) if target.dtype.name in _NARROW else accumulator(target.dtype)
+        # In place MPI must not read the buffer that it writes: copy unless the conversion does already.
         operand = operand.astype(wide) if wide != target.dtype else operand.copy() if source is None else operand
         has_result = kind != "reduce" or self.group.rank == root
         result = np.empty(unit if has_result else 0, wide)

@@ -137,6 +137,7 @@ def _make_knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> 
 def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.socket:
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # TCP tunes its buffers by itself; those of Unix-domain sockets are small by default.
     size = buffer or (_BUFFER if connection.family == socket.AF_UNIX else 0)
     if size:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

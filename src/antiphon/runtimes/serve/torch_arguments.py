@@ -26,6 +26,7 @@ def options_of(
 
     `opts` may also be the root, operator or timeout that stands in their place in the other form.
     """
+    # PyTorch has two forms of each call: options as an object, or their values in its place.
     if isinstance(opts, timedelta):
         opts, timeout = None, opts
     elif isinstance(opts, int) and not isinstance(opts, bool) and root is None and hasattr(options_class, "rootRank"):

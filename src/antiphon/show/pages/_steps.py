@@ -157,6 +157,7 @@ def _draw_matrix(schedule: Schedule) -> str:
     shapes: dict[int, list[str]] = {}
     for (src, dst), amount in sorted(cells.items()):
         x, y = cells_x + cell * place[dst], cells_x + cell * place[src]
+        # Ten levels of opacity, relative to the largest amount.
         level = math.ceil(amount / top * 10)
         if cell > 8:
             title = f"rank {src} sends {amount:.4g} of nbytes to rank {dst}"

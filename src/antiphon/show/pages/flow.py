@@ -32,11 +32,13 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
     table = messages(schedule)
     first = pointers(table.of_row, len(table))
     count, reduces = np.diff(first), sums(table.of_row, schedule.op, len(table))
+    # Messages that both copy and reduce get 2.
     op = np.where(reduces == 0, 0, np.where(reduces == count, 1, 2))
     by_message = order_of(*packed((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
     chunk, steps = schedule.chunk[by_message], pipelined_steps(schedule)
     shown, last = len(table), steps
     if shown > MAX_MESSAGES:
+        # Show whole steps only: cut before the step of the first message too many.
         last = max(int(table.step[MAX_MESSAGES]), 1)
         shown = min(int(np.searchsorted(table.step, last)), MAX_MESSAGES)
     columns = (table.step, table.pieces, table.src, table.dst, op, count, table.share * table.pieces, first[:-1])
@@ -59,6 +61,7 @@ def busiest_links(schedule: Schedule, topology: Topology) -> dict[str, Any]:
         resource_loads.load.astype(float) * resource_loads.window / float(resource_loads.scale),
     )
     capacity = np.array([float(c * limits.scale) for c in limits.capacity] or [1.0])[limits.klass]
+    # Fraction of the total time: (bytes / bytes per second) / seconds.
     busy = amount / capacity / total if total else amount
     order = np.argsort(-busy, kind="stable")[:MAX_BARS]
     return {
@@ -92,6 +95,7 @@ def send_lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]
         if not lanes_found or lanes_found[-1][:2] != (rank, op):
             lanes_found.append((rank, op, []))
         runs = lanes_found[-1][2]
+        # Rows are sorted by step: extend the last run if this step adjoins it.
         if runs and runs[-1][1] >= step:
             runs[-1] = (runs[-1][0], max(runs[-1][1], step + deep))
         elif len(runs) < MAX_RUNS // max(len(members), 1) + 8:

@@ -96,6 +96,7 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
     candidates, limit = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
+    # Draw grey lines first: later lines lie on top.
     for i, (role, colour) in sorted(line_styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
         points = [(size, value(size, seconds)) for size, seconds in candidates[i].seconds.items()]
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
@@ -121,6 +122,7 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
 def _draw_line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candidate: Candidate | None) -> str:
     at = [(frame.x(size), frame.y(value)) for size, value in points if value > 0]
     title = "the bound" if candidate is None else f"{candidate.planner} {options_text(candidate.options)}".strip()
+    # A single size is drawn as a short horizontal line.
     if len(at) == 1:
         at = [(at[0][0] - 6, at[0][1]), (at[0][0] + 6, at[0][1])]
     path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
@@ -134,6 +136,7 @@ def _draw_axes(frame: Frame, relative: bool, height: float) -> list[str]:
         y = frame.y(value)
         out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
+    # A grid line at every power of two; labels at least 58 pixels apart.
     powers = range(math.ceil(frame.low[0] / math.log10(2) - 1e-9), math.floor(frame.high[0] / math.log10(2) + 1e-9) + 1)
     spacing = next((n for n in (1, 2, 5, 10) if len(powers) / n * 58 <= frame.width), 10)
     for k in powers:
@@ -154,6 +157,7 @@ def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
         return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]
     ticks = []
     decades = range(math.floor(frame.low[1]), math.ceil(frame.high[1]) + 1)
+    # Few decades have room for more ticks.
     mantissas = (1, 2, 5) if len(decades) <= 3 else (1,)
     for decade in decades:
         for mantissa in mantissas:

@@ -120,12 +120,14 @@ def panels(tuning: Tuning, kind: str) -> list[Panel]:
 
 def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fastest: Sequence[float]) -> Panel:
     seconds, sizes = list(by_setting.values()), range(len(fastest))
+    # Per size the row of the fastest value, the first among equals.
     best = [min(range(len(seconds)), key=lambda row: seconds[row][size]) for size in sizes]
     shown = _shown_rows(len(seconds), set(best))
     rows = tuple(list(by_setting)[row] for row in shown)
     keys = {key for setting in by_setting for key, _ in setting}
     labels = tuple(str(setting[0][1]) if len(keys) == 1 else options_text(dict(setting)) for setting in rows)
     longest, key = max(map(len, labels)), next(iter(keys)) if len(keys) == 1 else ""
+    # Cells as wide as the label of the best value above them, if it is short.
     wide = max(18.0, 6.8 * longest + 6) if key and longest <= SHORT else 20.0
     tall = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
@@ -242,6 +244,7 @@ def _row_labels(panel: Panel) -> Iterator[str]:
     tall = panel.cell[1]
     best, apart = set(panel.best), 10.5 / tall
     shown: list[int] = []
+    # Labels by priority: rows best most often, then the ends, then all others, as far as there is room.
     for row in [*sorted(best, key=lambda row: -panel.best.count(row)), 0, len(panel.rows) - 1, *range(len(panel.rows))]:
         if all(abs(row - other) >= apart for other in shown):
             shown.append(row)

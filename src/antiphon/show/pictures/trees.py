@@ -55,6 +55,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     lines = [_route_arrows(stage, growth) for _, growth in shown]
     before, above, after, below = _measure_overhang(stage, [line.curve for arrows in lines for line in arrows])
     wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
+    # Panels in a grid, below the title lines; a row of captions below each.
     columns, top = _count_columns(wide, len(shown)), 16.0 + 20 * len(words)
     width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
     height = top + high * math.ceil(len(shown) / columns) + 46
@@ -170,6 +171,7 @@ def _make_stage(graph: Graph) -> Stage:
     block = arrange(graph)
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
+    # Scale the layout down until the closest two nodes are _APART pixels apart, at most to 45 %.
     factor = 1.0 if block.frames else min(1.0, max(0.45, _APART / float(gaps.min())))
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
@@ -186,6 +188,7 @@ def _measure_overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
     if not len(control_points):
         return [0.0] * 4
     start, middle, end = control_points.transpose(1, 0, 2)
+    # The extreme of a quadratic curve is near its point at t = 1/2: (start + 2 control + end) / 4.
     spots = np.concatenate([start, (start + 2 * middle + end) / 4, end])
     size = np.array([stage.block.width, stage.block.height])
     over = np.concatenate([_ROOM - spots.min(axis=0), spots.max(axis=0) + _ROOM - size])
@@ -245,6 +248,7 @@ def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
         nodes = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
         title = f"{'step' if growth.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
         dashed = arrow.inwards and growth.shape != IN
+        # Bend arrows of the two directions to different sides, so that they do not cover each other.
         aside = -34.0 if growth.shape == IN_AND_OUT and dashed else 14.0 if growth.shape in (IN_AND_OUT, ANY) else 0.0
         for a, b in pairwise(nodes):
             key = (a, b, arrow.number, arrow.inwards)
