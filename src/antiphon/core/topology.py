@@ -89,7 +89,7 @@ class Ability:
         restricts = self.through or self.own or self.at_once or self.operators or self.types
         if restricts and not (self.multicast or self.reduce):
             raise Invalid(
-                "ability: says how a switch multicasts or reduces, but not that it does; set multicast or reduce"
+                "ability: states how a switch multicasts or reduces, but not that it does; set multicast or reduce"
             )
 
     def combines(self, op: str | None, dtype: str | None) -> bool:

@@ -77,7 +77,7 @@ class Miad:
         if measurement is None or (seconds is not None and bytes_per_second is not None) or not measurement > 0:
             raise Invalid("measured: give bytes_per_second or seconds, one of them, greater than 0")
         if self._unit not in ("", unit):
-            raise Invalid(f"measured: earlier runs were told in {self._unit}; keep to that, or restart")
+            raise Invalid(f"measured: earlier runs were given in {self._unit}; keep to that, or restart")
         self._unit = unit
         if self.settled:
             return

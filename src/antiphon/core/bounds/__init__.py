@@ -203,7 +203,7 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
         if stated.latency_witness.steps != stated.latency_steps:
             raise Invalid("this bound states other steps than its witness proves; compute the bound anew")
     if (stated.unaided is None) != (not abilities_of(topology, collective)):
-        raise Invalid("this bound does not say what holds without the help of switches; compute the bound anew")
+        raise Invalid("this bound lacks the value without the help of switches; compute the bound anew")
     if stated.unaided is not None:
         if stated.unaided.assumes != assumed(topology, collective, stated.unaided.witness):
             raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")

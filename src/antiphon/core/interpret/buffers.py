@@ -151,7 +151,7 @@ def check_chunks(collective: Collective, chunks: Chunks) -> None:
     denominator = chunks.denominator
     outside = (chunks.offset < 0) | (chunks.share < 0) | (chunks.offset > denominator) | (chunks.share > denominator)
     if outside.any():
-        raise Invalid(f"chunk {int(np.argmax(outside))} reaches outside of its block; mend its offset or share")
+        raise Invalid(f"chunk {int(np.argmax(outside))} reaches outside of its block; fix its offset or share")
     order = np.lexsort((chunks.share, chunks.offset, chunks.block))
     block, begin = chunks.block[order], chunks.offset[order]
     end = begin + chunks.share[order]

@@ -102,9 +102,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         )
     if proof == BEST_FOUND:
         return Checked(tuple(proved))
-    _require(
-        proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is none of the known labels"
-    )
+    _require(proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is not a known label")
     # Stages 2 and 3. A refutation by an engine's word alone is accepted but reported as trusted, not as proved.
     trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"

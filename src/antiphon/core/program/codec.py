@@ -57,7 +57,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     if any(p.denominator != first.denominator for p in programs):
         raise Invalid("the programs of a file must be of one schedule: their denominators differ")
     if any(len(program.joint) for program in programs):
-        raise Unsupported("a file of programs cannot say what switches combine or multicast; lower without joints")
+        raise Unsupported("a file of programs cannot hold what switches combine or multicast; lower without joints")
     refuse_collective(first.collective)
     for program in programs:
         refuse_work(program)
@@ -233,7 +233,7 @@ class _Reader:
             if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
         if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
-            raise Invalid("its relation wants what is not told")
+            raise Invalid("its relation wants a set that is not listed")
         listed = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
         return Relation(have[0], have[1], have[2], need[0], need[1], need[2], listed)
 

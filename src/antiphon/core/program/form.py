@@ -220,7 +220,7 @@ def _refuse_buffers(program: Program) -> None:
     base = program.finish_base
     home = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
     if not np.all(home & (program.base_buffer[base] == 1)):
-        raise Invalid("the finish table names what is not the output of its rank")
+        raise Invalid("the finish table names a base outside of the output of its rank")
     if not np.all(_fits_buffer(program, sizes, owner, base, program.finish_begin, program.finish_end)):
         raise Invalid("the finish table leaves the output")
 

@@ -164,6 +164,7 @@ def _make_block(
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
     slots = number(schedule.slots)
     base = owner * number(width)
+    # Cell number: (chunk within the block) * width + rank * slots + slot, with width = ranks * slots.
     src, dst = base + schedule.src[pick] * slots, base + schedule.dst[pick] * slots
     if schedule.src_slot is not None:
         src += schedule.src_slot[pick]

@@ -58,6 +58,7 @@ def _slice_writes(block: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> 
     """Yield the writes of one step, about ROWS rows at a time."""
     order, first = _group_by_cell(dst, block.cells)
     read, write, reduces = src[order], dst[order], block.reduces[rows][order]
+    # Take whole written cells until about ROWS rows are together; at least one cell per slice.
     begin = 0
     while begin < len(first):
         end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS)))
@@ -86,6 +87,7 @@ def track_sets(block: ChunkRows, ids: Longs, words: int) -> Bits:
             operands = state[read]
             union = np.bitwise_or.reduceat(operands, first)
             twice = np.logical_or.reduceat(over[read], first)
+            # number: the sum of the sizes of all operands, with repetition.
             number = np.add.reduceat(np.bitwise_count(operands).sum(axis=1, dtype=np.int64), first)
             old = np.where(adds[:, None], state[cells], np.uint64(0))
             number += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
@@ -125,6 +127,7 @@ def holds_exactly(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     plain = max_count == 1 and not _has_repeats(block)
     width = int(per_chunk.max(initial=1))
     if plain:
+        # Plain case: no contribution may occur twice, so a bit per contribution decides.
         words = (width + 63) // 64
         have = track_sets(block, ids, words)
         want = np.zeros((len(block.post), words), np.uint64)
@@ -133,6 +136,7 @@ def holds_exactly(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
         same: Bools = (have.state[block.post] == want).all(axis=1)
         return same & ~have.over[block.post]
     good = np.ones(len(block.post), np.bool_)
+    # Multisets: exact counts, in windows of contributions that keep the state within STATE bytes.
     span = max(1, STATE // (8 * max(block.cells, 1)))
     row, number = _wanted_pairs(block, ids, wants)
     for low in range(0, width, span):
@@ -169,6 +173,7 @@ def _wanted_pairs(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     id_keys, number, owner = keys[keep], ids[keep], block.pre_owner[keep]
     rows: list[Longs] = []
     numbers: list[Longs] = []
+    # begin: CSR from chunk to its distinct contributions.
     begin = np.searchsorted(owner, np.arange(len(block.chunks) + 1))
     every = np.flatnonzero(block.post_want < 0)
     size = (begin[1:] - begin[:-1])[block.post_owner[every]]

@@ -66,6 +66,7 @@ class Cells:
         less d. o_r.
         """
         m = len(self.sizes)
+        # eye[k] picks the k-th of the four groups of medians in `flat`: one, many, excess, server.
         eye = [np.eye(m, 4 * m, k * m) for k in range(4)]
         return {
             "half": eye[0] / 2,
@@ -111,6 +112,7 @@ class Cells:
         flat = np.concatenate([factor * values for factor, values in zip(factors.values(), shown, strict=True)])
         y, sd = self.signal(name), np.sqrt(dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
+        # Distance of each size from the line through its neighbours, over the deviation of that distance.
         t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
         off = y[1:-1] - (1 - t) * y[:-2] - t * y[2:]
         unit = np.sqrt(sd[1:-1] ** 2 + ((1 - t) * sd[:-2]) ** 2 + (t * sd[2:]) ** 2)
@@ -162,6 +164,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     def medians(kind: str, quantity: str) -> Floats:
         return np.array([np.median([_figure_of(row, quantity) for row in rows_by_kind[kind][size]]) for size in sizes])
 
+    # Bursts of the smallest size give the ports, those of the largest size another limit of bytes, if any.
     n_many = medians("many", "n")
     bursts = [
         measurement for measurement in at_once if measurement.kind == BURST and measurement.state != OPEN
@@ -239,6 +242,7 @@ def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
     values = np.array([_figure_of(row, figure) for row in rows])
     shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
+    # Median absolute deviation, as a normal deviation; 1.2533 = sqrt(pi / 2) is the median's error over the mean's.
     deviation = np.median(np.abs(values - np.median(values))) / NORMAL
     error = 1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))
     return max(float(error), NEGLIGIBLE)

@@ -26,6 +26,7 @@ def genmodel_profile(
     """
     usable = {key: estimate.value for key, estimate in fit.parameters.items() if estimate.usable}
     alpha, beta, epsilon = usable.get("alpha"), usable.get("beta"), usable.get("epsilon")
+    # Share of the nominal bandwidth that is reached: (1 / beta) / bandwidth.
     factor = None if beta is None or not beta or bandwidth is None else 1 / (Fraction(beta) * Fraction(bandwidth))
     if factor is not None and not Fraction(1, 1000) <= factor <= 1000:
         raise Invalid(
@@ -80,6 +81,7 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     for regime in fit.regimes:
         inside = fit.cells.sizes[(fit.cells.sizes >= regime.low) & (fit.cells.sizes <= regime.high)]
         bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
+        # Level interpolates linearly between sizes, so both ends suffice where the regime is a line.
         at = inside if bent else inside[[0, -1]]
         regime_figures = regime.model(at)
         sizes += at.tolist()
@@ -111,6 +113,7 @@ def loggp_profile(
     if within in names:
         levels[names.index(within)] = level
     else:
+        # Levels are ordered from the innermost outwards; the one without a name matches everything and stays last.
         levels.insert(len(levels) - ("" in names) if within else len(levels), level)
     return replace(into, loggp=_set_radices(replace(into.loggp, levels=tuple(levels)), fit))
 

@@ -192,7 +192,7 @@ class GenmodelFit:
         elif self.w_t.state == WEAK:
             yield "w_t is not told well enough to be used: measure plan cps with more numbers of ranks, more often"
         elif self.w_t.state == OPEN and self.threshold and self.models.best is None:
-            yield "incast cannot be told from other terms here: measure plan cps with fewer ranks and with more"
+            yield "incast cannot be separated from other terms here: measure plan cps with fewer ranks and with more"
         elif self.w_t.state == OPEN and self.threshold:
             yield "w_t and epsilon are not told apart: measure plan cps with the numbers of ranks between as well"
         elif self.w_t.state == OPEN:

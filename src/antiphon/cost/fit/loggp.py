@@ -78,6 +78,7 @@ class LogGPFit:
                 continue
             regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
             o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
+            # Server: per message o_r and the delay. Round trip: twice half of one, and what n messages take longer.
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
                 continue
@@ -93,6 +94,7 @@ class LogGPFit:
         cells = self.cells
         start = [self.regime_of(size).start for size in cells.sizes]
         bytes_ = np.array([figures["G"] for figures in start]) * (cells.sizes - 1)
+        # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
         gaps: Floats = (np.array([figures["g"] for figures in start]) + bytes_) * cells.turns
         return gaps if cells.shared is None else np.maximum(gaps, bytes_ * cells.shared)
 
@@ -118,7 +120,7 @@ class LogGPFit:
                 "sizes at least, better 12 or more"
             )
         if not all(cells.scatter.values()):
-            yield "fewer than 3 repetitions of some measurement: its error is told from the scatter about lines alone"
+            yield "fewer than 3 repetitions of some measurement: its error comes from the scatter about lines alone"
         if not cells.long_enough.all():
             short = [format_size(int(s)) for s in cells.sizes[~cells.long_enough]]
             yield (
@@ -171,6 +173,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     cells = cells_of(measured, together)
     signals = []
     for name in ("half", "gap", "o_s", "o_r"):
+        # Regimes: a change of a figure by less than SAME counts as noise and does not begin a new one.
         error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
         signals.append((cells.signal(name), cells.looked_at(name, error)))
     starts, movable = find_segments(cells.sizes, signals)
@@ -197,6 +200,7 @@ class _Fitter:
         for name in ("half", "gap", "o_s", "o_r"):
             y, sd = cells.signal(name)[span], cells.looked_at(name, cells.error_of[name])[span]
             self.weights[name] = weights_of(self.sizes, (y, sd))
+            # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
             spare = int(np.isfinite(sd).sum()) - 2
             missed = 0.0
             if spare > 0:
@@ -212,6 +216,7 @@ class _Fitter:
         growth: dict[str, Estimate] = {}
         start: dict[str, float] = {}
         slope: dict[str, float] = {}
+        # half = o_s + (s-1) G + L + o_r: L is what remains after the other terms are subtracted, as rows of factors.
         transfer = self._fit_gap(figures, start)
         rest = self.cells.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
@@ -227,6 +232,7 @@ class _Fitter:
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
         lines = self._gap_rows if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
+        # Active set: drop the most negative figure (in deviations) and refit, until no figure is negative.
         while columns:
             fitted_rows = list(lines(columns))
             below = [c for c in columns if self._row_value(fitted_rows[c]) < 0]
@@ -255,8 +261,10 @@ class _Fitter:
         half = cells.maps["half"][self.span]
         gap = cells.maps["gap"][self.span]
         turns = cells.turns[self.span]
+        # Slope of half round trips: an estimate of G to see where the shared resource limits.
         slope = max(self._row_value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
         shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.span] * x * slope
+        # Ports certainly limit where gaps exceed twice the transfer time of the shared resource.
         limited = dot(gap, cells.flat) * turns
         sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.span])
         design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
@@ -264,6 +272,7 @@ class _Fitter:
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
         error = np.sqrt(dot(gap**2, cells.errors**2))
         weights = np.concatenate([np.where(sure, 1 / error**2, 0.0), self.weights["half"]])
+        # Weighted least squares through the pseudo-inverse, so that rows of factors result, not only values.
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
@@ -293,6 +302,7 @@ class _Fitter:
         if not weights.any():
             figures[name] = Estimate(name, OPEN)
             return zero
+        # Prefer a constant; take a slope only with enough sizes and 99 % certainty.
         sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
         certain = (weights > 0).sum() >= LEAST and abs(self._row_value(sloped[1])) > self._half_width(sloped[1], SURE)
         rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)

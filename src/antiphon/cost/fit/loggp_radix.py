@@ -75,6 +75,7 @@ def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
             measured.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
     fits: dict[tuple[str, int], AtOnce] = {}
     ports: dict[str, int] = {}  # of large messages, which go in turn: small ones have as many
+    # Large sizes first: their number of ports is the expected one of the small sizes of that kind.
     for (kind, size), points in sorted(measured.items(), reverse=True):
         fit = _fit_count(kind, size, points, kind not in ports, ports.get(kind, 0))
         ports.setdefault(kind, (fit.count or 0) if fit.usable and fit.form == IN_TURN else 0)
@@ -94,6 +95,7 @@ def _fit_count(
     if len(n) < LEAST_POINTS:
         return AtOnce(kind, nbytes, OPEN, None, 1, None, max_n, measured, measured)
     tried = list(_fit_candidates(n, seconds, bytes_count))
+    # All candidates whose criterion is within PLAUSIBLE of the best remain possible; the expected count wins ties.
     best = tried[first_least(np.array([candidate.score for candidate in tried]))]
     near = [candidate for candidate in tried if candidate.score <= best.score + PLAUSIBLE]
     agreed = [candidate for candidate in near if candidate.count == expected and candidate.form == IN_TURN]
@@ -102,6 +104,7 @@ def _fit_count(
     predicted = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
     if not best.count:
         return AtOnce(kind, nbytes, UNSEEN, None, max_n, None, max_n, measured, predicted)
+    # No limit among the plausible ones means that any number up to the greatest measured could be the count.
     counts = [candidate.count or max_n for candidate in near]
     state = DETERMINED if len(set(counts)) == 1 else WEAK
     return AtOnce(
@@ -125,12 +128,14 @@ def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_
     alone = float(seconds[0])
     first = n - n[0]
     if bytes_count:
+        # No limit: constant time, with a small linear slowdown (up to SLOW) allowed for large messages.
         slow = np.minimum(first * SLOW / max_n, SLOW)  # of what one message takes
         yield _solve_candidate(0, "", [np.ones_like(n), 1 + slow], n, seconds)
     else:
         yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
+            # turns: full waits for a port; within: position inside the current turn, which may add a small cost.
             turns = _count_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
             room = max_n / SLOW if bytes_count else count / BUSY
@@ -144,10 +149,12 @@ def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_
 
 def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
     design = np.stack(columns, 1)
+    # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
     relative = design / seconds[:, None]
     norms = np.sqrt(dot(relative.T, relative.T))
     shares = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
     fitted: Floats = dot(design, shares / np.where(norms > 0, norms, 1.0))
+    # BIC = n ln(mean square) + unknowns ln(n); EXACT^2 keeps the logarithm finite for exact data.
     squares = float(((fitted / seconds - 1) ** 2).mean()) + EXACT**2
     unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
     turn = float(fitted[-1] - fitted[0]) / float(_count_turns(n, count, form)[-1]) if count else 0.0
@@ -187,6 +194,7 @@ def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
     node = _radix_of(large.get(PAIRS))
     ports = _radix_of(bursts[0]) if bursts else NOTHING
     send, receive = _radix_of(large.get(FAN_OUT)), _radix_of(large.get(FAN_IN))
+    # Two nodes: the node may limit before the rank does. One node: bursts stand in where fans are open.
     if node.state != OPEN:
         send, receive = (_of_ports(radix, node, ports) for radix in (send, receive))
     elif send.state == OPEN and receive.state == OPEN:

@@ -96,6 +96,7 @@ def fit_memory(measured: Sequence[Added]) -> MemoryFit:
     seconds = np.array([row.seconds for row in measured])
     sizes = np.array([float(row.nbytes) for row in measured])
     vectors = np.array([row.vectors for row in measured])
+    # Divided by the measured times, so the target is 1 and residuals are relative errors.
     matrix = np.column_stack([(vectors - 1) * sizes / seconds, (vectors + 1) * sizes / seconds])
     solution = Solution(matrix, np.ones(len(measured)))
     freedom = len(measured) - solution.rank

@@ -123,6 +123,7 @@ class _Busy:
         if not len(used):
             return "no link"
         beta, epsilon = self.carried
+        # Sum over segments the time for which each resource is the bottleneck; name the greatest.
         spent = np.bincount(loads.key[self.run[used]], weights=self.over_steps(beta + epsilon, self.run)[used])
         resource = int(spent.argmax())
         runs = self.run[used][loads.key[self.run[used]] == resource]
@@ -143,6 +144,7 @@ class _Busy:
         """Return per segment a message over its busiest link or limit. O(E)."""
         sent, span, loads = self.work.paths, self.work.segments, self.work.loads
         out = []
+        # Index uses by resource, so that the messages over the bottleneck are one slice.
         at = np.argsort(sent.use_resource, kind="stable")
         resource, message = sent.use_resource[at], sent.use_message[at]
         for segment in np.flatnonzero(self.run >= 0).tolist():
@@ -153,6 +155,7 @@ class _Busy:
         return out
 
     def predictor(self, note: str) -> Predictor:
+        # All maxima are independent of the size, so a prediction is alpha + nbytes times a constant per term.
         per_byte = self.coefficients()
         alpha = per_byte.pop("alpha")
         names, path = self.names(), LazyPath(self.path)

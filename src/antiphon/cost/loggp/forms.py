@@ -131,7 +131,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
         return spread
     if as_printed:
         return spread + (p - 1) * inner.combining(1, pipelined)
-    # Corrected allreduce: p - 1 combining rounds precede the allgather, none of them the final one.
+    # Corrected allreduce: p - 1 combining rounds precede the allgather, so each of them is followed by a message.
     t_outer = outer.followed + outer.combining(1, pipelined)
     t_inner = inner.followed + inner.combining(1, pipelined)
     if overlap:

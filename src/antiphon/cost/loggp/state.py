@@ -122,6 +122,7 @@ def freed_by(  # noqa: PLR0913, PLR0917
     count = 0
     for i in range(first, end):
         c = gives[i]
+        # A condition that now holds contributes to its successor in turn: follow the chain until one still waits.
         moment, by = give_time, m
         while c >= 0:  # along the chain of conditions, as far as they hold
             if moment >= room.held[c]:
@@ -186,6 +187,7 @@ def in_order(values: Ints, count: int) -> None:
     if sorted_so_far == count:
         return
     gap = count // 2
+    # Shell sort with gaps shrinking by 5/11; the last pass has gap 1.
     while gap > 0:
         for i in range(gap, count):
             value, at = values[i], i

@@ -117,6 +117,7 @@ def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, lib
         best = library[0]
         return Priced(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
     if algorithm.seconds is not None and algorithm.share is not None:
+        # Fitted: the constant contains the launch, so hops are the rest of it.
         moved = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
         rest = {"network": 0.0, "bytes": moved, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
