@@ -214,7 +214,10 @@ def loggp_command(
     ranks: Annotated[
         int | None,
         typer.Option(
-            "-n", "--ranks", metavar="N", help="also measure how many messages go at once among N ranks (the radices)"
+            "-n",
+            "--ranks",
+            metavar="N",
+            help="also measure the number of concurrent messages among N ranks (the radices)",
         ),
     ] = None,
     between: Annotated[

@@ -87,6 +87,7 @@ class FrontierPoint:
     def meaning(self) -> str:
         """The label of this point in words."""
         steps = f"of {self.steps} steps"
+        # The proof is about the halves of an allreduce: it does not exclude better allreduces of another form.
         if self.about == COMPOSED and self.least is None:
             half = f"of {self.steps // 2} steps"
             best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._k_text(2)}, beats"}
@@ -168,6 +169,7 @@ class Frontier:
         for number, point in enumerate(self.points):
             predict = prepare(model, point.schedule, self.topology)
             times[number, 0] = [float(predict(size).seconds) for size in sizes]
+        # Per size the fastest point; neighbouring sizes with the same point become one range.
         chosen = merge_runs(choose_winners(times))
         starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]
         entries = [
@@ -231,6 +233,7 @@ def frontier(  # noqa: PLR0913
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     task: _Task = planner, entry, planner_options, request
+    # A budget can only be enforced on another process.
     in_process = apart or seconds is not None
     progress = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
     results: list[_Progress] = []
@@ -356,6 +359,7 @@ def _no_point(
 
 def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Return the points that no other beats, by steps; of equal points the one with the best proof, then the first."""
+    # One point for each (S, R / C), then drop the dominated ones. O(points^2).
     best: dict[tuple[int, Fraction], FrontierPoint] = {}
     for point in points:
         rival = best.get((point.steps, point.ratio))

@@ -87,6 +87,7 @@ class ByPlans:
         members = members_of(about, self.machine)
         if not members:
             return None
+        # A job repeats few distinct calls: price each once.
         key = (kind, members, nbytes)
         if key not in self._priced:
             self._priced[key] = self._price_by_plan(kind, nbytes, group, members)
@@ -161,10 +162,12 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
     the largest by its bandwidth.
     """
     at = bisect_left(points, (nbytes, 0.0))
+    # Above the largest size: its bandwidth.
     if at == len(points):
         largest, seconds = points[-1]
         return seconds * nbytes / largest
     size_above, seconds_above = points[at]
+    # Below the smallest size: its seconds.
     if at == 0 or size_above == nbytes:
         return seconds_above
     size_below, seconds_below = points[at - 1]
@@ -181,6 +184,7 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
         if not 0 < nbytes < 2**60 or not 0 <= seconds < 1e6:
             raise Invalid(f"rows[{number}]: {nbytes} bytes in {seconds} s")
         if row.get("correct", True) is not False:
+            # Pairs are compared in order: out of place first, then the shorter time.
             candidate = (bool(row.get("in_place", False)), float(seconds))
             sizes = best.setdefault(str(kind), {})
             sizes[nbytes] = min(sizes.get(nbytes, candidate), candidate)

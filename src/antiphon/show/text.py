@@ -76,7 +76,7 @@ def _limits_table(topology: Topology) -> list[str]:
     if len(rows) > MAX_LIMITS:
         counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
         rows = [[*alike, str(count)] for alike, count in counted.items()]
-        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
+        return table(["shared limit", "bandwidth", "links", "count"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
 
 

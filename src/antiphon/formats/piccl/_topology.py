@@ -165,8 +165,8 @@ class _Reader:
         if len(self.tops) > 1:
             a, b = self.tops[:2]
             raise Invalid(
-                f"the groups in line {a.line} and line {b.line} have no group in common, so nothing says what is "
-                "between their nodes; put all into one group of a higher level"
+                f"the groups in line {a.line} and line {b.line} have no group in common, so the connection "
+                "between their nodes is undefined; put all into one group of a higher level"
             )
 
 

@@ -58,6 +58,7 @@ def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
     """Steps of one_sided that ask no switch for anything. Linear in steps, but for those that are sent on (MANY)."""
     boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in streams:
+        # Per connection the messages in order, each with the slots of its packets.
         sent: dict[tuple[int, int], list[list[_Came]]] = defaultdict(list)
         sent_steps = [_Sender(addresses, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
         unpacked = [_insert_unpacks(rank, steps, sent) for rank, steps in enumerate(sent_steps)]
@@ -90,6 +91,7 @@ class _Sender:
     def steps(self, steps: Sequence[Step]) -> list[Step]:
         kept_steps = []
         for step in steps:
+            # A signal ends a message: everything pending for that peer belongs to it.
             if step.kind == SIGNAL:
                 for peer in step.peers:
                     self.sent[self.rank, peer].append(self.pending.pop(peer, []))
@@ -105,6 +107,7 @@ class _Sender:
         boxes.slots[move.peer] += 1
         self.pending[move.peer].append((slot, move.target, move.size))
         first = self.addresses.line(self.rank, move.source) % count
+        # The length of a slot in units and cuts of a unit; all slots get the longest.
         last_unit, last = divmod(first + move.size, count)
         cuts, unit = self.addresses.cuts, self.addresses.denominator
         length = last_unit * unit + int(cuts[last]) - int(cuts[first])
@@ -122,6 +125,7 @@ def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int]
             all_steps.append(step)
             continue
         for peer in step.peers:
+            # The n-th wait for a peer takes the packets of its n-th message.
             for slot, target, size in sent[peer, rank][signal_counts[peer]]:
                 all_steps.append(Step(FOLD, (), (), target, ((PACKETS, slot),), size))
             signal_counts[peer] += 1
@@ -149,6 +153,7 @@ def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Ste
             if remaining:
                 kept_steps.append(step._replace(moves=tuple(remaining)))
             continue
+        # A later write to the same place ends the possibility to send a result from its maker.
         over = addresses.touched(rank, step.into, step.size)
         makers = {key: at for key, at in makers.items() if not _places_overlap(addresses.touched(rank, *key), over)}
         makers[step.into, step.size] = len(kept_steps)
@@ -170,6 +175,7 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
                 read[[place[1], place[1] + size]] += [1, -1]
         if step.kind == FOLD and step.into[0] == SCRATCH:
             written[[step.into[1], step.into[1] + step.size]] += [1, -1]
+    # Difference arrays: `once` marks chunks that are written once and read once.
     once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
     fold_operands = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
     instead = dict[Place, Place]()

@@ -113,6 +113,7 @@ def _nonzero_words(sets: Words) -> Words:
     [[2], [5]]
     """
     rows, words = sets.shape
+    # Pad to 8, 16, 32 or 64 flags, or a multiple of 64, so that packed flags form whole words.
     width = 8 << max(0, (words - 1).bit_length() - 3) if words <= 64 else -(-words // 64) * 64
     full = sets != 0
     if width > words:

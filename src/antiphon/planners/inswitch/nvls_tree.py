@@ -75,6 +75,7 @@ def nvls_tree(
                 raise
             refused.append(str(error))
             continue
+        # Without any joint this is a plain hierarchical plan, which other planners make.
         if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
             continue
         feasible = True
@@ -95,6 +96,7 @@ def nvls_tree(
 def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
+    # Lane i joins the i-th rank of every box, so all boxes need equally many.
     if len(boxes) < 2 or sizes[0] < 2 or len(sizes) > 1:
         have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
         raise Unsupported(
@@ -138,9 +140,11 @@ def _stack_levels(
 ) -> Schedule:  # fmt: skip
     """Compose the levels, each cut equally finely. Chunk k of part i is chunk i * cuts + k; lanes that would together
     exceed a switch's joints take turns."""
+    # Cut the chunks of all levels to one common size.
     cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
     inner, lanes, gather = ([split(schedule, cuts // _parts(schedule)) for schedule in level] for level in levels)
     first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
+    # Lanes that a switch can serve together run side by side; the others wait for their turn.
     room = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
     each = max(room // max(_joints_a_step(lane) for lane in lanes), 1) if room else len(lanes)
     wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), cuts)

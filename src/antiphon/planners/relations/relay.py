@@ -92,7 +92,7 @@ def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
 def _no_trees(topology: Topology, collective: Collective) -> str:
     if collective.kind not in SHARED:
         return f"planner relay: {collective.kind} is planned on one tree per source only; use trees=1"
-    return f"planner relay: no more than one tree per rank can be found on {topology.name}; use trees=1"
+    return f"planner relay: at most one tree per rank can be found on {topology.name}; use trees=1"
 
 
 # ---- one tree per source ----

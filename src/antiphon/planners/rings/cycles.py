@@ -54,6 +54,7 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
     if found_sides is not None and 2 * sum(found_sides[0]) != len(members) and found_sides[1]:
         return [], True  # a cycle alternates between the sides, so they must have equal size
     complete = True
+    # Try thresholds from the widest: the first with a cycle is the best bottleneck.
     for min_width in sorted(set(width.values()), reverse=True):
         good = [pair for pair in table if width[pair] >= min_width]
         if all(width.get(pair, 0) >= min_width for pair in around):
@@ -91,6 +92,7 @@ def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rat
     start = members[0]
     if any(not ranks for ranks in near.values()):
         return [], True
+    # Neighbours and free ranks as bit masks: free neighbours are counted by one AND.
     bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
     path, free = [start], sum(1 << rank for rank in members) & ~(1 << start)
 
@@ -105,6 +107,7 @@ def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rat
     while stack:
         if len(path) == len(members) and start in near[path[-1]]:
             return path, True
+        # Extend the path, or else backtrack and free its last rank.
         if len(path) < len(members) and stack[-1]:
             tries += 1
             if tries > TRIES:

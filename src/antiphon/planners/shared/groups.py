@@ -228,9 +228,7 @@ def pieces_per_seat(groups: Groups) -> int:
     # each level may divide stretches by every group size once more
     fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
-        raise Unsupported(
-            "groups of so many different sizes share no common measure below 2^62; give options with fewer sizes"
-        )
+        raise Unsupported("the sizes of these groups have no common measure below 2^62; give options with fewer sizes")
     return fine
 
 

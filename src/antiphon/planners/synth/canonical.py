@@ -80,6 +80,7 @@ def pose_canonically(instance: Instance) -> Posed:
 def naming_of(instance: Instance) -> Naming:
     """Return the renaming. Isomorphic problems become equal except for names of machine, blocks and roots."""
     drawn = _Drawn(instance)
+    # Canonical labels of a colored graph are equal for isomorphic problems.
     names, _ = canonical(drawn.to_topology(), drawn.vertex_colors())
     ranks, label = instance.ranks, names.astype(np.int64)
     # ranks and switches keep to their ranges of numbers; within a range by canonical label
@@ -125,6 +126,7 @@ class _Drawn:
         for bond in range(count):
             self._add_bond(bond)
         if not _roles_determine_kinds(instance, roles):
+            # Kinds become vertices: holders -> kind -> destinations.
             far = LinkType("kind", self._links[0][2].bandwidth)
             for kind in instance.kinds:
                 vertex = self._add_vertex("kind", kind.weight)
@@ -142,6 +144,7 @@ class _Drawn:
         if not instance.limits_of[bond]:
             self._links.append((*ends, kind))
             return
+        # A bond under limits becomes a vertex of its own, joined with its ends and its limits.
         vertex = self.bonds[bond] = self._add_vertex("bond", instance.capacity[bond])
         self._links += [(ends[0], vertex, kind), (vertex, ends[1], kind)]
         first = len(instance.bonds)
@@ -189,6 +192,7 @@ def _roles_determine_kinds(instance: Instance, roles: list[Hashable]) -> bool:
         alike[role].append(rank)
     for same in alike.values():
         for a, b in itertools.pairwise(same):
+            # Only kinds that treat the two ranks differently change; each must become another kind of the same weight.
             touched = np.flatnonzero((table[:, :, a] != table[:, :, b]).any(axis=1))
             swapped = table[touched]
             swapped[:, :, [a, b]] = swapped[:, :, [b, a]]

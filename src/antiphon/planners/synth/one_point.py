@@ -1,4 +1,4 @@
-"""Decide one point (C, S, R): return its schedule, prove that there is no schedule of any form, or report the search.
+"""Decide one point (C, S, R): return its schedule, prove that none exists in any form, or report what was searched.
 
 Spreading collectives, and combining ones that are a reversed spreading one: the k-synchronous search is exhaustive. The
 transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, with any buffers.
@@ -78,6 +78,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
 def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Point:
     """Return the point; raise Infeasible with what proves that none exists, NotFound where nothing does."""
     parts, steps, rounds = point_asked
+    # One of three outcomes: moves, a refutation, or None where the effort did not suffice.
     decided = decide_candidate(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
     instance = search.instance
     chunks = parts * instance.input_weight
@@ -103,6 +104,7 @@ def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: As
         )
     per_step = rounds_of(instance, decided.moves)
     done, used = len(per_step), max(len(per_step), sum(per_step))  # it may end earlier than allowed
+    # Optimal if it meets the lower bound on R / C for its number of steps.
     proof = OPTIMAL if Fraction(used, chunks) == search.least_ratio(done) else BEST_FOUND
     point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.prove_least(done))
     return problem.translate_point(point)
@@ -154,6 +156,7 @@ def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
     machine, target = work.topology, work.collective
     limits = bound(machine, target).without_help
     name = _any_form(work)
+    # Three bounds for any form: R >= S, S >= the latency bound, R / C >= the bandwidth bound.
     if rounds < steps:
         yield f"no {name} has R below S: each of its {steps} steps takes a round or more"
     if steps < limits.latency_steps and limits.latency_witness is not None:
@@ -191,6 +194,7 @@ def _past_parts(work: Problem, point_asked: Asked) -> Iterator[str]:
 def _as_halves(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
     chunks, steps, rounds = point_asked
     ranks = len(work.collective.members)
+    # Each half moves blocks of C / P chunks in S / 2 steps and R / 2 rounds.
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
         return f"it needs C a multiple of {ranks}, S even, and R >= S"
     point = _find_point(work, search, problem, (chunks // ranks, steps // 2, rounds // 2))
@@ -219,6 +223,7 @@ def _as_in_place(work: Problem, search: Findings, problem: Posed, point_asked: A
             refuted = True
             break
     why = "a solver went through all of these" if refuted else f"not decided in {CONFLICTS} conflicts of each solver"
+    # A proof only if every path was considered and no other rank could relay.
     if refuted and instance.arcs.exhaustive and len(work.collective.members) == work.topology.ranks:
         raise Infeasible(why)
     raise NotFound(why)

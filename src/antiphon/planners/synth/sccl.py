@@ -93,7 +93,7 @@ def sccl(
             yield replace(schedule, provenance={**provenance, **schedule.provenance})
     except TimedOut as error:
         if any_point:
-            raise type(error)(f"{error}; what was not found yet may be better") from None
+            raise type(error)(f"{error}; points not found yet may be better") from None
         raise type(error)(
             f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or a smaller machine"
         ) from None

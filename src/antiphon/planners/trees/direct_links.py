@@ -88,6 +88,7 @@ def undirected_machine(
             edges.append(Edge(b, a, capacity, back.pop(0), link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
+    # A link without an equal opposite cannot be part of an undirected edge.
     alone = min((link for links in unpaired.values() for link in links), default=None)
     if alone is not None:
         ends = f"{topology.link_src[alone]} to {topology.link_dst[alone]}"
@@ -148,6 +149,7 @@ def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence
     for a, b in pairs:
         near[a].append(b)
         near[b].append(a)
+    # Breadth-first search; the queue grows while it is read.
     reached, queue = {0}, [0]
     for v in queue:
         fresh = [w for w in dict.fromkeys(near[v]) if w not in reached]
@@ -217,6 +219,7 @@ def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fractio
     into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
     depth = {machine.members.index(root): 0}
     hops = []
+    # Walk up to the first vertex of known depth, then assign depths on the way back.
     for v in into:
         trail = [v]
         while trail[-1] not in depth:

@@ -98,7 +98,7 @@ class TimedCall(ABC):
 
 
 class Measurement:
-    """Cases that are measured peers, at one process: `ours`, a call for each, and the library's own.
+    """Cases that are measured together, at one process: `ours`, a call for each, and the library's own.
 
     `ready` gets each call before its clock starts. `recorder`: records the calls of a single case (recorder.Recorder).
     """
@@ -111,9 +111,10 @@ class Measurement:
         self.ours, self.theirs, self.ready, self.recorder = list(ours), theirs, ready, recorder
 
     def time_call(self, call: Call, inner: int = 1) -> float:
-        """Return the seconds of a call, or the mean of `inner` calls, that all processes begin peers."""
+        """Return the seconds of a call, or the mean of `inner` calls, that all processes begin at the same time."""
         self.buffers.refresh()
         self.ready(call)
+        # The call measures itself: the clock below would include Python's own time.
         if isinstance(call, TimedCall):
             return call.measure(inner)
         began = self.peers.meet()
@@ -139,6 +140,7 @@ class Measurement:
         wrong = [self.count_wrong(call) for call in calls]
         if self.recorder is not None:
             self.recorder.fit(self.case.warmup + self.case.repeat + 1)
+        # The check above was the first warm-up.
         for _ in range(self.case.warmup - 1):
             for call in calls:
                 self.time_call(call)
@@ -148,6 +150,7 @@ class Measurement:
             self.peers.watch()
             wrong[number] = max(wrong[number], self.count_wrong(call))
             digests.append(self.buffers.digest() if self.case.digest else "")
+        # Faults and sums are added over all processes, so that every process returns the same rows.
         results = self.peers.all([wrong, digests, list(sums.values())])
         wrong = np.sum([counts for counts, *_ in results], axis=0).tolist()
         rows = []
@@ -173,6 +176,7 @@ class Measurement:
 
     def _measure_race(self, began: float) -> tuple[Array, list[Standing]]:
         """Measure rounds until the race is decided, or its time is over by the clock of the first process."""
+        # All processes see the same times, so they take the same decisions; the clock is that of process 0.
         race = Race(len(self.ours), self.case.repeat)
         for turn in range(race.max_rounds if self.case.knockout else race.min_rounds):
             results = self.peers.all([self._time_round(race.going, turn), time.monotonic() - began])
@@ -187,6 +191,7 @@ class Measurement:
         calls = [self.ours[number] for number in going] + ([self.theirs] if self.theirs else [])
         spent = [0.0] * len(calls)
         for place in range(len(calls)):
+            # Rotate the order, so that each call comes first equally often.
             number = (place + turn + 1) % len(calls)
             spent[number] = self.time_call(calls[number], self.case.inner)
         return spent
