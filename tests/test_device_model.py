@@ -178,7 +178,7 @@ def test_no_credit_within_a_call_may_be_missing(monkeypatch: pytest.MonkeyPatch)
         left_out.append(int(found.sum()))
         return found & False
 
-    monkeypatch.setattr(steps, "credits", none)
+    monkeypatch.setattr(steps, "find_credits", none)
     one = call.__wrapped__("binomial-tree", "allreduce", spec="full:ranks=5")
     assert left_out == [1]
     assert Case([one], first=LAST).judged().startswith("race")
@@ -226,7 +226,7 @@ def test_ranks_that_have_not_spoken_for_long() -> None:
 def test_two_threads_do_not_tell_one_peer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two signals to one peer there may be no sync: so one thread tells both, wherever the peer stands among
     others. (As here, where credits are given that nobody needs.)"""
-    monkeypatch.setattr(steps, "credits", lambda program, **_: find_credits(program, farther=False))
+    monkeypatch.setattr(steps, "find_credits", lambda program, **_: find_credits(program, farther=False))
     one = call.__wrapped__("multi-ring", "allreduce", spec="full:ranks=8", streams=4)
     assert one is not None
     assert wrong(one, most=0, by_peer=False) == "overtaken"

@@ -223,7 +223,7 @@ def test_right_whatever_is_held_up(folder: Path, how: str, spec: str) -> None:
 def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer at another place among those that are told was told by another thread, and calls did not end. (Of tables
     with credits that nobody needs.)"""
-    monkeypatch.setattr(steps, "credits", lambda program, **_: find_credits(program, farther=False))
+    monkeypatch.setattr(steps, "find_credits", lambda program, **_: find_credits(program, farther=False))
     plan = made("multi-ring", "allreduce", "full:ranks=8", streams=4)
     file = written(folder / "told-twice", [Call(plan, unit, "int32", "sum", seed=unit) for unit in (1, 7, 8)])
     for seed in range(3):
