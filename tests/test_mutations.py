@@ -71,7 +71,7 @@ class Ways:
             ):
                 patch.setattr(module, name, ways._counting(name, getattr(module, name)))
             patch.setattr(layout.ChunkRows, "compact", ways._counting("compact", layout.ChunkRows.compact))
-            patch.setattr(verify_package, "split_blocks", ways._blocks(layout.split_blocks))
+            patch.setattr(verify_package, "split_batches", ways._blocks(layout.split_batches))
             yield ways
 
     def _counting(self, name: str, function: Any) -> Any:

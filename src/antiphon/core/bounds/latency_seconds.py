@@ -1,4 +1,7 @@
-"""The minimum latency in seconds: along the quickest path from the holders of something to a rank that must have it.
+"""The minimum latency in seconds: along the quickest path from the holders of a contribution to its destination.
+
+A need is a row (block, holders, dst) of `needs.py`: rank dst, the destination, must get a contribution that only the
+ranks `needs.sets[holders]` have at first. Any of them may send it, so the quickest counts.
 
 Data reach a rank over a chain of messages, one after the other, and each message pays the summed latency of its links.
 So under every model that charges a chain the cost of its messages, no schedule is faster than the greatest, over all
@@ -48,7 +51,7 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     as the critical path) no schedule is faster. `distance` (the witness of the fewest steps) is tried first, so that
     the answer is never less than these steps at the least latency of any link.
 
-    One search per holder, or backwards per needer, whichever are fewer: O(n * links * log nodes). Of more than
+    One search per holder, or backwards per destination, whichever are fewer: O(n * links * log nodes). Of more than
     MOST_WORK only the first are searched, and the answer is then a weaker bound, but a bound.
     """
     if not len(needs) or distance is None:
@@ -61,7 +64,7 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     alone = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))
     if not alone:
-        near = needs.holders < max_searches
+        near = needs.holders < max_searches  # one search per set of holders: the first sets only
         return _slower_of(
             first, _of_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
         )
@@ -92,16 +95,16 @@ def _latency_graph(topology: Topology, backwards: bool = False) -> Any:
     return csr_array((latency[quickest_links], head[quickest_links], pointers), shape=(topology.nodes, topology.nodes))
 
 
-def _of_sets(topology: Topology, sets: list[tuple[int, ...]], which: Longs, dst: Longs) -> Quickest:
-    """The greatest over rows (sets[which], dst) of the least latency from any of the set."""
+def _of_sets(topology: Topology, sets: list[tuple[int, ...]], holders: Longs, dst: Longs) -> Quickest:
+    """The greatest over rows (sets[holders], dst) of the least latency from any rank of the set to dst."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
-    for i in np.unique(which).tolist():
+    for i in np.unique(holders).tolist():
         far = dijkstra(graph, indices=list(sets[i]), min_only=True)
-        needers = dst[which == i]
-        at = int(far[needers].argmax())
-        best = _slower_of(best, Quickest(float(far[needers[at]]), sets[i][0], int(needers[at])))
+        destinations = dst[holders == i]
+        at = int(far[destinations].argmax())
+        best = _slower_of(best, Quickest(float(far[destinations[at]]), sets[i][0], int(destinations[at])))
     return best
 
 

@@ -3,6 +3,17 @@
 The line is cut into atoms at all points that occur. An access of an atom at a base is an access of a cell: an atom seen
 through a view, which is a buffer with a shift, or a slot while it holds data of one origin. Cells of one view are
 disjoint at every size. Views of a buffer may overlap: then the memory itself is cut, at all ends of cells.
+
+Example: blocks 0 and 1, each of weight 1, lie on the line from 0 to 2.
+
+    points, atoms   0, 1 and 2 occur: they cut the line into atom 0 (from 0 to 1) and atom 1 (from 1 to 2)
+    views           one buffer holds atoms 0 and 1 where they are (shift 0), and is also used with shift 1: two views
+    cells           each view has two cells: (view 0, atom 0), (view 0, atom 1), (view 1, atom 0), (view 1, atom 1)
+    memory          (view 0, atom 1) and (view 1, atom 0) are the same units of the buffer, from 1 to 2: one stretch.
+                    The four cells have three stretches, from 0 to 1, 1 to 2 and 2 to 3
+    generations     a slot receives atom 0 (origin 0), which is sent on; then it receives atom 1 (origin 1): these are
+                    two generations, each a view of its own. The second may begin only after the first was read
+    accesses        one per atom and part of an operation: the cell, and whether it is written
 """
 
 from __future__ import annotations
@@ -102,10 +113,11 @@ def cells_of(program: Program) -> Cells:
     rows = row[before_finish]
     in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
     return Cells(
-        program, first, last, operations, inputs, outputs, op[rows], in_table,
-        cell[before_finish], writing[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
-        cell[finish], row[finish] - cuts[3], memory, stretches,
-        (by_view[cell_view] >= 0) & (by_view[cell_view] % 2 == OUTPUT), generations,
+        program=program, first=first, last=last, operations=operations, inputs=inputs, outputs=outputs,
+        op=op[rows], row=in_table, cell=cell[before_finish], written=writing[rows], chunk=chunk[rows],
+        head=(ends - length)[: counts[0]], length=length[: counts[0]],
+        ends=cell[finish], end_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
+        output=(by_view[cell_view] >= 0) & (by_view[cell_view] % 2 == OUTPUT), generations=generations,
     )  # fmt: skip
 
 

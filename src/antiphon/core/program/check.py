@@ -1,4 +1,7 @@
-"""Check that a program is right: prove it for all sizes, and run it at some."""
+"""Check that a program is right: prove it for all sizes, and run it at some.
+
+`unit` is the size of a run: elements per weight 1 of a block, so that a block of weight 3 has 3 * unit elements.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ Array = NDArray[Any]
 
 
 def check(program: Program, *, seeds: Sequence[int] = (0, 1, 2, 3)) -> None:
-    """Invalid, naming rank and operation, if anything is wrong; Unsupported beyond the limits; else nothing.
+    """Raise Invalid if anything is wrong (the proof names rank and operation, a run names rank and block), and
+    Unsupported beyond the limits.
 
     `prove` shows for all sizes that the program is its collective. Then for every seed it is run, in a random order
     with zero buffering, and must give the result of the collective: a second check that shares nothing with the first.
@@ -31,7 +35,7 @@ def check(program: Program, *, seeds: Sequence[int] = (0, 1, 2, 3)) -> None:
     for seed in seeds:
         # Even seeds run a size at which every piece has data, odd seeds a small one: pieces may be empty.
         unit = _smallest_full_unit(program) if seed % 2 == 0 else 1 + seed
-        _refuse_outcome(program, min(unit, _largest_unit(program)), seed)
+        _check_run(program, min(unit, _largest_unit(program)), seed)
 
 
 def _smallest_full_unit(program: Program) -> int:
@@ -56,7 +60,8 @@ def _largest_unit(program: Program) -> int:
 # ---- the outcome ----
 
 
-def _refuse_outcome(program: Program, unit: int, seed: int) -> None:
+def _check_run(program: Program, unit: int, seed: int) -> None:
+    """Run the program once; raise Invalid where a result is wrong or other data were written."""
     inputs, expected = _make_case(program, unit, seed)
     # The run writes into the inputs in place; keep copies to see which elements changed.
     copies = [array.copy() for array in inputs]

@@ -1,8 +1,17 @@
 """The collective of composed or merged schedules, derived from their relations.
 
-All data lie on one line, cut at every border between blocks. On every stretch a rank holds a multiset of contributions
-or nothing dependable; the outputs of the first schedule are the inputs of the second. Where they do not match, the
-error names the stretch, the rank and a fix. The result is a named collective if there is one, else a custom relation.
+    line          all data of the composed collective, end to end; every schedule's blocks are intervals of it
+    stretch       an interval of the line between two neighbouring borders of blocks, of any schedule
+    contribution  one rank's input on a stretch, named by an id; a set of ids is a sum of them, each once
+    pre, post     what each rank has of a stretch at the beginning (a row per id), and must have at the end (a set)
+    want = -1     in a `Relation`: all ids of the block. Here it is written out as a set, like any other
+
+Example: an allreduce of two ranks has one stretch, 0. Pre rows (stretch, rank, id) are (0, 0, 0) and (0, 1, 1). Post
+rows (stretch, rank, set) are (0, 0, s) and (0, 1, s), where set s has the ids (0, 1).
+
+Outside of its post rows, a rank's data on a stretch are undefined. The outputs of the first schedule are the inputs of
+the second. Where they do not match, the error names the stretch, the rank and a fix. The result is a named collective
+if there is one, else a custom relation.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from antiphon.core.columns import Longs, dense, distinct, pointers, ranges, star
 from antiphon.core.transform.staging import Spans
 from antiphon.errors import Invalid, Unsupported
 
-MOST_PAIRS = 2**25  # of a stretch and a rank
+MOST_PAIRS = 2**25  # rows (stretch, rank) of a relation
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +96,8 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     """Return the relation of `second` run after `first`. Ranks that `second` does not use keep the outputs of `first`.
     A loop over sets of contributions, otherwise O(n log n)."""
     stretch, rank, _ = second.pre
-    # Join second.pre with first.post on (stretch, rank): every input of the second must be an output of the first.
+    # Stage 1: join second.pre with first.post on (stretch, rank). Every input of the second must be an output of the
+    # first.
     left_keys = first.post[0] * 2**32 + first.post[1]
     at = np.searchsorted(left_keys, stretch * 2**32 + rank)
     met = np.zeros(len(stretch), np.bool_)

@@ -4,9 +4,9 @@ A schedule is right if it is legal (rows read cells that hold something, no two 
 machine) and if every rank ends with exactly the contributions that the collective demands: none missing, none added
 twice. The verifier is independent of every planner and of the interpreter; its answer is what makes a plan trustworthy.
 
-Chunks are independent, so they are verified in blocks that fit the caches, by the cheapest method that decides:
+Chunks are independent, so they are verified in batches that fit the caches, by the cheapest method that decides:
 
-    quick.py    copies only, each cell written once: arrival times alone prove the block right          linear
+    quick.py    copies only, each cell written once: arrival times alone prove the batch right          linear
     trees.py    walk over the steps; where each partial sum is used once, counting contributions decides  linear
     sets.py     exact sets (or counts) of contributions for the remaining chunks                   rows * contributions
     / 64
@@ -32,7 +32,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import joined, quick, sets, trees
-from antiphon.core.verify.layout import ChunkRows, Demand, split_blocks
+from antiphon.core.verify.layout import ChunkRows, Demand, split_batches
 from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
@@ -127,9 +127,9 @@ def _check_data(schedule: Schedule) -> Fault | None:
     single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
     single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
-    for block in split_blocks(schedule, demand):
-        if not (single and quick.surely_right(block)):
-            fault = _earliest_fault(fault, _check_block(schedule, block))
+    for batch in split_batches(schedule, demand):
+        if not (single and quick.surely_right(batch)):
+            fault = _earliest_fault(fault, _check_batch(schedule, batch))
     return fault
 
 
@@ -139,47 +139,47 @@ def _has_double_pre(demand: Demand) -> bool:
     return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())
 
 
-def _check_block(schedule: Schedule, block: ChunkRows) -> Fault | None:
+def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
     # No row may read the cell that it writes; report the earliest such row.
-    same = np.flatnonzero(block.src == block.dst)
-    first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
-    own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
-    outcome = trees.walk_steps(block)
-    broken = [row_fault(kind, schedule, int(block.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
+    same = np.flatnonzero(batch.src == batch.dst)
+    first = same[np.lexsort((batch.owner[same], batch.time[same]))[:1]]
+    own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in batch.rows[first]]
+    outcome = trees.walk_steps(batch)
+    broken = [row_fault(kind, schedule, int(batch.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
     if own or broken:
         return _earliest_fault(*own, *broken)
-    return _check_outcome(schedule, block, outcome)
+    return _check_outcome(schedule, batch, outcome)
 
 
-def _check_outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome) -> Fault | None:
+def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome) -> Fault | None:
     """Check that every post cell holds exactly its contributions: by count where that decides, else by exact sets."""
     collective = schedule.collective
-    number = collective.ids_per_block[schedule.chunks.block[block.chunks]]
+    number = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
     # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
     unclear = outcome.shared.copy()
-    unclear[block.post_owner[block.post_want >= 0]] = True
-    wrong = (outcome.count[block.post] != number[block.post_owner]) & ~unclear[block.post_owner]
+    unclear[batch.post_owner[batch.post_want >= 0]] = True
+    wrong = (outcome.count[batch.post] != number[batch.post_owner]) & ~unclear[batch.post_owner]
     if not wrong.any() and unclear.any():
-        for batch in _batch_chunks(np.flatnonzero(unclear), block, number):
-            chunk_rows = block.only(batch).compact()
+        for owners in _group_chunks(np.flatnonzero(unclear), batch, number):
+            chunk_rows = batch.only(owners).compact()
             good = sets.holds_exactly(chunk_rows, collective.relation.wants)
             if not good.all():
                 return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     # Explain the first wrong cell from exact sets of its chunk alone.
     if wrong.any():
-        chunk_rows = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
+        chunk_rows = batch.only(batch.post_owner[np.flatnonzero(wrong)[:1]]).compact()
         good = sets.holds_exactly(chunk_rows, collective.relation.wants)
         return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     return None
 
 
-def _batch_chunks(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]:
+def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
     """Chunks together as long as their exact state stays small."""
-    cells = np.bincount(block.owner, minlength=len(block.chunks)) * 2 + np.bincount(
-        block.pre_owner, minlength=len(block.chunks)
+    cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
+        batch.pre_owner, minlength=len(batch.chunks)
     )
     # State in bytes: cells times one bit per contribution, in 64-bit words.
-    size = np.minimum(cells[owners], block.cells) * ((number[owners] + 63) // 64) * 8
+    size = np.minimum(cells[owners], batch.cells) * ((number[owners] + 63) // 64) * 8
     cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.STATE)) + 1
     return np.split(owners, cut)
 

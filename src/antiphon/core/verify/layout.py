@@ -1,11 +1,13 @@
-"""Lay out a schedule for verification: chunks are independent and are verified in blocks small enough for the caches.
+"""Lay out a schedule for verification: chunks are independent and are verified in batches small enough for the caches.
 
-A cell is a (chunk, rank, slot). Within a block cells are numbered 0, 1, ... so that the state of all cells is one
-array. A block holds up to CELLS cells, or ROWS rows where chunks touch few of their cells; sparse blocks are
-renumbered to the cells that occur.
+A cell is a (chunk, rank, slot): slot 0 is a rank's copy of the chunk, slots above 0 are private extra copies. `want`
+is what a cell must hold at the end: -1 for all contributions of its block, else an index into `Relation.wants`.
 
-Example: 1000 chunks on 4096 ranks have 4 million cells: one block. 10,000 chunks make ten blocks, each read once by a
-radix sort of the rows by block number.
+Within a batch cells are numbered 0, 1, ... so that the state of all cells is one array. A batch holds up to CELLS
+cells, or ROWS rows where chunks touch few of their cells; sparse batches are renumbered to the cells that occur.
+
+Example: 1000 chunks on 4096 ranks have 4 million cells: one batch. 10,000 chunks make ten batches, each read once by a
+radix sort of the rows by batch number.
 
 `ChunkRows.steps` iterates over steps. Only the order of a chunk's own steps matters, so where many chunks take turns
 the steps are renumbered per chunk: a pipeline of a thousand pieces becomes as few steps as one piece.
@@ -34,8 +36,8 @@ from antiphon.core.columns import (
 )
 from antiphon.core.schedule import REDUCE, Schedule
 
-CELLS = 2**22  # of a block: 16 MB of int32
-ROWS = 2**22
+CELLS = 2**22  # of a batch: 16 MB of int32
+ROWS = 2**22  # of a batch of chunks that touch few of their cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +60,9 @@ class Demand:
 
 @dataclass(frozen=True, eq=False)
 class ChunkRows:
-    """The rows of some chunks, with cells numbered 0..cells-1 within the block."""
+    """The rows of a batch of chunks, with cells numbered 0..cells-1 within the batch."""
 
-    chunks: Longs  # the chunks of this block, ascending
+    chunks: Longs  # the chunks of this batch, ascending
     cells: int
     rows: Longs  # row numbers in the schedule
     time: Ints
@@ -77,7 +79,7 @@ class ChunkRows:
     post_want: Ints
 
     def only(self, owners: Longs) -> ChunkRows:
-        """The same block with only these of its chunks (cells keep their numbers)."""
+        """The same batch with only these of its chunks (cells keep their numbers)."""
         keep = np.zeros(len(self.chunks), np.bool_)
         keep[owners] = True
         new = np.cumsum(keep) - 1
@@ -89,7 +91,7 @@ class ChunkRows:
         )  # fmt: skip
 
     def compact(self) -> ChunkRows:
-        """The same block with only the cells that occur, renumbered."""
+        """The same batch with only the cells that occur, renumbered."""
         every = np.concatenate([self.src, self.dst, self.pre, self.post])
         cells, new = dense(every, max(self.cells, 1))
         a, b, c = np.cumsum([len(self.src), len(self.dst), len(self.pre)])
@@ -99,16 +101,16 @@ class ChunkRows:
         )  # fmt: skip
 
     def steps(self) -> Iterator[tuple[Longs, AnyInts, AnyInts]]:
-        """Indices of the block's rows with the cells they read and write, one step after the other.
+        """Indices of the batch's rows with the cells they read and write, one step after the other.
 
         Only the order of a chunk's own steps matters. Where many chunks take turns, each chunk's steps are
         counted on their own, so that few steps with many rows each remain.
 
         >>> from antiphon.core.example import star
-        >>> [block] = split_blocks(star(), Demand.of(star().collective))
-        >>> block.time.tolist(), block.src.tolist(), block.dst.tolist()  # one chunk at three ranks: three cells
+        >>> [batch] = split_batches(star(), Demand.of(star().collective))
+        >>> batch.time.tolist(), batch.src.tolist(), batch.dst.tolist()  # one chunk at three ranks: three cells
         ([0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
-        >>> [(rows.tolist(), src.tolist(), dst.tolist()) for rows, src, dst in block.steps()]
+        >>> [(rows.tolist(), src.tolist(), dst.tolist()) for rows, src, dst in batch.steps()]
         [([0, 1], [1, 2], [0, 0]), ([2, 3], [0, 0], [1, 2])]
         """
         if not len(self.rows):
@@ -134,12 +136,12 @@ class ChunkRows:
             yield order[a:b], src[a:b], dst[a:b]
 
 
-def split_blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
-    """Cut the schedule by chunks into blocks. Linear in rows (one radix sort) and in the relation."""
+def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
+    """Cut the schedule by chunks into batches. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
     # Greedy cut of the ascending chunks: a new block begins when the running weight passes a multiple of the limit.
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
-    # Most cells are never touched: size blocks by rows, and compact the cells.
+    # Most cells are never touched: size batches by rows, and compact the cells.
     sparse = chunks * width > 16 * (schedule.transfers + 1)
     weight = np.maximum(per_chunk, 1) if sparse else np.maximum(per_chunk * (CELLS // ROWS), width)
     number = (np.cumsum(weight) - weight) // (ROWS if sparse else CELLS)
@@ -152,14 +154,14 @@ def split_blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     for i in range(total):
         own_chunks = np.arange(chunk_ptr[i], chunk_ptr[i + 1])
         rows = order[row_ptr[i] : row_ptr[i + 1]] if total > 1 else order
-        block = _make_block(schedule, demand, own_chunks, rows, width, is_only_block=total == 1)
-        yield block.compact() if sparse else block
+        batch = _make_batch(schedule, demand, own_chunks, rows, width, is_only_batch=total == 1)
+        yield batch.compact() if sparse else batch
 
 
-def _make_block(
-    schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, is_only_block: bool
+def _make_batch(
+    schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, is_only_batch: bool
 ) -> ChunkRows:
-    pick = slice(None) if is_only_block else rows
+    pick = slice(None) if is_only_batch else rows
     number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory to move, where it fits
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
     slots = number(schedule.slots)

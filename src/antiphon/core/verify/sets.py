@@ -28,14 +28,14 @@ STATE = 2**24  # bytes of cell state held at once
 ROWS = 2**16  # rows combined at once
 
 
-def number_contributions(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
+def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Every pre row's id numbered within its chunk; ids per chunk; how often any id is wanted at most."""
-    top = int(block.pre_id.max(initial=0)) + 1
-    keys, place = dense(block.pre_owner * top + block.pre_id, max(len(block.chunks), 1) * top)
-    per_chunk = np.bincount(keys // top, minlength=len(block.chunks))
+    top = int(batch.pre_id.max(initial=0)) + 1
+    keys, place = dense(batch.pre_owner * top + batch.pre_id, max(len(batch.chunks), 1) * top)
+    per_chunk = np.bincount(keys // top, minlength=len(batch.chunks))
     base = np.cumsum(per_chunk) - per_chunk
     max_count = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
-    return place - base[block.pre_owner], per_chunk, int(max_count)
+    return place - base[batch.pre_owner], per_chunk, int(max_count)
 
 
 def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
@@ -54,10 +54,10 @@ class _Writes(NamedTuple):
     first: Longs
 
 
-def _slice_writes(block: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> Iterator[_Writes]:
+def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> Iterator[_Writes]:
     """Yield the writes of one step, about ROWS rows at a time."""
-    order, first = _group_by_cell(dst, block.cells)
-    read, write, reduces = src[order], dst[order], block.reduces[rows][order]
+    order, first = _group_by_cell(dst, batch.cells)
+    read, write, reduces = src[order], dst[order], batch.reduces[rows][order]
     # Take whole written cells until about ROWS rows are together; at least one cell per slice.
     begin = 0
     while begin < len(first):
@@ -76,14 +76,14 @@ class Bits:
     over: Bools
 
 
-def track_sets(block: ChunkRows, ids: Longs, words: int) -> Bits:
+def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:
     """Track sets of contributions. O(rows * words); the state is cells * words * 8 bytes."""
-    state = np.zeros((block.cells, words), np.uint64)
-    over = np.zeros(block.cells, np.bool_)
-    np.bitwise_or.at(state, (block.pre, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
-    for rows, src, dst in block.steps():
+    state = np.zeros((batch.cells, words), np.uint64)
+    over = np.zeros(batch.cells, np.bool_)
+    np.bitwise_or.at(state, (batch.pre, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
+    for rows, src, dst in batch.steps():
         done = []
-        for cells, adds, read, first in _slice_writes(block, rows, src, dst):
+        for cells, adds, read, first in _slice_writes(batch, rows, src, dst):
             operands = state[read]
             union = np.bitwise_or.reduceat(operands, first)
             twice = np.logical_or.reduceat(over[read], first)
@@ -101,18 +101,18 @@ def track_sets(block: ChunkRows, ids: Longs, words: int) -> Bits:
     return Bits(state, over)
 
 
-def track_counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
+def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
     """Count in every cell each contribution with a number in low..high-1, up to `max_count` + 1.
 
     Saturating is exact here: sums never fall again, and more than `max_count` is too many.
     """
-    state = np.zeros((block.cells, high - low), np.int64)
+    state = np.zeros((batch.cells, high - low), np.int64)
     in_range = (ids >= low) & (ids < high)
-    np.add.at(state, (block.pre[in_range], ids[in_range] - low), 1)
+    np.add.at(state, (batch.pre[in_range], ids[in_range] - low), 1)
     np.minimum(state, max_count + 1, out=state)
-    for rows, src, dst in block.steps():
+    for rows, src, dst in batch.steps():
         done = []
-        for cells, adds, read, first in _slice_writes(block, rows, src, dst):
+        for cells, adds, read, first in _slice_writes(batch, rows, src, dst):
             total = np.add.reduceat(state[read], first)
             total += np.where(adds[:, None], state[cells], 0)
             done.append((cells, np.minimum(total, max_count + 1)))
@@ -121,66 +121,66 @@ def track_counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: i
     return state
 
 
-def holds_exactly(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
+def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     """Return per post row whether its cell holds exactly the contributions required. Chunks batch by batch."""
-    ids, per_chunk, max_count = number_contributions(block, wants)
-    plain = max_count == 1 and not _has_repeats(block)
+    ids, per_chunk, max_count = number_contributions(batch, wants)
+    plain = max_count == 1 and not _has_repeats(batch)
     width = int(per_chunk.max(initial=1))
     if plain:
         # Plain case: no contribution may occur twice, so a bit per contribution decides.
         words = (width + 63) // 64
-        have = track_sets(block, ids, words)
-        want = np.zeros((len(block.post), words), np.uint64)
-        row, number = _wanted_pairs(block, ids, wants)
+        have = track_sets(batch, ids, words)
+        want = np.zeros((len(batch.post), words), np.uint64)
+        row, number = _wanted_pairs(batch, ids, wants)
         np.bitwise_or.at(want, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
-        same: Bools = (have.state[block.post] == want).all(axis=1)
-        return same & ~have.over[block.post]
-    good = np.ones(len(block.post), np.bool_)
+        same: Bools = (have.state[batch.post] == want).all(axis=1)
+        return same & ~have.over[batch.post]
+    good = np.ones(len(batch.post), np.bool_)
     # Multisets: exact counts, in windows of contributions that keep the state within STATE bytes.
-    span = max(1, STATE // (8 * max(block.cells, 1)))
-    row, number = _wanted_pairs(block, ids, wants)
+    span = max(1, STATE // (8 * max(batch.cells, 1)))
+    row, number = _wanted_pairs(batch, ids, wants)
     for low in range(0, width, span):
         high = min(low + span, width)
-        state = track_counts(block, ids, low, high, max_count)
-        want_counts = np.zeros((len(block.post), high - low), np.int64)
+        state = track_counts(batch, ids, low, high, max_count)
+        want_counts = np.zeros((len(batch.post), high - low), np.int64)
         in_range = (number >= low) & (number < high)
         np.add.at(want_counts, (row[in_range], number[in_range] - low), 1)
-        good &= (state[block.post] == want_counts).all(axis=1)
+        good &= (state[batch.post] == want_counts).all(axis=1)
     return good
 
 
-def _has_repeats(block: ChunkRows) -> bool:
+def _has_repeats(batch: ChunkRows) -> bool:
     """Whether some cell begins with the same contribution twice."""
-    order = np.lexsort((block.pre_id, block.pre))
-    cell, name = block.pre[order], block.pre_id[order]
+    order = np.lexsort((batch.pre_id, batch.pre))
+    cell, name = batch.pre[order], batch.pre_id[order]
     return bool(((cell[1:] == cell[:-1]) & (name[1:] == name[:-1])).any())
 
 
-def _wanted_pairs(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
+def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
     """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
 
     >>> from antiphon.core.example import star
-    >>> from antiphon.core.verify.layout import Demand, split_blocks
-    >>> [block] = split_blocks(star(), Demand.of(star().collective))
-    >>> ids, _, _ = number_contributions(block, ())
-    >>> [column.tolist() for column in _wanted_pairs(block, ids, ())]  # all three ids at every rank
+    >>> from antiphon.core.verify.layout import Demand, split_batches
+    >>> [batch] = split_batches(star(), Demand.of(star().collective))
+    >>> ids, _, _ = number_contributions(batch, ())
+    >>> [column.tolist() for column in _wanted_pairs(batch, ids, ())]  # all three ids at every rank
     [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
     """
-    top = int(block.pre_id.max(initial=0)) + 1
-    keys = block.pre_owner * top + block.pre_id
-    order = order_of(keys, max(len(block.chunks), 1) * top)
+    top = int(batch.pre_id.max(initial=0)) + 1
+    keys = batch.pre_owner * top + batch.pre_id
+    order = order_of(keys, max(len(batch.chunks), 1) * top)
     keep = order[starts(keys[order])]
-    id_keys, number, owner = keys[keep], ids[keep], block.pre_owner[keep]
+    id_keys, number, owner = keys[keep], ids[keep], batch.pre_owner[keep]
     rows: list[Longs] = []
     numbers: list[Longs] = []
     # begin: CSR from chunk to its distinct contributions.
-    begin = np.searchsorted(owner, np.arange(len(block.chunks) + 1))
-    every = np.flatnonzero(block.post_want < 0)
-    size = (begin[1:] - begin[:-1])[block.post_owner[every]]
+    begin = np.searchsorted(owner, np.arange(len(batch.chunks) + 1))
+    every = np.flatnonzero(batch.post_want < 0)
+    size = (begin[1:] - begin[:-1])[batch.post_owner[every]]
     rows.append(np.repeat(every, size))
-    numbers.append(number[ranges(begin[block.post_owner[every]], size)])
-    for row in np.flatnonzero(block.post_want >= 0).tolist():
-        want = np.array(wants[block.post_want[row]], np.int64)
+    numbers.append(number[ranges(begin[batch.post_owner[every]], size)])
+    for row in np.flatnonzero(batch.post_want >= 0).tolist():
+        want = np.array(wants[batch.post_want[row]], np.int64)
         rows.append(np.full(len(want), row, np.int64))
-        numbers.append(number[np.searchsorted(id_keys, block.post_owner[row] * top + want)])
+        numbers.append(number[np.searchsorted(id_keys, batch.post_owner[row] * top + want)])
     return np.concatenate(rows), np.concatenate(numbers)

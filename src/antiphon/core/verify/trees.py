@@ -20,7 +20,7 @@ MANY = 2**40  # counts stop here, far above any number of contributions
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """`faulty`: per chunk of the block (index of the first bad row in the block, kind), where there is one.
+    """`faulty`: per chunk of the batch (index of the first bad row in the batch, kind), where there is one.
 
     `count`: contributions per cell at the end; `shared`: the chunks for which the count decides nothing.
     """
@@ -31,23 +31,23 @@ class Outcome:
 
 
 class _Walk:
-    """The state of the cells of one block while its steps go by."""
+    """The state of the cells of one batch while its steps go by."""
 
-    def __init__(self, block: ChunkRows) -> None:
-        self.block = block
-        self.count = np.zeros(block.cells, np.int64)
-        self.value = np.zeros(block.cells, np.int64)
-        top = int(block.pre_id.max(initial=0)) + 1
-        names, identity = dense(block.pre_owner * top + block.pre_id, len(block.chunks) * top)
-        np.add.at(self.count, block.pre, 1)
-        self.value[block.pre] = identity
+    def __init__(self, batch: ChunkRows) -> None:
+        self.batch = batch
+        self.count = np.zeros(batch.cells, np.int64)
+        self.value = np.zeros(batch.cells, np.int64)
+        top = int(batch.pre_id.max(initial=0)) + 1
+        names, identity = dense(batch.pre_owner * top + batch.pre_id, len(batch.chunks) * top)
+        np.add.at(self.count, batch.pre, 1)
+        self.value[batch.pre] = identity
         self.fresh = len(names)
         # a merge makes an identity, and there are at most two merges a row
-        self.used = np.zeros(len(names) + 2 * len(block.dst), np.bool_)
-        self.seen = np.zeros(max(block.cells, len(self.used)), np.int64)
-        self.shared = np.zeros(len(block.chunks), np.bool_)
+        self.used = np.zeros(len(names) + 2 * len(batch.dst), np.bool_)
+        self.seen = np.zeros(max(batch.cells, len(self.used)), np.int64)
+        self.shared = np.zeros(len(batch.chunks), np.bool_)
         # a cell that begins with several contributions has no single identity
-        self.shared[block.pre_owner[self.count[block.pre] > 1]] = True
+        self.shared[batch.pre_owner[self.count[batch.pre] > 1]] = True
         self.faulty: dict[int, tuple[int, str]] = {}
 
     def repeated(self, keys: AnyInts) -> Bools:
@@ -59,14 +59,14 @@ class _Walk:
 
     def fault(self, rows: Longs, kind: str) -> None:
         for row in rows.tolist():
-            self.faulty.setdefault(int(self.block.owner[row]), (row, kind))
+            self.faulty.setdefault(int(self.batch.owner[row]), (row, kind))
 
     def step(self, rows: Longs, src: AnyInts, dst: AnyInts) -> None:
         # All reads happen before all writes of a step: take operands first.
         counts, values = self.count[src], self.value[src]
         if not counts.all():
             self.fault(rows[counts == 0], "empty")
-        reduces = self.block.reduces[rows]
+        reduces = self.batch.reduces[rows]
         if self.repeated(dst).any():
             rows, dst, counts, values, reduces = self._combine_writes(rows, dst, counts, values, reduces)
         if reduces.any():
@@ -83,7 +83,7 @@ class _Walk:
         self, rows: Longs, dst: AnyInts, counts: Longs, values: Longs, reduces: Bools
     ) -> tuple[Longs, AnyInts, Longs, Longs, Bools]:
         """Several rows write one cell: a race unless all reduce; then they are one operand together."""
-        order = order_of(dst, self.block.cells)
+        order = order_of(dst, self.batch.cells)
         rows, dst, counts, values, reduces = (
             rows[order],
             dst[order],
@@ -114,20 +114,20 @@ class _Walk:
         again = self.used[values] | self.repeated(values)
         self.used[values] = True
         if again.any():
-            owners = self.block.owner[rows]
+            owners = self.batch.owner[rows]
             self.shared[np.resize(owners, len(values))[again]] = True
 
 
-def walk_steps(block: ChunkRows) -> Outcome:
-    """Go through the block's steps once. Linear in rows; a step costs some 20 NumPy calls.
+def walk_steps(batch: ChunkRows) -> Outcome:
+    """Go through the batch's steps once. Linear in rows; a step costs some 20 NumPy calls.
 
     >>> from antiphon.core.example import star
-    >>> from antiphon.core.verify.layout import Demand, split_blocks
-    >>> [block] = split_blocks(star(), Demand.of(star().collective))
-    >>> walk_steps(block)  # every cell has three contributions at the end
+    >>> from antiphon.core.verify.layout import Demand, split_batches
+    >>> [batch] = split_batches(star(), Demand.of(star().collective))
+    >>> walk_steps(batch)  # every cell has three contributions at the end
     Outcome(faulty={}, count=array([3, 3, 3]), shared=array([False]))
     """
-    state = _Walk(block)
-    for rows, src, dst in block.steps():
+    state = _Walk(batch)
+    for rows, src, dst in batch.steps():
         state.step(rows, src, dst)
     return Outcome(state.faulty, state.count, state.shared)
