@@ -7,8 +7,8 @@ from typing import Any
 from antiphon.registry import Entry
 from antiphon.registry import PlannerCapabilities as Can
 
-ROOTLESS = ("allgather", "reducescatter", "allreduce")
-ALL_ROOTS = (*ROOTLESS, "alltoall")
+ROOTLESS = ("allgather", "reducescatter", "allreduce")  # every rank gets a result: they have no root
+ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ranks^2 rows, so `most` limits them
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
 HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
@@ -23,6 +23,15 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
     return [{"pieces": depth} for depth in depths]
 
 
+# The fields of `PlannerCapabilities` used here; `tune` reads them.
+#   effort       time to plan and verify on many ranks, relative to a schedule of ranks / 2 transfers (1.0); no unit
+#   most         ranks, by collective: on more the planner is refused
+#   sweep        option sets that `tune` tries, by default only the defaults ({})
+#   tuned        False, or collectives: `tune` uses the planner for no others unless it is named
+#   tuned_from   ranks: on smaller machines `tune` uses the planner only by name
+#   joined       links or switches must connect all ranks; otherwise the planner is refused
+#   composes     it combines plans of other planners; so it is not used to plan for a group
+#   costly       too slow to plan for groups, unless named
 TABLE: dict[str, Entry[Can]] = {
     "ring": _entry(
         "rings.ring:ring",

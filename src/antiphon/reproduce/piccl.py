@@ -1,7 +1,13 @@
-"""Reproduce Figures 4 and 8 of the paper on parameterized collectives, and the quality of its choice of k (V.E).
+"""Reproduce Figures 4 and 8 of the PICCL paper, and the quality of its choice of k (section V.E).
 
-The paper shows all of this as figures without numbers, measured on machines whose LogGP parameters are not published:
-the claims in its text are compared, with assumed parameters.
+Liu, Rhee, Wilkins and Dinda, *Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
+Communication* (PICCL). The paper shows all of this as figures without numbers, measured on machines whose LogGP
+parameters are not published: the claims in its text are compared, with assumed parameters.
+
+    delta      the cluster of the paper, and the machine `delta` of the catalogue
+    node       a host of it, with four GPUs; each GPU is a rank
+    port       a rank's connection for one message: a rank with p ports sends p messages at once
+    k          the parameter: ranks per group of k-ring, ranks that exchange at once in recursive multiplying
 """
 
 from __future__ import annotations

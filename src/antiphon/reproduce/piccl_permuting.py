@@ -1,8 +1,7 @@
-"""Figure 7 of PICCL: methods of putting blocks in order, on 4 nodes of Delta and of Polaris. Measured and drawn there,
-simulated here.
+"""Figure 7 of PICCL (see piccl.py): methods of putting blocks in order, on 4 nodes of Delta and of Polaris.
 
-All are distance halving, recursive doubling allgathers (k = 2); the baseline exchanges data at the beginning, in one
-round more. The claims about them are compared (V.D).
+Measured and drawn there, simulated here. All are distance halving, recursive doubling allgathers (k = 2); the baseline
+exchanges data at the beginning, in one round more. The claims about them are compared (V.D).
 """
 
 from __future__ import annotations

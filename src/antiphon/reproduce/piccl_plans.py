@@ -1,4 +1,4 @@
-"""Rows about parameterized collectives: schedules of the three families for every k, timed on nodes like Delta's."""
+"""Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's."""
 
 from __future__ import annotations
 

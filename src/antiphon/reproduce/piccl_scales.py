@@ -1,6 +1,7 @@
-"""Figures 5 and 6 of PICCL: what parameters gain on 2 to 32 nodes of Delta. Measured and drawn there, simulated here.
+"""Figures 5 and 6 of PICCL (see piccl.py): what parameters gain on 2 to 32 nodes of Delta.
 
-They plot the fastest algorithm with the best parameter over the fastest without one.
+Measured and drawn there, simulated here. They plot the fastest algorithm with the best parameter over the fastest
+without one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How much of the best possible speedup a choice of k captures (V.E, Figure 9): the truth is the simulation by packets,
-the choice is made by something cheaper.
+"""How much of the best possible speedup a choice of k captures (PICCL, V.E, Figure 9; see piccl.py).
 
-It shows what the cheaper models lose against the most detailed one, not how close that one is to a machine.
+`truth` is the time by the simulation of packets, the most detailed model; `by_method` has the times of cheaper models,
+by which k is chosen. Captured is the speedup of that choice divided by the best speedup, both by `truth`. It shows what
+the cheaper models lose against the most detailed one, not how close that one is to a machine.
 """
 
 from __future__ import annotations

@@ -48,7 +48,10 @@ class Prices(Protocol):
 
 @dataclass(frozen=True)
 class Class:
-    """The collectives of one kind, size and group."""
+    """The collectives of one kind, size and group.
+
+    `bucket`: whether they reduce buckets of gradients of DDP. `calls`: their indices in `Job.calls`.
+    """
 
     kind: str
     nbytes: int
@@ -67,7 +70,7 @@ class Replay:
     ours: Outcome
     free: float
     rows: list[dict[str, Any]]
-    cuts: dict[str, Any] | None
+    bucket_sizes: dict[str, Any] | None  # step times by bucket size, of `_compare_buckets`
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -100,7 +103,7 @@ class Replay:
             "worth_tuning": (worth and worth["gain"] and worth["gain"] > 0 and {
                 key: worth[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
             }) or None,
-            "buckets": self.cuts,
+            "buckets": self.bucket_sizes,
             "notes": self.notes,
         }  # fmt: skip
 
@@ -125,6 +128,7 @@ def replay(
     tell = progress or (lambda _: None)
     alone = job if cores_of_host is None else cores.alone(job, cores_of_host)
 
+    # serial: collectives of a group run one after another, as in our runtimes; otherwise as on the recorded streams
     def run(variant: Job, seconds: Sequence[float], serial: bool) -> Outcome:
         if cores_of_host is None:
             return follow(variant, seconds, serial=serial)

@@ -1,4 +1,4 @@
-"""List the tables of topologies, planners and models, for scripts and for people."""
+"""List the registry: topologies, planners, models, back ends and runtimes, as rows (JSON) and as text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _summarize_docstring(docstring: str) -> str:
 
 
 def entry_text(kind: str, row: Mapping[str, Any]) -> str:
-    """One entry of a table for people."""
+    """Return one entry, a row of `entry_row`, as text."""
     defaults = [f"{name}={_default_text(value)}" for name, value in row["defaults"].items()]
     if kind == "runtime":
         defaults = [*(f"{name}=" for name in row["options"]), "timeout=600s"]
@@ -113,7 +113,7 @@ def _join_names(names: Any) -> str:
 
 
 def listed_text(kind: str) -> str:
-    """The same for people, as wide as the terminal."""
+    """Return all entries of a kind as text, as wide as the terminal."""
     rows = list_entries(kind)
     if kind == "topology":
         lines = wrap_table(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
@@ -132,7 +132,7 @@ def listed_text(kind: str) -> str:
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Runtimes for people; `missing` is what must be installed first."""
+    """Return the runtimes as text; `missing` is what must be installed first."""
     lines = []
     for row in rows:
         texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]

@@ -2,6 +2,17 @@
 
 Numbers of one statement at all ranks and turns are one constant, or follow from the rank and the turn (in a circle of
 all ranks, where the sum does not do), or stand in a table beside the function.
+
+Three statements of each of four ranks, which signal their successor and wait for their predecessor:
+
+>>> def ring(me):
+...     after, before = (me + 1) % 4, (me - 1) % 4
+...     return [Statement(("signal",), (after, 0)), Statement(("wait",), (before, 0)), Statement(("sync",), ())]
+>>> [[function]] = functions([[ring(rank)] for rank in range(4)], classes=0)  # one stream, one function for all ranks
+>>> for line in function.body: print(line)
+w.signal(wrap(me + 1), 0);
+w.wait(wrap(me + 3), 0);
+if (w.sync()) return true;
 """
 
 from __future__ import annotations
@@ -93,8 +104,8 @@ class Columns:
             distance = _sum_text(int(other[0, 0]), 0, step)
             return f"(me ^ {distance})" if step == 0 else f"(me ^ ({distance}))"
         # a column that is in the table already is used again
-        for at, slope in enumerate(self.tabulated):
-            if np.array_equal(slope, values):
+        for at, column in enumerate(self.tabulated):
+            if np.array_equal(column, values):
                 return f"row[{at}]"
         self.tabulated.append(values)
         return f"row[{len(self.tabulated) - 1}]"

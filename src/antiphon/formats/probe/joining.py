@@ -48,6 +48,10 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     Which card serves which GPUs is what the box's file tells, by the names of cards where both tell them, else in
     order. A box that tells no cards has the host's cables spread over its ranks (or its switches of PCIe) evenly. GPUs
     that share a card have a link of its speed each, and a shared limit, as in the catalogue's clusters.
+
+    `fabric.assumed`: the fabric's file has switches but no speeds (Slurm). Then every host gets the cables of the box's
+    cards, and links between switches are scaled by `factor`, the bandwidth of these cables divided by the bandwidth
+    that the fabric assumed per host.
     """
     machine, hosts = fabric.machine, fabric.machine.ranks
     if box.hosts:
@@ -63,7 +67,7 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     switches = [f"switch{number}" for number in range(machine.switches)]
     cables: list[Cable] = []
     cards: list[Card] = []
-    factor = Fraction(0)
+    factor = Fraction(0)  # the first host's; all hosts are the same box
     for host in range(hosts):
         if not ports_of[host]:
             raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")

@@ -2,7 +2,14 @@
 lists.
 
 Neither contains speeds (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
-host, and as much bandwidth upwards as downwards at every switch.
+host, and as much bandwidth upwards as downwards at every switch (`Net.widened` gives each link between switches the
+bandwidth of the hosts below it, shared evenly where a switch has several above it).
+
+Two leaf switches of four hosts each, below a spine:
+
+    SwitchName=leaf0 Nodes=tux[0-3]
+    SwitchName=leaf1 Nodes=tux[4-7]
+    SwitchName=spine Switches=leaf[0-1]
 """
 
 from __future__ import annotations

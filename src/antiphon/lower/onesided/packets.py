@@ -1,12 +1,26 @@
 """The steps of a program by packets: data with flags next to it, which show when it has arrived. For small data.
 
-Every message has a place of its own in the scratch of its receiver, so it needs neither a credit nor a signal. The
-receiver waits for the packets: a fold adds them as they come, all other packets are unpacked to their destination. In a
-step a rank puts first and then receives, so no wait depends on a later step.
+Words used here (form.py has the steps):
 
-Calls alternate between two scratch buffers. So a rank may be one call ahead of another, never two: before its end it
-must have received from all ranks that it writes to. It has, where the result of every rank depends on the data of every
-rank (`fit`).
+    stream          an independent sequence of steps of a rank; streams run at the same time
+    put             write data into the memory of another rank; by packets: a pack
+    signal, credit  "the data are there" and "the place is free again"; other protocols need them, packets do not
+    slot            the place of one chunk's packets in the scratch of its receiver
+    fold            combine several operands, here as their packets arrive (an add)
+    unpack          wait for packets, and write their data to where they are needed as plain data
+
+Scratch of a rank with n slots. A packet is as much flag as data, so a slot has the size of two chunks:
+
+    | slot 0 | slot 1 | ... | slot n-1 | chunk | chunk | ...      chunks that are also needed as plain data
+    0        2        4                2n      2n+1               in chunks
+
+Why nothing is overwritten too early, and nothing waits for ever:
+
+    1. Every message has slots of its own in the scratch of its receiver, so it needs neither a credit nor a signal.
+    2. In a step a rank puts first and then receives, so no wait depends on a later step.
+    3. Calls alternate between two scratch buffers, so a rank may be one call ahead of another, never two: before its
+       end it must have received from all ranks that it writes to. It has, where the result of every rank depends on
+       the data of every rank (`fit`).
 """
 
 from __future__ import annotations

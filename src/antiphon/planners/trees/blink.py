@@ -44,7 +44,7 @@ from antiphon.planners.shared.reach import hung_from
 from antiphon.planners.shared.rows import PiecesOrBest
 from antiphon.planners.trees.blink_packing import (
     Blink,
-    Slice,
+    LinkSubset,
     blink_allreduce,
     blink_broadcast,
     links_within,
@@ -57,7 +57,7 @@ from antiphon.planners.trees.blink_packing import (
 from antiphon.planners.trees.columns import pack_allreduce_lp
 from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
-from antiphon.planners.trees.trees import FEWEST_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
+from antiphon.planners.trees.trees import FEWEST_TREES_MAX_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
 TURNED = ("reduce", "gather", "reducescatter")
 MOST_RANKS = 64
@@ -246,7 +246,7 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
     return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 
 
-def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice, Slice | None]:
+def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[LinkSubset, LinkSubset | None]:
     """Return the links of the kind that joins the members best, then all others if they join them, too.
 
     If no single kind joins them, all links form one set.
@@ -261,14 +261,14 @@ def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice,
     return of_kinds(topology, [kind]), rest if _broadcast_rate(rest, members) else None
 
 
-def _broadcast_rate(subset: Slice, members: Sequence[int]) -> Fraction:
+def _broadcast_rate(subset: LinkSubset, members: Sequence[int]) -> Fraction:
     """Return how fast the first member could broadcast to all over these links; 0 if it cannot."""
     if not subset.links:
         return Fraction(0)
     return tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])[1]
 
 
-def pack_subset(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+def pack_subset(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
     """Pack trees for an allreduce, allgather, broadcast or scatter."""
     if collective.kind == "allreduce":
         return _pack_allreduce(subset, collective, options)
@@ -277,7 +277,7 @@ def pack_subset(subset: Slice, collective: Collective, options: BlinkOptions) ->
     return _pack_from_root(subset, collective, options)
 
 
-def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOptions) -> Blink | None:
+def undirected_trees(subset: LinkSubset, members: Sequence[int], options: BlinkOptions) -> Blink | None:
     """Return trees of direct symmetric links; None with switches or narrow limits, or where non-members must relay."""
     try:
         machine = undirected_machine(subset.topology, members)
@@ -286,14 +286,14 @@ def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOption
     return blink_allreduce(machine, epsilon=options.epsilon, threshold=options.threshold)
 
 
-def pack_server(subset: Slice, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
+def pack_server(subset: LinkSubset, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
     """Return a server's undirected trees: packed ones, or one-hop trees over its switches."""
     packing = undirected_trees(subset, members, options)
     trees = packing.trees if packing is not None else one_hop(subset.topology, members)
     return [subset.map_tree(tree) for tree in trees]
 
 
-def _pack_allreduce(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
     members = collective.members
     packing = undirected_trees(subset, members, options)
     if packing is not None:
@@ -305,20 +305,21 @@ def _pack_allreduce(subset: Slice, collective: Collective, options: BlinkOptions
         trees = []
     if trees and not subset.topology.limits:
         pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in trees)
+        # A one-hop tree has rate 1, not bytes/s: only the ratios of the trees' rates divide the data.
         return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs)
-    if len(members) > FEWEST_RANKS:
+    if len(members) > FEWEST_TREES_MAX_RANKS:
         raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
     in_and_out = pack_allreduce_lp(subset.topology, members)
     pairs = tuple(_in_whole_machine(subset, pair) for pair in pairs_of(in_and_out.trees_in, in_and_out.trees_out))
     return TreeSet(in_and_out.rate, "trees in and out with common roots", len(pairs), pairs)
 
 
-def _in_whole_machine(subset: Slice, pair: Pair) -> Pair:
+def _in_whole_machine(subset: LinkSubset, pair: Pair) -> Pair:
     up = tuple((rank, parent, subset.map_path(path), depth) for rank, parent, path, depth in pair.up)
     return replace(pair, up=up, down=tuple((r, p, subset.map_path(path), depth) for r, p, path, depth in pair.down))
 
 
-def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+def _pack_allgather(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
     """Pack every rank's block over all undirected trees, rehung from that rank."""
     packing = undirected_trees(subset, collective.members, options)
     if packing is None:
@@ -331,7 +332,7 @@ def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions
     return TreeSet(packing.rate, _describe_packing(packing), len(packing.trees), trees=trees)
 
 
-def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+def _pack_from_root(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
     if len(collective.roots) > 1:
         return _pack_exactly(subset, collective)
     try:
@@ -345,7 +346,7 @@ def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions
     )
 
 
-def _pack_exactly(subset: Slice, collective: Collective) -> TreeSet:
+def _pack_exactly(subset: LinkSubset, collective: Collective) -> TreeSet:
     """Pack exactly what the published method omits: switches, several roots, relaying ranks."""
     roots = collective.roots if collective.kind in ("broadcast", "scatter") else collective.members
     packing = pack_trees(subset.topology, dict.fromkeys(roots, 1), collective.members)

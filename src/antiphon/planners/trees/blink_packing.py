@@ -407,7 +407,7 @@ def _tree_height(hops: dict[int, Hop]) -> int:
 
 
 @dataclass(frozen=True)
-class Slice:
+class LinkSubset:
     """Same ranks and switches, fewer links: link i is link `links[i]` of the whole machine."""
 
     topology: Topology
@@ -425,7 +425,7 @@ class Slice:
         return replace(tree, hops=hops)
 
 
-def with_links(topology: Topology, keep: NDArray[np.bool_]) -> Slice:
+def with_links(topology: Topology, keep: NDArray[np.bool_]) -> LinkSubset:
     """Return the machine with these links only; shared limits keep their remaining links. O(links)."""
     links = np.flatnonzero(keep)
     place = np.cumsum(keep) - 1
@@ -438,17 +438,17 @@ def with_links(topology: Topology, keep: NDArray[np.bool_]) -> Slice:
         topology, link_src=topology.link_src[links], link_dst=topology.link_dst[links],
         link_type=topology.link_type[links], limits=tuple(limits),
     )  # fmt: skip
-    return Slice(subset, tuple(links.tolist()))
+    return LinkSubset(subset, tuple(links.tolist()))
 
 
-def of_kinds(topology: Topology, kinds: Iterable[str]) -> Slice:
+def of_kinds(topology: Topology, kinds: Iterable[str]) -> LinkSubset:
     """Return the machine with the links of these kinds only."""
     kept_kinds = set(kinds)
     keep = np.array([kind.kind in kept_kinds for kind in topology.types])[topology.link_type]
     return with_links(topology, keep)
 
 
-def links_within(topology: Topology, place: str) -> Slice:
+def links_within(topology: Topology, place: str) -> LinkSubset:
     """Return the machine with only the links between nodes at or inside this place, such as host0."""
     inside = np.array([name == place or name.startswith(place + "/") for name in topology.places])
     return with_links(topology, inside[topology.link_src] & inside[topology.link_dst])

@@ -71,7 +71,7 @@ from antiphon.planners.trees.to_schedule import (
 SPREADING = ("broadcast", "allgather")
 MOST_RANKS = 2048
 MOST_PAIRS = 2**18  # ranks times roots, or times orbits of roots
-FEWEST_RANKS = 16  # up to this many ranks, search the fewest trees
+FEWEST_TREES_MAX_RANKS = 16  # up to this many ranks, search the fewest trees
 LP_FIRST_PAIRS = 2**9  # ranks times roots up to which the linear program is solved before the one over cuts is tried
 IN_AND_OUT_RANKS = 32  # up to this many, pack trees in and out by columns: ten seconds on an irregular machine
 CUTS_RANKS = 256  # up to this many, pack them by cuts
@@ -363,7 +363,7 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
             raise
         return None  # non-members may have to relay
     best, description = True, None
-    if machine.vertices <= FEWEST_RANKS:
+    if machine.vertices <= FEWEST_TREES_MAX_RANKS:
         fewest = _fewest_cached(machine, task.max_loss)
         packed, best, description = fewest.trees, fewest.rate == fewest.optimum, fewest.describe()
     else:
@@ -495,7 +495,11 @@ def pack_trees(
         # one root: no symmetric roots to exploit, but a small machine of direct links allows the search for the fewest
         # trees
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
-        machine = _direct_links(topology, members) if len(members) <= FEWEST_RANKS and linked <= set(members) else None
+        machine = (
+            _direct_links(topology, members)
+            if len(members) <= FEWEST_TREES_MAX_RANKS and linked <= set(members)
+            else None
+        )
         if machine is not None:
             (root,) = demand
             fewest = fewest_broadcast(machine, root, loss=loss)
@@ -504,7 +508,7 @@ def pack_trees(
     else:
         view = View.of(topology, demand, members, seed, group)
         too_many_pairs = len(members) * len(demand) > MOST_PAIRS
-        if too_many_pairs and len(view.roots) * len(members) > MOST_PAIRS // FEWEST_RANKS:
+        if too_many_pairs and len(view.roots) * len(members) > MOST_PAIRS // FEWEST_TREES_MAX_RANKS:
             raise Unsupported(_TOO_MANY.format(len(members), len(demand), len(view.roots)))
         symmetric = pack_orbits(topology, demand, members, view)
         if symmetric is not None and (symmetric.proved or too_many_pairs):

@@ -55,7 +55,8 @@ class Needs(Structure):
 
 
 _FAILURE = POINTER(Failure)
-# The result, then the arguments. A library has those of its sources.
+# The result, then the arguments, as in native/api.h (transports: transport_*.h, shared.h), which say what they mean.
+# A library has the functions of the sources that it was built from.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_abi": (c_int,),
     "ap_open_bytes": (c_void_p, c_void_p, c_size_t, _FAILURE),
@@ -97,14 +98,23 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+# The codes of native/api.h, AP_INVALID to AP_MISMATCH
+_OUT_OF_MEMORY = 3  # AP_MEMORY
+_ERRORS: dict[int, type[AntiphonError]] = {
+    1: Invalid,  # AP_INVALID
+    2: Unsupported,  # AP_UNSUPPORTED
+    4: TransportFailed,  # AP_TRANSPORT
+    5: TimedOut,  # AP_TIMEOUT
+    6: Invalid,  # AP_STUCK: the program waits for itself
+    7: Mismatch,  # AP_MISMATCH
+}
+
+
 def make_error(error: Failure) -> AntiphonError:
     text = error.text.decode(errors="replace")
-    kinds: dict[int, type[AntiphonError]] = {
-        1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
-    }  # fmt: skip
-    if error.code == 3:
+    if error.code == _OUT_OF_MEMORY:
         raise MemoryError(text)
-    return kinds.get(error.code, Invalid)(text)
+    return _ERRORS.get(error.code, Invalid)(text)
 
 
 class Functions:

@@ -28,7 +28,7 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, OpenProgram
-from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join_namespace
+from antiphon.runtimes.lab.kernel import CLONE_NEWNET, HOST, SPACES, die_with_parent, join_namespace
 from antiphon.runtimes.measure.case import Case, Row, group_cases
 from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers
 from antiphon.runtimes.measure.recorder import record_wires
@@ -108,7 +108,7 @@ class _Rank(Peers):
 
     def go(self) -> None:
         job, rank = self.job, self.rank
-        join_namespace(f"{SPACES}/r{rank}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/r{rank}", CLONE_NEWNET)
         engine = Engine(Path(job.library))
         programs: dict[int, OpenProgram] = {}
         ranks = self.collectives[0].ranks
@@ -285,12 +285,12 @@ def count_sent_bytes(ports: Sequence[Sequence[str]]) -> list[int]:
     """Return the bytes sent by each device, with headers. Enters each namespace, then that of the leader again."""
     bytes_of: dict[str, dict[str, int]] = {}
     for space in sorted({space for space, _ in ports}):
-        join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/{space}", CLONE_NEWNET)
         lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
         bytes_of[space] = {
             name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(":") for line in lines)
         }
-    join_namespace(f"{SPACES}/{HOST}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{HOST}", CLONE_NEWNET)
     return [bytes_of[space].get(device, 0) for space, device in ports]
 
 
@@ -298,7 +298,7 @@ def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """Return the links that are down or missing."""
     links = []
     for space, device in ports:
-        join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/{space}", CLONE_NEWNET)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 reply = fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("16sH14x", device.encode(), 0))
@@ -306,7 +306,7 @@ def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
                     links.append((space, device))
             except OSError:
                 links.append((space, device))
-    join_namespace(f"{SPACES}/{HOST}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{HOST}", CLONE_NEWNET)
     return links
 
 

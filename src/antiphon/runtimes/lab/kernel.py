@@ -5,6 +5,10 @@ network namespaces are files below /run/netns, a file system that is visible onl
 netns` works there). The keeper is process 1 of its process namespace: when it ends in any way, the kernel ends all
 processes of the lab and removes its namespaces with their links. Nothing needs to be cleaned up.
 
+A lab is leashed if it belongs to the process that made it and ends with that process (antiphon's own runs); else it
+stays until `lab down`. place: the number of a process in the job; rank: its number in the machine, which differs where
+the job uses some of the ranks only.
+
 Runs by itself (python -I -S kernel.py) to start quickly: only the standard library here.
 
     keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed
@@ -25,7 +29,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-NEW_MOUNTS, NEW_NAMES, NEW_PROCESSES, NEW_NETWORK = 0x00020000, 0x04000000, 0x20000000, 0x40000000
+# Flags of unshare(2) and setns(2), as in <linux/sched.h>
+CLONE_NEWNS = 0x00020000  # mounts
+CLONE_NEWUTS = 0x04000000  # the name of the host
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 _BIND, _RECURSIVE, _PRIVATE, _DETACH = 4096, 16384, 1 << 18, 2
 _DEATH_SIGNAL = 1
 SPACES = "/run/netns"
@@ -82,7 +90,7 @@ def keep() -> None:
     spec = json.loads(sys.stdin.buffer.readline())
     if spec["leashed"]:
         die_with_parent()
-    unshare(NEW_MOUNTS | NEW_PROCESSES | NEW_NAMES)
+    unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS)
     child = os.fork()
     if child:
         print(f"keeper {child}", flush=True)
@@ -129,7 +137,7 @@ def _set_up(spec: dict[str, Any]) -> None:
         _mount_filesystem("/dev/shm/hosts", "/etc/hosts", "", _BIND)
     # create each network namespace by unsharing, and bind it to a name, so that it outlives the switch to the next
     for name in [*spec["spaces"], HOST]:  # the keeper stays in the last one
-        unshare(NEW_NETWORK)
+        unshare(CLONE_NEWNET)
         for path, value in spec["settings"].items():
             _write_setting(f"/proc/sys/net/{path}", value)
         with open(f"{SPACES}/{name}", "w", encoding="ascii"):
@@ -171,10 +179,10 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
     # joining a mount namespace changes the working directory to its root
     folder = os.getcwd()
     # the pid namespace applies to children only, hence the fork below
-    for namespace, flag in (("pid", NEW_PROCESSES), ("uts", NEW_NAMES), ("mnt", NEW_MOUNTS)):
+    for namespace, flag in (("pid", CLONE_NEWPID), ("uts", CLONE_NEWUTS), ("mnt", CLONE_NEWNS)):
         join_namespace(f"/proc/{keeper}/ns/{namespace}", flag)
     os.chdir(folder)
-    join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{space}", CLONE_NEWNET)
     return _wait_for(_fork_into(_in_own_process_namespace, each, command))
 
 
@@ -203,7 +211,7 @@ def _exit_code(status: int) -> int:
 
 def _in_own_process_namespace(each: bool, command: Sequence[str]) -> int:
     """Create a process namespace below the keeper's, so that no process outlives the command."""
-    unshare(NEW_MOUNTS | NEW_PROCESSES | NEW_NAMES)
+    unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS)
     return _wait_for(_fork_into(_run_each if each else _run_once, command))
 
 
@@ -258,8 +266,8 @@ def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
 
 
 def _move_to(rank: int) -> None:
-    join_namespace(f"{SPACES}/r{rank}", NEW_NETWORK)
-    unshare(NEW_MOUNTS | NEW_NAMES)
+    join_namespace(f"{SPACES}/r{rank}", CLONE_NEWNET)
+    unshare(CLONE_NEWNS | CLONE_NEWUTS)
     _name_host(f"r{rank}")
     _see_network()
 

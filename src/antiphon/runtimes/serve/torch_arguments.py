@@ -1,4 +1,10 @@
-"""Arguments of the calls of a process group, in both forms that PyTorch has, and their checks."""
+"""Arguments of the calls of a process group, in both forms that PyTorch has, and their checks.
+
+The same broadcast from rank 2 in both forms:
+
+    options object    group.broadcast([tensor], options), where options is a BroadcastOptions with rootRank = 2
+    one by one        group.broadcast(tensor, 2) or group.broadcast(tensor, root=2)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,8 @@ import torch.distributed as dist
 from antiphon.errors import Unsupported
 
 Tensors = Sequence[Any]
-_AT_ONCE = 1 << 20  # bytes of a call that its caller executes: during larger ones signals would be delayed
+# Bytes: up to this size a blocking call runs in the caller's own thread. During larger ones signals would be delayed.
+_AT_ONCE = 1 << 20
 
 
 class WrongCall(ValueError, RuntimeError):
@@ -22,9 +29,9 @@ class WrongCall(ValueError, RuntimeError):
 def options_of(
     options_class: Any, opts: Any = None, root: int | None = None, op: Any = None, timeout: timedelta | None = None
 ) -> Any:
-    """Return the options of a call, of a class of PyTorch, given as such or one by one.
+    """Return the options of a call as an instance of PyTorch's `options_class`, from either form of the arguments.
 
-    `opts` may also be the root, operator or timeout that stands in their place in the other form.
+    `opts` may also be the root, operator or timeout: in the second form one of these stands in its place.
     """
     # PyTorch has two forms of each call: options as an object, or their values in its place.
     if isinstance(opts, timedelta):
@@ -43,7 +50,7 @@ def options_of(
 
 
 def at_once(opts: Any, inputs: Tensors, results: Tensors) -> bool:
-    """Whether the caller waits for the call at once, and the call is small."""
+    """Whether the call is blocking and small enough to run in the caller's own thread."""
     waits = not getattr(opts, "asyncOp", True)
     return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _AT_ONCE
 
@@ -162,7 +169,10 @@ def root_of(opts: Any) -> int:
 
 
 def elements_of(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
-    """Return the elements of each block of a tensor that is split along its first dimension."""
+    """Return the number of elements of each block of a tensor that is split along its first dimension.
+
+    `splits`: rows of each block; empty: all blocks have the same number of rows.
+    """
     rows = int(tensor.shape[0]) if tensor.dim() else 1
     if not splits:
         if rows % ranks:
