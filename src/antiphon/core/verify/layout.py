@@ -139,7 +139,7 @@ class ChunkRows:
 def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     """Cut the schedule by chunks into batches. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
-    # Greedy cut of the ascending chunks: a new block begins when the running weight passes a multiple of the limit.
+    # Greedy cut of the ascending chunks: a new batch begins when the running weight passes a multiple of the limit.
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
     # Most cells are never touched: size batches by rows, and compact the cells.
     sparse = chunks * width > 16 * (schedule.transfers + 1)
@@ -166,7 +166,7 @@ def _make_batch(
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
     slots = number(schedule.slots)
     base = owner * number(width)
-    # Cell number: (chunk within the block) * width + rank * slots + slot, with width = ranks * slots.
+    # Cell number: (chunk within the batch) * width + rank * slots + slot, with width = ranks * slots.
     src, dst = base + schedule.src[pick] * slots, base + schedule.dst[pick] * slots
     if schedule.src_slot is not None:
         src += schedule.src_slot[pick]
