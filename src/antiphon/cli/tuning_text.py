@@ -4,7 +4,7 @@ Fields of a `Range` used here:
 
     at          the size to which its figures (seconds, gap, speedup) belong
     reference   the library that is compared with, such as "nccl"
-    over        what that library would choose at this size, such as "ring LL"; "": it has no figures here
+    over        what that library would choose at this size, such as "ring ll"; "": it has no figures here
     served_by   the library that should serve these sizes, as ours is not faster by more than the model's error; or ""
     without     where the candidate needs switches that multicast or reduce: the alternatives without them, or None
 

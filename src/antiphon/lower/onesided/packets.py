@@ -197,7 +197,7 @@ class _Places:
         return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.place[at] - self.place[low], begin)
 
     def sizes(self) -> Longs:
-        """Chunks of scratch of every rank."""
+        """Chunks of scratch of every rank; where all of it is packets, its slots."""
         data_sizes = np.diff(self.place[self.first])
         return np.where(data_sizes > 0, 2 * self.slots + data_sizes, self.slots)
 
