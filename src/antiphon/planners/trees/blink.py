@@ -306,7 +306,7 @@ def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOp
     if trees and not subset.topology.limits:
         pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in trees)
         # A one-hop tree has rate 1, not bytes/s: within a set only ratios matter. A hybrid of such a set with another
-        # one would compare 1 with bytes/s; no machine of the catalogue has both.
+        # one would compare 1 with bytes/s.
         return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs)
     if len(members) > FEWEST_TREES_MAX_RANKS:
         raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
