@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from quick import in_turn
+from quick import in_turn, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.by_size import bound_by_size, contract, find_evidence, least_message_latency
@@ -121,7 +121,7 @@ QUICK = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 7))
+@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 13))
 def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, kind: str) -> None:
     machine = topology(spec)
     target = Collective(kind, machine.ranks)
@@ -149,7 +149,7 @@ def test_no_plan_is_faster_on_random_machines(seed: int) -> None:
     machine = random_machine(rng, rng.randint(2, 8))
     for kind in KINDS:
         least = alpha_beta_bound(machine, kind)
-        for planner in ("trees", "flows", "greedy", "direct"):
+        for planner in some(("direct", "flows", "greedy", "trees")):
             try:
                 schedules = [entry.schedule for entry in plan(kind, machine, planner=planner, effort=0.2).entries]
             except AntiphonError:
