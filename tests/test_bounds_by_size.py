@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -79,7 +80,7 @@ def fastest_spread(machine: Topology, kind: str, pieces: int, nbytes: int) -> fl
         for wire, alpha in itertools.product(wire_times, late):
             gains = []
             for rank in range(ranks):
-                options = {frozenset()}
+                options: set[frozenset[int]] = {frozenset()}
                 for src, dst, link in links:
                     if dst != rank or machine.types[int(machine.link_type[link])].latency > alpha:
                         continue
@@ -285,3 +286,33 @@ def test_long_chains_are_found_without_trying_all_runs() -> None:
     assert {len(chain.switches) for chain in evidence if isinstance(chain, Chain)} == {199}
     per_byte = bound_by_size(machine, target, 0.0, 0.0, find_evidence(machine, target)).views[0][1]
     assert per_byte[397] == pytest.approx(398 / 200 / float(machine.types[0].bandwidth))
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "calls"])
+@pytest.mark.parametrize("members", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 8), (0, 1, 8, 9)])
+@pytest.mark.parametrize("kind", ["allreduce", "broadcast", "allgather", "alltoall"])
+def test_no_plan_of_a_group_is_predicted_faster(kind: str, members: tuple[int, ...], model: str) -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    target = Collective(kind, machine.ranks, members)
+    lower_bound = model_bound(model, {}, ProvedLimits(machine, target, bound(machine, target)))
+    assert lower_bound is not None
+    for planner in ("relay", "ring", "direct", "nvls", "trees", "recursive-doubling"):
+        try:
+            schedule = plan(target, machine, planner=planner, budget=2).entries[0].schedule
+        except AntiphonError:
+            continue
+        predict = prepare(model, schedule, machine)
+        for nbytes in SIZES:
+            assert lower_bound(nbytes) <= predict(nbytes).seconds / ROUNDING, (planner, nbytes)
+
+
+def test_switches_that_help_count_where_nvls_has_no_figures() -> None:
+    box = topology("dgx-a100")
+    able = replace(box, abilities=tuple(Ability(multicast=True, reduce=True) for _ in range(box.switches)))
+    target = Collective("allreduce", able.ranks)
+    helped = model_bound("calls", {}, ProvedLimits(able, target, bound(able, target)))
+    assert helped is not None
+    schedule = plan(target, able, planner="nvls").entries[0].schedule
+    predict = prepare("calls", schedule, able)
+    for nbytes in SIZES:
+        assert helped(nbytes) <= predict(nbytes).seconds / ROUNDING, nbytes

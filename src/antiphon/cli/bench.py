@@ -30,7 +30,7 @@ from antiphon.units import (
 Row = Mapping[str, Any]
 FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes of bench by default
 
-What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
+Subject = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
 RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
 Machine = Annotated[
     str, typer.Argument(metavar="TOPO", help="the machine, if a collective is given", callback=arg.check_order)
@@ -59,8 +59,8 @@ CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", h
 
 
 def bench_plans_command(
-    what: What, topo: Machine = "", nbytes: Nbytes = "1KB:16MB:4", iterations: Iterations = 20, warmup: Warmup = 5,
-    dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None, on: arg.On = "mpi",
+    subject: Subject, topo: Machine = "", nbytes: Nbytes = "1KB:16MB:4", iterations: Iterations = 20,
+    warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None, on: arg.On = "mpi",
     planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
     collective: arg.WhichPlan = "", model: arg.Usual = "", profile: arg.ProfileFile = None, miad: MiadOption = False,
     csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0, json: arg.Json = False,
@@ -76,7 +76,7 @@ def bench_plans_command(
     measured_profile = None if profile is None else as_profile(profile)
     sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
     runtime, runtime_options = arg.split_runtime(on)
-    source, root, members = arg.split_collective(what, root, ranks)
+    source, root, members = arg.split_collective(subject, root, ranks)
     if not topo:
         plan_file, collective = arg.split_plan(source, collective)
         source = str(plan_file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from antiphon.core.bounds import Bound
 from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
@@ -21,6 +21,9 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.errors import Invalid, Unsupported
+
+if TYPE_CHECKING:
+    from antiphon.cost.nccl.model import ProtocolFigures
 
 Seconds = Callable[[int], float]  # least seconds by nbytes
 
@@ -83,13 +86,23 @@ def _critical_path(proofs: ProvedLimits, profile: Profile, options: Mapping[str,
     return proofs.without_barriers(profile)
 
 
-def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> Seconds:
+def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> Seconds | None:
     """The launch once, and the least over the protocols: each has its own latency of a hop and share of the links."""
     from antiphon.cost.nccl.model import protocol_figures
 
-    figures = protocol_figures(proofs.topology, proofs.collective.members, **options)
-    bound_of = proofs.barriers if options.get("by", "alpha-beta") == "alpha-beta" else proofs.without_barriers
-    protocols = [bound_of(by_protocol, unaided=True) for by_protocol in figures.protocols]
+    try:
+        figures = protocol_figures(proofs.topology, proofs.collective.members, **options)
+    except (Invalid, Unsupported):  # no figures for this machine: the model prices nothing here, either
+        return None
+    bounds = [_bound_by_protocols(proofs, each, options.get("by", "alpha-beta")) for each in figures]
+    return lambda nbytes: min(bound(nbytes) for bound in bounds)
+
+
+def _bound_by_protocols(proofs: ProvedLimits, figures: ProtocolFigures, by: str) -> Seconds:
+    bound_of = proofs.barriers if by == "alpha-beta" else proofs.without_barriers
+    # Where no figures of NVLS are known, schedules with help of switches are priced by the protocols, too.
+    unaided = figures.switched is not None
+    protocols = [bound_of(by_protocol, unaided=unaided) for by_protocol in figures.protocols]
     if figures.switched is not None and proofs.bound.unaided is not None:
         protocols.append(proofs.without_barriers(figures.switched, any_latency=True))
 
@@ -100,7 +113,7 @@ def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -
     return seconds
 
 
-BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], Seconds]] = {
+BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], Seconds | None]] = {
     "alpha-beta": _alpha_beta,
     "sccl": _alpha_beta,  # rounds loads up
     "critical-path": _critical_path,
@@ -115,7 +128,4 @@ def model_bound(
     """Return the least seconds by nbytes under a model, or None where no bound of it is known."""
     if model not in BOUNDS or not len(proofs.needs):
         return None
-    try:
-        return BOUNDS[model](proofs, as_profile(profile), options)
-    except (Invalid, Unsupported):  # a model without figures for this machine prices nothing, either
-        return None
+    return BOUNDS[model](proofs, as_profile(profile), options)

@@ -157,6 +157,8 @@ def bound_by_size(
         if stated.hosts_of and stated.hosts_of != hosts(topology):
             raise Invalid("this bound's evidence does not hold: its hosts are not those of the machine")
         view = _see(topology, collective, stated.hosts_of)
+        if not len(view.needs):  # a group within one host sends nothing between hosts
+            continue
         per_byte = np.full(len(steps), seconds_per_byte)
         for item in stated.evidence:
             per_weight = view.prove(item).per_weight(steps)

@@ -247,7 +247,7 @@ class _Reader:
         >>> same.part_base.tolist() == program.part_base.tolist(), same.base_shift.tolist(), same.base_ptr.tolist()
         (True, [0, 0, 0, 0, 0, 0, 0, 0], [0, 4, 6, 8])
         """
-        sections = [self._encode_section(variant, rank) for rank in range(self.ranks)]
+        sections = [self._decode_section(variant, rank) for rank in range(self.ranks)]
         # Stage 1: concatenate the tables of all ranks; `before` are the rows of each table at earlier ranks.
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count
@@ -285,7 +285,7 @@ class _Reader:
         refuse_work(program)
         return program
 
-    def _encode_section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
+    def _decode_section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
         begin, size, crc, _ = self.directory[variant * self.ranks + rank]
         data = self.data[begin : begin + size]
         where = f"the section of rank {rank}"

@@ -246,7 +246,7 @@ def _figures_by_protocol(own: Library, topology: Topology) -> dict[str, Seen]:
 class ProtocolFigures:
     """What every schedule among some ranks pays: a launch, and the figures of links by one of the protocols.
 
-    `switched`: those where switches reduce and multicast, if they can.
+    `switched`: those where switches reduce and multicast; None where none are known.
     """
 
     launch: Callable[[float], float]
@@ -257,15 +257,25 @@ class ProtocolFigures:
 def protocol_figures(
     topology: Topology, members: Sequence[int], *, gpu: str = "", network: str = "", processes: str = "each",
     by: str = "alpha-beta",
-) -> ProtocolFigures:  # fmt: skip
-    """Return the figures that `calls` takes for schedules among these ranks. Unsupported where none are known."""
-    own = _find_library(topology, members, True, {"gpu": gpu, "network": network, "processes": processes})
-    switched = _switched_figures(own, topology)
-    return ProtocolFigures(
-        partial(own.costs.launch, own.place.local),
-        tuple(_profile_by_kind(links) for links in _figures_by_protocol(own, topology).values()),
-        None if switched is None else _profile_by_kind(switched),
-    )
+) -> list[ProtocolFigures]:  # fmt: skip
+    """Return the figures that `calls` may take for schedules among these ranks. Unsupported where none are known.
+
+    Among all ranks there is one set of figures. A group has two: for schedules that send through other nodes, and for
+    those that do not.
+    """
+    overrides = {"gpu": gpu, "network": network, "processes": processes}
+    figures = []
+    for leaves in (False,) if len(members) == topology.ranks else (False, True):
+        own = _find_library(topology, members, leaves, overrides)
+        switched = _switched_figures(own, topology)
+        figures.append(
+            ProtocolFigures(
+                partial(own.costs.launch, own.place.local),
+                tuple(_profile_by_kind(links) for links in _figures_by_protocol(own, topology).values()),
+                None if switched is None else _profile_by_kind(switched),
+            )
+        )
+    return figures
 
 
 def _sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
