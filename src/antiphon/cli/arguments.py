@@ -32,7 +32,7 @@ def old_option(option: str, new: str, *names: str) -> Any:
 
 def check_order(context: typer.Context, topo: str) -> str:
     """Check that the two were not swapped: Invalid, with the right command, if the machine is a collective's name."""
-    first = next((str(value) for name, value in context.params.items() if name in ("coll", "what", "file")), "")
+    first = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
     if kind_named(topo) and first and not kind_named(first.partition(":")[0]) and first != "all":
         raise Invalid(f"the collective comes first: {context.command_path} {topo} {first}")
     return topo
