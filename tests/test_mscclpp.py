@@ -8,7 +8,6 @@ import tracemalloc
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,7 +282,7 @@ def test_some_gpus_of_a_box(form: str, kind: str, root: int | None) -> None:
             codes += codes_of(read_msccl(data))
         else:
             assert b"RANKS = 4\nRANKS_PER_NODE = 4" in data
-            assert f"ROOTS = {() if root is None else (1,)}".encode() in data
+            assert f"'{kind}', {None if root is None else 1}, ".encode() in data
     assert {code.in_place for code in codes} == {False, True}
     for code in codes:
         assert code.collective == Collective(kind, 4, roots=() if root is None else (1,))
@@ -310,40 +309,6 @@ def test_sizes_follow_the_plan() -> None:
 def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
     with pytest.raises(Invalid, match=said):
         files_of("allreduce", "full:ranks=2", "ring", **options)
-
-
-# ---- the module beside the plans ----
-
-
-def test_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a stand-in: that it says the right things to it, and nothing more."""
-    files = files_of("allreduce", "full:ranks=4", "ring")
-    for name, text in files.items():
-        (tmp_path / name).write_bytes(text)
-    made: list[Any] = []
-    stand_in = SimpleNamespace(
-        ExecutionPlan=lambda path, rank: (Path(path).name, rank),
-        Algorithm=type("Algorithm", (SimpleNamespace,), {"Constraint": SimpleNamespace}),
-    )
-    monkeypatch.setitem(sys.modules, "mscclpp", stand_in)  # type: ignore[arg-type]
-    builder = SimpleNamespace(add_algorithm_builder=made.append, set_algorithm_selector=made.append)
-    space: dict[str, Any] = {"__file__": str(tmp_path / "register.py")}
-    exec(compile(files["register.py"], "register.py", "exec"), space)
-    algorithms = space["register"](builder, 2, 4, 4)
-    assert [one.execution_plan for one in algorithms] == [("plan0.json", 2), ("plan0-in-place.json", 2)]
-    assert made == [*algorithms, space["select"]]
-    names = {one.id: one for one in algorithms}
-    request = SimpleNamespace(world_size=4, n_ranks_per_node=4, collective="allreduce", message_size=4096)
-    request.buffer_mode = lambda: SimpleNamespace(name="IN_PLACE")
-    assert space["select"]({"allreduce": names}, request) is algorithms[1]
-    for nobody in (0, 4096 + 64, 2**40):  # no data, no multiple of 8 chunks of 16 bytes, too much
-        request.message_size = nobody
-        assert space["select"]({"allreduce": names}, request) is None
-    with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):
-        space["register"](builder, 2, 8, 4)
-    (tmp_path / "plan0.json").unlink()
-    with pytest.raises(RuntimeError, match=r"plan0\.json is missing"):
-        space["register"](builder, 2, 4, 4)
 
 
 # ---- what others write ----

@@ -46,7 +46,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",
         replace(
-            _ANY_SIZE,
+            _TABLES,
             replaces=True,
             files=("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         ),
