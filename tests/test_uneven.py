@@ -22,7 +22,7 @@ from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, stage_plans
+from antiphon.planners.shared.pipelining import STEPS, PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.uneven import Sizes, Uneven
 from antiphon.topologies import topology
 
@@ -128,22 +128,22 @@ def test_what_is_asked_for() -> None:
     machine = topology("line:ranks=4")
     wanted = Collective("gather", 4)
     plan = next(flows(Request(machine, wanted), pieces=1))
-    found = list(stage_plans(Ready([plan], machine), Asked("flows")))
+    found = list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows")))
     assert {"pieces": 1} in [one.options for one in found]
     assert {"steps": plan.steps} in [one.options for one in found]
-    (made,) = (one.schedule for one in stage_plans(Ready([plan], machine), Asked("flows", steps=9)))
+    (made,) = (one.schedule for one in stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", steps=9)))
     assert made.steps == 9
     with pytest.raises(Invalid, match="not both"):
-        list(stage_plans(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
+        list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", pieces=2, steps=9)))
     with pytest.raises(Unsupported, match="3 steps or more"):
-        list(stage_plans(Ready([plan], machine), Asked("flows", steps=2)))
+        list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", steps=2)))
 
 
 def test_what_waits_for_nothing_may_begin_sooner() -> None:
     """Two sends one after the other, though neither needs the other: at once they save a latency."""
     machine = topology("full:ranks=3")
     apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
-    (made,) = stage_plans(Ready([apart], machine), Asked("flows", sizes=(1,)))
+    (made,) = stage_plans(PipelinePlans([apart], machine), PipelineOptions("flows", sizes=(1,)))
     assert made.options == {"steps": 1}
     verify(made.schedule, machine).or_raise()
 
@@ -211,7 +211,7 @@ def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPat
         return found(self, steps, quiet)
 
     monkeypatch.setattr(Uneven, "sizes_for", noted)
-    (made,) = stage_plans(Ready([plan], machine), Asked("trees", sizes=(GB,)))
+    (made,) = stage_plans(PipelinePlans([plan], machine), PipelineOptions("trees", sizes=(GB,)))
     assert 1 <= len(set(asked)) <= 6
     uneven = Uneven([plan], machine)
     every = [sizes for steps in STEPS if (sizes := found(uneven, steps)) is not None]

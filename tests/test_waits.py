@@ -170,8 +170,8 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_why_hops_cannot_wait() -> None:
     machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
     plan = only("trees", machine, wanted, pieces=1)
-    asked = pipelining.Asked("flows", steps=8, waits=True)
+    asked = pipelining.PipelineOptions("flows", steps=8, waits=True)
     with pytest.raises(Unsupported, match="have no time of their own"):
-        list(pipelining.stage_plans(pipelining.Ready([plan, plan], machine), asked))
+        list(pipelining.stage_plans(pipelining.PipelinePlans([plan, plan], machine), asked))
     with pytest.raises(Unsupported, match="3 steps or more"):
         only("trees", machine, wanted, steps=2, waits=True)

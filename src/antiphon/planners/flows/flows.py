@@ -30,7 +30,7 @@ from antiphon.planners.flows.lay import lay_paths
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
+from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
 
 MOST_VARIABLES = 100_000  # of a linear program
@@ -60,8 +60,8 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
         "denominator": schedule.chunks.denominator,
         "loss": 0.0 if rate is None or limit is None else float(1 - rate / limit),
     }
-    stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
-    for staged_plan in stage_plans(Ready([schedule], topology), stage_request):
+    stage_request = PipelineOptions("flows", pieces, steps, request.sizes, request.profile)
+    for staged_plan in stage_plans(PipelinePlans([schedule], topology), stage_request):
         made_by = {"planner": "flows", "options": staged_plan.options, "seed": request.seed}
         yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
 

@@ -72,7 +72,7 @@ PIPELINING = PipeliningLimits()
 
 
 @dataclass(frozen=True)
-class Asked:
+class PipelineOptions:
     """Options `pieces`, `steps` and `waits` (None: if that is faster), the message sizes, and the machine's measured
     profile.
     """
@@ -92,7 +92,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
+class PipelinedSchedule:
     """A schedule, its options, and, in equal pieces, the number of its plan."""
 
     schedule: Schedule
@@ -101,7 +101,7 @@ class Staged:
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
+class PipelinePlans:
     """Plans to pipeline for several sizes; intermediate results are cached.
 
     `kinds`: schedules that start unevenly instead of the plans, each as a whole; the first `min_kinds` of them are used
@@ -123,7 +123,7 @@ class Ready:
         return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
 
 
-def stage_plans(ready: Ready, options: Asked) -> Iterator[Staged]:
+def stage_plans(ready: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
     """Yield schedules with their options: every plan in equal pieces (with `pieces`: the first), and all together
     unevenly.
     """
@@ -131,16 +131,16 @@ def stage_plans(ready: Ready, options: Asked) -> Iterator[Staged]:
         yield from _stage_size(nbytes, ready, options)
 
 
-def _stage_size(nbytes: int | None, ready: Ready, options: Asked) -> Iterator[Staged]:
+def _stage_size(nbytes: int | None, ready: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
     plans, topology = ready.plans, ready.topology
     if options.steps is not None:
         moving = ready.uneven.classes
-        yield Staged(
+        yield PipelinedSchedule(
             _in_steps(ready, options, nbytes) if moving else plans[0], _step_options(options.steps, bool(options.waits))
         )
         return
     equal = [
-        Staged(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
+        PipelinedSchedule(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
         for piece_schedule in pipe_schedule(
             plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile
@@ -159,29 +159,31 @@ def _step_options(steps: int, waits: bool) -> dict[str, int]:
     return {"steps": steps, "waits": True} if waits else {"steps": steps}
 
 
-def _piece_option(options: Asked, number: int, nbytes: int | None) -> int | None:
+def _piece_option(options: PipelineOptions, number: int, nbytes: int | None) -> int | None:
     """Return the option; without a size, all plans but the first stay in one piece: the shallow ones serve small
     messages.
     """
     return 1 if number and nbytes is None else options.pieces
 
 
-def _step_variants(uneven: Uneven) -> Iterator[Staged]:
+def _step_variants(uneven: Uneven) -> Iterator[PipelinedSchedule]:
     for extra_steps in EXTRA_STEPS:
         steps = uneven.least_steps + extra_steps
         best = _best_sizes(uneven, steps, PIPELINING.usual_bytes)
         if best is not None:
-            yield Staged(uneven.to_schedule(best[1]), {"steps": steps})
+            yield PipelinedSchedule(uneven.to_schedule(best[1]), {"steps": steps})
 
 
-def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbytes: int) -> Staged:
+def _fastest_variant(
+    equal: Sequence[PipelinedSchedule], ready: PipelinePlans, options: PipelineOptions, nbytes: int
+) -> PipelinedSchedule:
     """Return the fastest of equal pieces, uneven parts and hop timing.
 
     If equal pieces reach the lower bound, the others are not tried.
     """
     topology = ready.topology
 
-    def seconds(candidate: Staged) -> float:
+    def seconds(candidate: PipelinedSchedule) -> float:
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
     best = min(equal, key=seconds)
@@ -225,7 +227,7 @@ def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
     return longest_chunk(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
-def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
+def _in_steps(ready: PipelinePlans, options: PipelineOptions, nbytes: int | None) -> Schedule:
     """Return the schedule for the requested number of steps; raises Unsupported if there is none."""
     steps = options.steps
     assert steps is not None
@@ -239,7 +241,7 @@ def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
     return ready.uneven.to_schedule(best[1])
 
 
-def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
+def _in_time(waits: Waits | None, steps: int, options: PipelineOptions) -> Schedule:
     if waits is None or waits.plan.joint is not None:
         raise Unsupported(f"planner {options.planner}: hops of such a plan have no time of their own; leave waits out")
     if waits.plan.transfers > PIPELINING.max_timed_rows:
@@ -282,7 +284,7 @@ def _hop_flow(waits: Waits, steps: int) -> Flow | None:
     return None
 
 
-def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | None, bool]:
+def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[PipelinedSchedule | None, bool]:
     """Return the best number of steps for the size, from few on until more cannot gain what they cost.
 
     Also return whether the best lies between numbers tried: then uneven parts need not be tried, as hop timing covers
@@ -307,7 +309,9 @@ def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | No
             between = steps > first
             break
     return (
-        (None, False) if best is None else (Staged(waits.to_schedule(best[2]), _step_options(best[1], True)), between)
+        (None, False)
+        if best is None
+        else (PipelinedSchedule(waits.to_schedule(best[2]), _step_options(best[1], True)), between)
     )
 
 
@@ -319,7 +323,7 @@ def _sizes_for(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> S
     return sizes if sizes is not None and uneven.count_rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> Staged | None:
+def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> PipelinedSchedule | None:
     """Return the best of these numbers of steps for the size: the time falls with steps, then grows with their latency.
 
     `full`: seconds if links were never idle.
@@ -340,7 +344,7 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
         if few_steps and worse == PIPELINING.patience:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)
-    return None if best is None else Staged(uneven.to_schedule(results[best][1]), {"steps": best})
+    return None if best is None else PipelinedSchedule(uneven.to_schedule(results[best][1]), {"steps": best})
 
 
 def _next_steps(

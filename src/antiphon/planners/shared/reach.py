@@ -43,7 +43,7 @@ class Hop:
     back: Path = ()
 
 
-def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
+def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
     """Return the undirected tree of these hops, hung from another rank."""
     near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
     for rank, hop in hops:
