@@ -29,10 +29,11 @@ from antiphon.core.topology import Topology
 
 
 def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Limits worth counting instead of their links, and the capacity of links with these multiplicities.
+    """Return the shared limits worth counting instead of their links, and the resulting capacity of all these links.
 
-    Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
-    as they stand, and those that save most first; the lesser counts.
+    `times`: how often each link counts. Any choice of limits gives a valid capacity. If limits overlap, a link covered
+    by one is no longer counted for the next, so two orders are tried: as listed, and by saving; the lesser total
+    counts.
     """
     capacity = link_capacities(topology)
     cover = _apply_limits(topology, capacity, times, range(len(topology.limits)))
@@ -51,12 +52,12 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
 
 
 def _limited_links(topology: Topology) -> set[int]:
-    """The links under some limit."""
+    """Return the links under some limit."""
     return set().union(*(limit.links for limit in topology.limits))
 
 
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
-    """How often a limit is to be counted, and by how much it carries less than its links then."""
+    """Return how often a limit is to be counted, and by how much less it then carries than its links."""
     resources = topology.resources
     links = np.array(topology.limits[number].links)
     count = int(remaining[links].max())
@@ -67,7 +68,7 @@ def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Long
 def _apply_limits(
     topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
-    """Limits taken one after the other, each with how often, where they save anything."""
+    """Count limits in this order, each where it saves something; return (limit, count) pairs and the total capacity."""
     resources = topology.resources
     remaining, used, total = times.astype(np.int64).copy(), [], 0
     for number in order:
@@ -82,13 +83,13 @@ def _apply_limits(
 
 
 def crossing_blocks(needs: Needs, side: Side) -> Longs:
-    """The blocks that must leave a set of nodes."""
+    """Return the blocks that must leave a set of nodes: held only inside, needed outside."""
     held_inside = np.array([all(side[h] for h in holders) for holders in needs.sets])
     return np.unique(needs.block[held_inside[needs.holders] & ~side[needs.dst]])
 
 
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
-    """The witness of a set of nodes."""
+    """Return the witness for a set of nodes."""
     crossing = crossing_blocks(needs, side)
     limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
     used = tuple(number for number, _ in limits)
@@ -98,7 +99,7 @@ def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
 def partition_of(
     topology: Topology, collective: Collective, part_sets: Sequence[Sequence[int]], direction: str
 ) -> Partition:
-    """The witness of a partition, by the capacity out of or into its parts."""
+    """Return the witness for a partition, by the capacity out of or into its parts."""
     listed = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
     times = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
     limits, capacity = _cheapest_cover(topology, times)

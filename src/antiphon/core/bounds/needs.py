@@ -1,4 +1,12 @@
-"""What must reach whom: the rows every bound is computed from."""
+"""The needs of a collective: which contribution must get from which holders to which rank. Every bound starts from
+them.
+
+A collective is a relation: before, ranks hold contributions (numbered values) to blocks; afterwards, ranks want a block
+with all contributions or with some. `needs_of` joins the two sides: for every wanted contribution that the destination
+does not hold itself, one row (block, holders, destination).
+
+Example: a broadcast of one block from rank 0 to ranks 0 to 2 has the rows (0, {0}, 1) and (0, {0}, 2).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +22,12 @@ from antiphon.errors import Infeasible
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """Rows (block, holders, dst): the contribution that exactly `sets[holders]` hold must reach rank dst.
+    """Rows (block, holders, dst): a contribution that exactly the ranks `sets[holders]` hold must reach rank dst.
 
-    Blocks of weight 0 and contributions that dst holds itself are left out. Rows are sorted by block.
-    For the built-in kinds sets[r] = (r,). `joined`: some value begins with several contributions, or
-    one is wanted more than once; then a schedule may have to do more than these rows say.
+    Blocks of weight 0 (their relative size) and contributions that dst holds itself are omitted. Rows are sorted by
+    block. For the built-in kinds sets[r] = (r,). `joined`: some value begins with several contributions, or one is
+    wanted more than once; then a schedule may have to do more than these rows say, so bounds from them may not be
+    attainable.
     """
 
     block: Longs
@@ -32,12 +41,12 @@ class Needs:
         return len(self.block)
 
     def one_per_block(self, rows: Longs) -> Longs:
-        """The first of these rows of every block."""
+        """Return the first of these rows for every block."""
         return rows[np.unique(self.block[rows], return_index=True)[1]]
 
 
 def needs_of(collective: Collective) -> Needs:
-    """Join who has with who wants, block by block. O(rows of the join): P^2 for the built-in kinds.
+    """Join holders and destinations, block by block. O(rows of the join): P^2 for the built-in kinds.
 
     >>> needs = needs_of(Collective("allgather", 3))
     >>> needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist()
@@ -62,11 +71,14 @@ def needs_of(collective: Collective) -> Needs:
     return Needs(columns[0], columns[1], columns[2], sets, collective.weights)
 
 
-Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # of every wanted contribution: as a set, and sorted
+Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # contribution -> the ranks that hold it, as a set and sorted
 
 
 def _custom_needs(collective: Collective) -> Needs:
-    """Values are only ever added to, so what has anything more in it than dst wants is of no use to dst."""
+    """Return the needs of a custom collective.
+
+    Values are only ever added to, so a value with a contribution that dst does not want is of no use to dst.
+    """
     assert collective.weights is not None
     relation = collective.relation
     begun: dict[int, dict[int, Counter[int]]] = {}
@@ -98,7 +110,7 @@ def _custom_needs(collective: Collective) -> Needs:
 
 
 def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
-    """For each wanted contribution, the ranks whose first value has it and nothing beyond what is wanted."""
+    """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted."""
     target = Counter({name for value in values.values() for name in value} if ids is None else ids)
     having: dict[int, set[int]] = {name: set() for name in target}
     for rank, value in values.items():

@@ -1,4 +1,12 @@
-"""Between the rows of a file and the types of the core."""
+"""Convert between the objects of a JSON file (schemas.py) and the types of the core.
+
+`topology_in`, `collective_in`, `plan_in` take decoded rows and return checked values; errors name the place in the
+file, such as "links[3]: ...". `topology_out`, `collective_out`, `plan_out` return plain dictionaries in the order in
+which keys are written; defaults are left out. Counts are limited before anything is allocated, so that no small file
+fills the memory.
+
+Example: `{"kind": "allreduce", "ranks": 4}` becomes `Collective("allreduce", 4)`, and back.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +51,7 @@ from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
 
 def topology_in(row: TopologyRow) -> Topology:
+    """Build a topology from a file's object."""
     _check_nested(row.format, row.version, TOPOLOGY)
     if max(row.ranks, row.switches) > MAX_FILE_NODES:
         raise Invalid(f"ranks, switches: a file may have at most {MAX_FILE_NODES} of each")
@@ -89,7 +98,7 @@ def _check_links(links: Longs, nodes: int, types: int) -> None:
 
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
-    """One for every switch; each may be named once."""
+    """Return one ability per switch; each switch may be named once."""
     abilities = [FORWARDS] * row.switches
     for i, group in enumerate(row.abilities):
         with within(f"abilities[{i}]"):
@@ -108,6 +117,7 @@ def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
 
 
 def topology_out(topology: Topology) -> dict[str, Any]:
+    """Return a topology as a dictionary for JSON."""
     columns = (topology.link_src, topology.link_dst, topology.link_type)
     body: dict[str, Any] = {"name": topology.name, "ranks": topology.ranks}
     if topology.switches:
@@ -136,6 +146,7 @@ def topology_out(topology: Topology) -> dict[str, Any]:
 
 
 def _ability_fields(ability: Ability) -> dict[str, bool | int | list[str]]:
+    """Return the fields of an ability that differ from the default."""
     set_fields = {name: value for name, value in asdict(ability).items() if value}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in set_fields.items()}
 
@@ -144,6 +155,7 @@ def _ability_fields(ability: Ability) -> dict[str, bool | int | list[str]]:
 
 
 def collective_in(row: CollectiveRow) -> Collective:
+    """Build a collective from a file's object."""
     _check_nested(row.format, row.version, COLLECTIVE)
     if row.ranks > MAX_FILE_NODES:
         raise Invalid(f"ranks: a file may have at most {MAX_FILE_NODES}")
@@ -170,6 +182,7 @@ def collective_in(row: CollectiveRow) -> Collective:
 def _custom_in(
     row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
+    """Build a custom collective, decoding one block at a time to save memory."""
     have, need, sizes = array("i"), array("i"), array("q")
     wants: dict[tuple[int, ...], int] = {}
     block = BlockRow(pre=[], post=[])
@@ -197,10 +210,12 @@ def _custom_in(
 
 
 def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
+    """Return the number of a multiset of wanted ids, adding it if it is new."""
     return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
 def collective_out(collective: Collective) -> dict[str, Any]:
+    """Return a collective as a dictionary for JSON."""
     body: dict[str, Any] = {"kind": collective.kind, "ranks": collective.ranks}
     if len(collective.members) < collective.ranks:
         body["members"] = list(collective.members)
@@ -214,6 +229,7 @@ def collective_out(collective: Collective) -> dict[str, Any]:
 
 
 def _custom_out(collective: Collective) -> dict[str, Any]:
+    """Return the blocks of a custom collective as JSON values."""
     relation = collective.relation
     combining = bool(len(relation.pre_id) and np.array_equal(relation.pre_id, relation.pre_rank))
     blocks: list[dict[str, Any]] = [
@@ -234,6 +250,7 @@ def _custom_out(collective: Collective) -> dict[str, Any]:
 
 
 def plan_in(row: PlanRow) -> Plan:
+    """Build a plan from a file's object."""
     with within("topology"):
         topology = topology_in(row.topology)
     with within("collective"):
@@ -249,6 +266,7 @@ def plan_in(row: PlanRow) -> Plan:
 
 
 def plan_out(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a dictionary for JSON."""
     return {
         "topology": topology_out(plan.topology),
         "collective": collective_out(plan.collective),
@@ -260,6 +278,7 @@ def plan_out(plan: Plan) -> dict[str, Any]:
 
 
 def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
+    """Build a schedule from a file's object."""
     with within("schedule"):
         check_plain(row.provenance, "provenance")
         chunk_row = row.chunks
@@ -286,6 +305,7 @@ def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
 
 
 def _local_in(row: LocalRow, i: int) -> Local:
+    """Build a declaration of local work."""
     share = exact(row.share, f"local[{i}].share")
     if share < 0:
         raise Invalid(f"local[{i}].share: must be 0 or more, got {quote(row.share)}")
@@ -293,6 +313,7 @@ def _local_in(row: LocalRow, i: int) -> Local:
 
 
 def _schedule_out(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as a dictionary for JSON: one list per column."""
     check_plain(schedule.provenance, "provenance")
     chunks = schedule.chunks
     body: dict[str, Any] = {"provenance": dict(schedule.provenance)}
@@ -312,12 +333,14 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
 
 
 def _check_nested(file_format: str, version: int, expected: str) -> None:
-    """A topology or collective inside a plan may repeat its format and version, not contradict them."""
+    """Check that the format and version of a topology or collective inside a plan, if repeated, do not contradict the
+    plan's."""
     if file_format != expected or version != VERSION:
         raise Invalid(f"expected version {VERSION} of {expected}, got version {version} of {quote(file_format)}")
 
 
 def _read_longs(values: Sequence[int], column_name: str) -> Longs:
+    """Return a list of whole numbers as int64; raise Invalid if one does not fit."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -326,6 +349,7 @@ def _read_longs(values: Sequence[int], column_name: str) -> Longs:
 
 
 def _check_below(value: int, high: int, field_name: str) -> int:
+    """Return the value; raise Invalid unless it is in 0..high-1."""
     if not 0 <= value < high:
         raise Invalid(f"{field_name} {quote(value)} is out of range (0 to {high - 1})")
     return value

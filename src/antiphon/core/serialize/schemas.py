@@ -8,10 +8,11 @@ import msgspec
 
 VERSION = 1
 TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
-MAX_FILE_NODES = 2**20  # a few bytes of text must not ask for gigabytes: these bound what counts may stand for
+# Limits of counts in a file, so that a few bytes of text cannot claim gigabytes of memory.
+MAX_FILE_NODES = 2**20
 MAX_FILE_BLOCKS = 2**25
-MAX_FILE_TYPES = 2**18  # of links: each takes some 25 times its text
-MAX_FILE_ENTRIES = 2**11  # of a plan, one for each range of sizes
+MAX_FILE_TYPES = 2**18  # link types; each takes about 25 times the memory of its text
+MAX_FILE_ENTRIES = 2**11  # entries of a plan, one per range of sizes
 
 Exact = int | str
 
