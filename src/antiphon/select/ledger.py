@@ -77,6 +77,7 @@ class Ledger:
         self.made_with: dict[Key, Mapping[str, Any]] = {}
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
         self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and planner
+        self.fastest: dict[str, list[float]] = {}  # by collective the least time by size so far
         self.unordered: set[int] = set()  # tasks with a schedule of several orders, where one is required
         self.ended: dict[int, Done] = {}
         for task in tasks:
@@ -99,7 +100,9 @@ class Ledger:
         if isinstance(message, AtWork):
             if self.progress is not None and message.tasks:
                 workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
-                self.progress(self.done, self.total, f"{AT_WORK}: {workers}")
+                kinds = dict.fromkeys(self.tasks[index].kind for index, _ in message.tasks)
+                leads = "".join(self._lead_text(kind) for kind in kinds) if len(kinds) == 1 else ""
+                self.progress(self.done, self.total, f"{AT_WORK}: {workers}{leads}")
             return
         task = self.tasks[message.index]
         if isinstance(message, Limits):
@@ -165,6 +168,8 @@ class Ledger:
             return
         lead = (priced.evaluation.seconds[-1], task.planner)
         self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), lead)
+        times = priced.evaluation.seconds
+        self.fastest[task.kind] = list(map(min, self.fastest.get(task.kind, times), times))
         schedules = self.schedules[task.kind]
         schedules[key] = priced.schedule
         # drop what can no longer win: schedules are large
@@ -203,14 +208,21 @@ class Ledger:
             self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best of a collective so far, for the greatest size."""
+        """Return in words the best of a collective so far, for the greatest size, and how much faster, at which size,
+        the rest could still be: the greatest ratio of the best times to the bound.
+        """
         if kind not in self.leads:
             return ""
         seconds, planner = self.leads[kind]
-        size = self.context.sizes[-1]
-        gap = self.limits[kind].gap(size, seconds) if kind in self.limits else None
-        distance = "" if gap is None else f", {gap:.3f} times the bound"
-        return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{distance})"
+        sizes = self.context.sizes
+        distance = ""
+        if kind in self.limits:
+            gap_of = {size: self.limits[kind].gap(size, s) for size, s in zip(sizes, self.fastest[kind], strict=True)}
+            gaps_and_sizes = [(gap, -size) for size, gap in gap_of.items() if gap is not None]
+            if gaps_and_sizes and gap_of[sizes[-1]] is not None:
+                widest, size = max(gaps_and_sizes)
+                distance = f", {gap_of[sizes[-1]]:.3f} times the bound; at {format_size(-size)} {widest:.2f} times"
+        return f" (best so far for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
 

@@ -72,6 +72,7 @@ class Uneven:
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
         self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
+        self._any_slow_path = any((chunk_class.latency > self.quickest).any() for chunk_class in self.classes)
 
     def deepest_of(self, plan: int) -> int:
         """Return the depth of a plan in steps."""
@@ -99,6 +100,8 @@ class Uneven:
         Where the program would be too large, classes of equal depth start together, then the last plans are left out.
         `quiet`: numbers of first and last steps that use only the quickest paths.
         """
+        if not self._any_slow_path:  # then quiet steps forbid nothing
+            quiet = (0, 0)
         if (steps, quiet) not in self._known:
             self._known[steps, quiet] = self._solve_and_round(steps, quiet)
         return self._known[steps, quiet]

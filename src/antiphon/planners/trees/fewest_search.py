@@ -231,6 +231,7 @@ class SpanningSearch(Search):
             self.later.append(row)
         self.later.reverse()
         self.whole = (1 << vertices) - 1
+        self.exits: list[dict[int, bool]] = [{} for _ in ends]
 
     def count_slacks(self, total: int) -> list[int]:
         crossing = [0] * len(self.labels)
@@ -286,9 +287,13 @@ class SpanningSearch(Search):
         return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
-        """Return whether some edge after this position leaves these vertices."""
-        later = self.later[at + 1]
-        return any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
+        """Return whether some edge after this position leaves these vertices. Asked again and again, so remembered."""
+        has_exit = self.exits[at].get(inside)
+        if has_exit is None:
+            later = self.later[at + 1]
+            has_exit = any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
+            self.exits[at][inside] = has_exit
+        return has_exit
 
 
 class ArborescenceSearch(Search):
