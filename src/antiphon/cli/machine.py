@@ -134,14 +134,10 @@ def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) 
     lines = [topology_text(probed.machine)]
     for note in probed.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    for card in probed.cards:
-        speed = format_bandwidth(card.speed) if card.speed else "speed not told"
-        near = ", ".join(probed.machine.places[node] for node in card.nodes[:16])
-        lines += paragraph(one_line(f"{card.name} ({speed}): serves {near}"), "  card: ", " " * 8)
     lines += written_lines(out, profile)
     cards = [
-        {"name": card.name, "bandwidth": plain(card.speed) if card.speed else None, "serves": list(card.nodes)}
-        for card in probed.cards
+        {"name": card.name, "bandwidth": plain(card.bandwidth) if card.bandwidth else None, "serves": list(card.nodes)}
+        for card in probed.machine.cards
     ]
     value = {
         "topology": probed.machine.name, "ranks": probed.machine.ranks, "switches": probed.machine.switches,

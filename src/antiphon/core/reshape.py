@@ -16,7 +16,7 @@ and rates before and after can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints
-from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, build
+from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
 
@@ -66,6 +66,7 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
         number[links["link_src"]], number[links["link_dst"]], links["link_type"], links["types"], links["limits"],
         tuple(topology.places[i] for i in nodes), topology.unit,
         tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
+        _renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
     )  # fmt: skip
     return Part(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 
@@ -220,7 +221,14 @@ def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
         topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst],
         places=tuple(topology.places[node] for node in was),
         abilities=tuple(topology.ability(node) for node in was[topology.ranks :]),
+        cards=_renumber_cards(topology, dict(enumerate(to.tolist()))),
     )  # fmt: skip
+
+
+def _renumber_cards(topology: Topology, number: Mapping[int, int]) -> tuple[NetworkCard, ...]:
+    """The network cards with the new numbers of nodes; those without a remaining node go."""
+    cards = (replace(c, nodes=tuple(number[node] for node in c.nodes if node in number)) for c in topology.cards)
+    return tuple(card for card in cards if card.nodes)
 
 
 def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:

@@ -111,13 +111,30 @@ class Ability:
 FORWARDS = Ability()  # only forwards
 
 
+@dataclass(frozen=True)
+class NetworkCard:
+    """A network card of a box, connected to nothing yet: bytes per second each way (None: unknown), and the nodes that
+    it is next to (ranks, or a switch of PCIe)."""
+
+    name: str
+    bandwidth: Fraction | None
+    nodes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_text(self.name, "network card name")
+        if self.bandwidth is not None:
+            speed = parse_bandwidth(self.bandwidth, f"bandwidth of network card {self.name}")
+            object.__setattr__(self, "bandwidth", speed)
+        object.__setattr__(self, "nodes", tuple(int(node) for node in self.nodes))
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
     """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward and hold none).
 
     `unit` is the bandwidth of a unit link, the unit of rounds and rates; by default the slowest link's. `places` gives
     every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch can do besides
-    forwarding; empty if none can do more.
+    forwarding; empty if none can do more. `cards`: network cards by which it can be joined to others.
     """
 
     name: str
@@ -131,6 +148,7 @@ class Topology:
     places: tuple[str, ...] = ()
     unit: Fraction = field(default=Fraction(0))
     abilities: tuple[Ability, ...] = ()
+    cards: tuple[NetworkCard, ...] = ()
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
@@ -159,6 +177,14 @@ class Topology:
         object.__setattr__(self, "abilities", tuple(self.abilities) if able else ())
         if able and len(self.abilities) != self.switches:
             raise Invalid(f"topology abilities: expected {self.switches}, one per switch, got {len(self.abilities)}")
+        object.__setattr__(self, "cards", tuple(self.cards))
+        for number, card in enumerate(self.cards):
+            if not card.nodes or len({*card.nodes}) < len(card.nodes):
+                raise Invalid(f"cards[{number}] ({quote(card.name)}): expected the nodes that it serves, each once")
+            if not 0 <= min(card.nodes) <= max(card.nodes) < self.nodes:
+                raise Invalid(
+                    f"cards[{number}] ({quote(card.name)}): serves a node out of range (0 to {self.nodes - 1})"
+                )
         used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
         object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
         if self.unit <= 0:
@@ -225,6 +251,7 @@ class Topology:
             self.places,
             self.unit,
             self.abilities,
+            self.cards,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -324,6 +351,7 @@ def build(
     places: Sequence[str] = (),
     unit: Fraction | int = 0,
     abilities: Sequence[Ability] = (),
+    cards: Sequence[NetworkCard] = (),
 ) -> Topology:
     """Build a topology from (src, dst, LinkType) triples, collecting the table of types."""
     table: dict[LinkType, int] = {}
@@ -331,7 +359,7 @@ def build(
     src, dst, kind = zip(*rows, strict=True) if rows else ((), (), ())
     return Topology(
         name, ranks, switches, np.array(src), np.array(dst), np.array(kind), tuple(table), tuple(limits),
-        tuple(places), Fraction(unit), tuple(abilities),
+        tuple(places), Fraction(unit), tuple(abilities), tuple(cards),
     )  # fmt: skip
 
 

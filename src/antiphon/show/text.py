@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import without
+from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
 from antiphon.show.columns import fitted_rows, paragraph, table, width
@@ -47,6 +48,11 @@ def topology_text(topology: Topology) -> str:
         lines += ["", *_limits_table(topology)]
     if topology.abilities:
         lines += ["", *_ability_lines(topology)]
+    lines += [""] if topology.cards else []
+    for card in topology.cards:
+        speed = format_bandwidth(card.bandwidth) if card.bandwidth else "speed unknown"
+        served = ", ".join(topology.places[node] for node in card.nodes[:16])
+        lines += paragraph(one_line(f"{card.name} ({speed}): serves {served}"), "  card: ", " " * 8)
     return "\n".join(lines)
 
 

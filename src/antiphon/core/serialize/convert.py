@@ -43,7 +43,7 @@ from antiphon.core.serialize.schemas import (
     TopologyRow,
 )
 from antiphon.core.serialize.slips import bandwidth_out, latency_out
-from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, default_places
+from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
@@ -75,8 +75,13 @@ def topology_in(row: TopologyRow) -> Topology:
     src, dst, kind_of = (links[:, i] for i in range(3))
     unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
+    cards = []
+    for i, card in enumerate(row.cards):
+        with within(f"cards[{i}]"):
+            speed = None if card.bandwidth is None else stored_bandwidth(card.bandwidth)
+            cards.append(NetworkCard(card.name, speed, tuple(card.serves)))
     plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
-    return replace(plain, abilities=_abilities_in(row)) if row.abilities else plain
+    return replace(plain, abilities=_abilities_in(row), cards=tuple(cards)) if row.abilities or cards else plain
 
 
 def _check_links(links: Longs, nodes: int, types: int) -> None:
@@ -142,6 +147,12 @@ def topology_out(topology: Topology) -> dict[str, Any]:
             groups.setdefault(topology.ability(node), []).append(node)
         groups.pop(FORWARDS, None)
         body["abilities"] = [{"switches": nodes, **_ability_fields(ability)} for ability, nodes in groups.items()]
+    if topology.cards:
+        body["cards"] = [
+            {"name": card.name, "serves": list(card.nodes)}
+            | ({} if card.bandwidth is None else {"bandwidth": bandwidth_out(card.bandwidth)})
+            for card in topology.cards
+        ]
     return body
 
 

@@ -51,6 +51,12 @@ class AbilityRow(Row):
     types: list[str] = []
 
 
+class CardRow(Row):
+    name: str
+    serves: list[int]
+    bandwidth: Exact | None = None
+
+
 class TopologyRow(Row, kw_only=True):
     format: str = TOPOLOGY
     version: int = VERSION
@@ -63,6 +69,7 @@ class TopologyRow(Row, kw_only=True):
     limits: list[LimitRow] = []
     places: list[str] | None = None
     abilities: list[AbilityRow] = []
+    cards: list[CardRow] = []
 
 
 class WantedRow(Row):

@@ -53,6 +53,7 @@ def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
         (f"types[{i}].bandwidth", kind.bandwidth) for i, kind in enumerate(row.types)
     ]
     speeds += [(f"limits[{i}].bandwidth", limit.bandwidth) for i, limit in enumerate(row.limits)]
+    speeds += [(f"cards[{i}].bandwidth", card.bandwidth) for i, card in enumerate(row.cards)]
     for path, speed in [*speeds, ("unit", row.unit)]:
         if speed is not None and is_bare(speed) and exact(speed) < SLOWEST:
             unit = "GB/s" if exact(speed) < SLOWEST_IN_GB else "MB/s"
