@@ -49,9 +49,9 @@ def told(machine: Topology, **more: str) -> str:
         (degrade(H100, pairs=[(0, 8)], slower=2), "calibrated by h100"),
         (topology("dgx1v:pcie=true"), ""),  # no table has its PCIe
         (keep(topology("dgx1v"), [0, 1, 2, 3], name="dgx1v").topology, "calibrated by v100"),
-        (keep(topology("dgx1v"), [0, 5], name="dgx1v").topology, ""),  # without a link: not as fast as one likes
-        (keep(topology("dgx1v"), [0, 1, 5], name="dgx1v").topology, ""),  # a line, without a ring
-        (degrade(topology("dgx1v"), pairs=[(0, 3)], remove=True), ""),  # a mesh that no table is of
+        (keep(topology("dgx1v"), [0, 5], name="dgx1v").topology, "calibrated by v100"),  # without a link: PCIe
+        (keep(topology("dgx1v"), [0, 1, 5], name="dgx1v").topology, "calibrated by v100"),  # a line: PCIe
+        (degrade(topology("dgx1v"), pairs=[(0, 3)], remove=True), "calibrated by v100"),  # by the rings left
         (topology("delta:nodes=4"), ""),  # nothing is known of its network
         (topology("ec2:instance=p5en,instances=2"), ""),
         (replace(H100, name="hgx-h100 as I would have it"), ""),

@@ -24,6 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from antiphon.core.bounds import Bound
@@ -34,7 +35,8 @@ from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
-from antiphon.cost.nccl.proven import Proven
+from antiphon.cost.proved_limits import ProvedLimits
+from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, find_baseline, groups_of
@@ -69,6 +71,7 @@ class Ledger:
         required: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.library, self.may_skip = library, may_skip
+        self.library_refused = ""
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
@@ -92,7 +95,25 @@ class Ledger:
         self.done = 0
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
-        return lambda task: task.planner in required or task.planner not in self.names
+        return lambda task: (
+            task.planner in required
+            or task.planner not in self.names
+            or bool(self.library_refused and task.planner in self._stand_ins)
+        )
+
+    @cached_property
+    def _stand_ins(self) -> set[str]:
+        """Planners that stand for NCCL where its model does not describe the machine."""
+        kinds = self.context.collectives
+        return {name for kind in kinds for group in groups_of(self.context.topology, kind) for name in group}
+
+    def _refuse_impossible_library(self, library: Library, kind: str) -> None:
+        """Compare with schedules instead of NCCL's model if that would beat the lower bound of a collective."""
+        try:
+            for nbytes in self.context.sizes:
+                library.at(kind, nbytes)
+        except Unsupported as refusal:
+            self.library, self.library_refused = None, str(refusal)
 
     # ---- messages of the tasks ----
 
@@ -113,7 +134,8 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
-                self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
+                self.library.prove(task.kind, ProvedLimits(context.topology, target, message.bound))
+                self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
             if self.is_needed(task):
                 self._add_priced(task, message)
@@ -253,7 +275,7 @@ class Ledger:
             name_of(context.profile),
             {kind: why for kind, (_, why) in baselines.items() if why and self.library is None}, damage, sweep,
             untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
-            no_bound=no_bound, library=self.library,
+            no_bound=no_bound, library=self.library, library_refused=self.library_refused,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}

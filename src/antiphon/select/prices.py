@@ -209,7 +209,12 @@ class ByLibrary:
         library = self._library_for(members) if members else None
         if library is None:
             return None
-        best = library.at(kind, nbytes)[0]
+        try:
+            best = library.at(kind, nbytes)[0]
+        except AntiphonError:  # the model does not describe this machine
+            if self.name:
+                raise
+            return None
         by = f"{best.name}; {library.basis(kind, nbytes)}"
         return Price(best.seconds, by, library.brief(kind, nbytes))
 

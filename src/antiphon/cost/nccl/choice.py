@@ -278,7 +278,5 @@ def _sends_load(place: Place, collective: str, nbytes: int) -> Load:
     share, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
     relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
-    return Load(
-        1, 1 if away else 0, share * (place.local - 1) * relayed, share * place.local * away, messages=messages,
-        to_all=True,
-    )  # fmt: skip
+    inside, between = share * (place.local - 1) * relayed, share * place.local * away
+    return Load(place.hops, 1 if away else 0, inside, between, messages=messages, to_all=True)

@@ -97,9 +97,10 @@ def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
     own = _place_within(box)
     if own is None or place.local > own.local:
         return False
-    if not place.all_meet and (place.local, place.pairs) != (own.local, own.pairs * place.nodes):
-        return False  # a mesh with failed links may have no ring
-    if not place.all_meet and not slowed and place.wire != own.wire:
+    is_complete = (place.local, place.pairs) == (own.local, own.pairs * place.nodes)
+    if not place.all_meet and not is_complete and (place.nodes > 1 or (place.local == own.local and not slowed)):
+        return False  # several meshes with failed links may have no ring
+    if not place.all_meet and is_complete and not slowed and place.wire != own.wire:
         return False
     fastest = dict[str, Fraction]()
     for kind, bandwidth in own.inner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
 from antiphon.core.collective import Collective
@@ -21,6 +22,7 @@ from antiphon.cost.nccl.choice import (
     NVLS,
     NVLS_TREE,
     PAT,
+    RING,
     SENDS,
     TO_EACH,
     Costs,
@@ -32,10 +34,11 @@ from antiphon.cost.nccl.choice import (
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
-from antiphon.cost.nccl.proven import BOUND, Proven, proven_limit
+from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, proved_limits
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
-from antiphon.units import format_seconds
+from antiphon.units import format_seconds, format_size
 
 MSCCL = "msccl"
 LIBRARIES = ("nccl", "rccl", MSCCL)
@@ -47,13 +50,16 @@ EXAMPLE = "nccl:gpu=h100,network=ib"
 OFF = (("up to 64 KB", 0.079), ("between", 0.295), ("from 64 MB on", 0.061))
 MAX_ERROR = max(error for _, error in OFF)  # assumed where no error is known (alltoall, gather, scatter)
 SMALL, LARGE = 64_000, 64_000_000  # where these begin and end
+MAX_WITNESS = 120  # characters of a witness in an error
+ATTAINED = 1.005  # a prediction this near to the bound attains it
 
 
 @dataclass(frozen=True)
 class Library:
     """A library on a machine: `at` returns its choice at a size. `registered`: the algorithms of MSCCL, which go before
     all others where their ranges have the size. `root`: of rooted collectives, for the bound that predictions are held
-    to. `limits`: bounds by collective that are known already; None: no bound is known, and none is computed."""
+    to. `limits`: by collective what is proved already, to hold predictions to; None: no bound is known, and none is
+    computed."""
 
     name: str
     place: Place
@@ -62,25 +68,56 @@ class Library:
     algorithms: Sequence[str] = CHOSEN
     registered: Sequence[Algorithm] = ()
     root: int = 0
-    limits: dict[str, Proven | None] = field(default_factory=dict)
+    limits: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
-        """Return all options, the chosen one first; none is faster than the proven bound of the topology."""
+        """Return all options, the chosen one first. None is faster than the lower bound by the same figures: where the
+        chosen one would be, the model does not describe this machine (Unsupported)."""
         options = prices(self.place, self.costs, collective, nbytes, self.algorithms)
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
-        return [self._apply_bound(option, collective, nbytes) for option in options]
+        min_times = [self._least_seconds(option, collective, nbytes) for option in options]
+        if algorithm is not None:
+            priced_as = options[1 if algorithm.as_library else 0]  # with the figures of the library's choice
+            min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
+        chosen = options[0]
+        if chosen.seconds < min_times[0] * ROUNDING:
+            limit = self.limit(collective)
+            because = shorten(limit.because, MAX_WITNESS, placeholder=" ...") if limit is not None else ""
+            raise Unsupported(
+                f"library {self.name}: its model does not describe {self.machine.name}: {chosen.name} would take "
+                f"{format_seconds(chosen.seconds)} for {collective} of {format_size(nbytes)}, but no schedule takes "
+                f"less than {format_seconds(min_times[0])} by the same figures" + (f" ({because})" if because else "")
+            )
+        return [option for option, bound in zip(options, min_times, strict=True) if option.seconds >= bound * ROUNDING]
 
-    def limit(self, collective: str) -> Proven | None:
-        """The proven bound of a collective, where it is known."""
+    def prove(self, collective: str, proofs: ProvedLimits) -> None:
+        """Hold predictions of a collective to this bound."""
+        self.limits[collective] = ProvedFigures(proofs, self.place, self.costs)
+
+    def limit(self, collective: str) -> ProvedFigures | None:
+        """What is proved of a collective, where it is known."""
         if collective not in self.limits:
-            self.limits[collective] = proven_limit(self.machine, collective, self.root)
+            self.limits[collective] = None
+            if (proofs := proved_limits(self.machine, collective, self.root)) is not None:
+                self.prove(collective, proofs)
         return self.limits[collective]
 
-    def _apply_bound(self, option: Priced, collective: str, nbytes: int) -> Priced:
+    def _find_limit(self, collective: str, best: Priced, nbytes: int) -> str | None:
+        """Return the witness of the bound, in words, where a prediction attains the bound."""
+        min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
         limit = self.limit(collective)
-        return option if limit is None else limit.hold(option, nbytes)
+        return limit.because if limit is not None and best.seconds <= min_seconds * ATTAINED else None
+
+    def _least_seconds(self, option: Priced, collective: str, nbytes: int, algorithm: Algorithm | None = None) -> float:
+        """Return the least time that is proved for an option, with its launch. `algorithm`: MSCCL's, which may have a
+        share of the links of its own."""
+        limit = self.limit(collective)
+        if limit is None:
+            return 0.0
+        share = algorithm.share if algorithm is not None else None
+        return option.terms.get("launch", 0.0) + limit.least_seconds(option, nbytes, share)
 
     def _find_registered(self, collective: str, nbytes: int) -> Algorithm | None:
         return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
@@ -123,6 +160,8 @@ class Library:
     def _remark_missing(self, collective: str, option: Priced) -> str:
         """Return remarks on what of a figure no table of this collective covers."""
         remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
+        if self.place.over_pcie and option.algorithm == RING:
+            remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         if option.algorithm in NO_TABLE:
             return f"; {option.algorithm} not calibrated{remark}"
         return remark if collective == "allreduce" else f"; {collective} by the figures of allreduce{remark}"
@@ -130,7 +169,7 @@ class Library:
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
         multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
-        Where `limit` is the proven bound, `limited_by` is its witness in words."""
+        `limited_by`: the witness of the bound in words, where the prediction attains it."""
         # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
         rows = []
@@ -138,8 +177,8 @@ class Library:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
             units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
-            copied = copied and self._apply_bound(copied, collective, nbytes)
-            limit = self.limit(collective) if best.limit == BOUND else None
+            if copied and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
+                copied = None
             rows.append(
                 {
                     "nbytes": nbytes,
@@ -150,7 +189,7 @@ class Library:
                     "protocol": best.protocol,
                     "terms": dict(best.terms),
                     "limit": best.limit,
-                    "limited_by": limit and limit.because,
+                    "limited_by": self._find_limit(collective, best, nbytes),
                     "why": self._choice_reason(collective, nbytes, best, rest),
                     "chosen_by": self._chosen_by(collective, nbytes),
                     "mostly": dominant_term(best),
@@ -204,8 +243,6 @@ def how_near(collectives: Iterable[str]) -> str:
 
 def dominant_term(best: Priced) -> str:
     """Return the term that takes most of the time."""
-    if best.limit == BOUND:
-        return "the proven bound"
     term = max(best.terms, key=lambda name: best.terms[name])
     return f"its {best.limit}" if term == "bytes" else {"network": "network hops"}.get(term, term)
 
@@ -266,7 +303,7 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
-    if not group_library.place.all_meet:
+    if not group_library.place.all_meet and group_library.place.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,21 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
-from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
+from antiphon.cost.nccl.calls import SIMPLE
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
 from antiphon.cost.nccl.gpus import kinds_within
 from antiphon.cost.nccl.library import Library, library_here, library_of
-from antiphon.cost.nccl.place import TRUNK, Place, node_of_ranks, wires_of
+from antiphon.cost.nccl.link_figures import LinkFigures, figures_by_protocol, profile_by_kind, switched_figures
+from antiphon.cost.nccl.place import TRUNK, node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
 from antiphon.errors import Invalid, Unsupported, quote
 
-# By kind of link its latency, None: as the machine has it, and the share
-Seen = Mapping[str, tuple[float | None, float]]
 By = Callable[..., Predictor]
 Bounded = tuple[NDArray[Any], int]  # a column, and a bound of its values
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
-NVLS_PASSES = 4  # links that a reduction in a node's switches and the multicast after it pass, one after the other
 
 
 def calls(
@@ -211,35 +208,10 @@ def _step_counts(schedule: Schedule) -> float:
 
 def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
-    if schedule.joint is not None and (switched := _switched_figures(own, topology)) is not None:
+    if schedule.joint is not None and (switched := switched_figures(own.costs, own.place, topology)) is not None:
         return {"nvls": _prepare_switched(schedule, topology, switched)}
-    figures = _figures_by_protocol(own, topology)
-    return {protocol: by(schedule, topology, profile=_profile_by_kind(links)) for protocol, links in figures.items()}
-
-
-def _switched_figures(own: Library, topology: Topology) -> Seen | None:
-    """Return the figures of links where switches reduce and multicast; None where none are known."""
-    near, far, trunks = _sort_kinds(own.place, topology)
-    nvls = own.costs.gpu.nvls
-    if nvls is None:
-        return None
-    latency, share = nvls.latency / NVLS_PASSES, nvls.share
-    return {**dict.fromkeys(near, (latency, share)), **_network_figures(own.costs.network, far, trunks, SIMPLE)}
-
-
-def _figures_by_protocol(own: Library, topology: Topology) -> dict[str, Seen]:
-    """Return by protocol the latency and bandwidth share of each kind of link."""
-    gpu, network, place = own.costs.gpu, own.costs.network, own.place
-    near, far, trunks = _sort_kinds(place, topology)
-    links = 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
-    return {
-        protocol: {
-            **dict.fromkeys(near, (gpu.hop[protocol] / links, gpu.share[protocol])),
-            **_network_figures(network, far, trunks, protocol),
-        }
-        for protocol in PROTOCOLS
-        if protocol in gpu.hop and (network is None or protocol in network.hop)
-    }
+    figures = figures_by_protocol(own.costs, own.place, topology)
+    return {protocol: by(schedule, topology, profile=profile_by_kind(links)) for protocol, links in figures.items()}
 
 
 @dataclass(frozen=True)
@@ -267,31 +239,15 @@ def protocol_figures(
     figures = []
     for leaves in (False,) if len(members) == topology.ranks else (False, True):
         own = _find_library(topology, members, leaves, overrides)
-        switched = _switched_figures(own, topology)
+        switched = switched_figures(own.costs, own.place, topology)
         figures.append(
             ProtocolFigures(
                 partial(own.costs.launch, own.place.local),
-                tuple(_profile_by_kind(links) for links in _figures_by_protocol(own, topology).values()),
-                None if switched is None else _profile_by_kind(switched),
+                tuple(profile_by_kind(links) for links in figures_by_protocol(own.costs, own.place, topology).values()),
+                None if switched is None else profile_by_kind(switched),
             )
         )
     return figures
-
-
-def _sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
-    """Return the kinds of links within nodes, into or out of them, and between switches; kinds that a group lacks but
-    may use are those of the whole machine."""
-    wires = wires_of(topology)
-    near = {kind for kind, _ in place.inner}
-    far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
-    if near & (far | trunks):
-        names = ", ".join(sorted(near & (far | trunks)))
-        raise Unsupported(
-            f"model calls: links of kind {names} are within nodes and between them; give them names apart"
-        )
-    near |= {kind for kind, _ in wires.inner} - far - trunks
-    far |= set(wires.kinds) - near - trunks
-    return near, far, trunks | (set(wires.trunks) - near - far)
 
 
 def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -> str:
@@ -310,13 +266,13 @@ def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -
     return f"; links of kind {', '.join(sorted(strange))} not calibrated" if strange else ""
 
 
-def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Seen) -> Predictor:
+def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: LinkFigures) -> Predictor:
     """Prepare a predictor for switches that reduce and multicast: latency counts once per step of the whole, not per
     piece, as it was measured."""
     # Separate predictors: latency of the schedule without pieces, plus bandwidth with zero latency.
-    late = Barriers(replace(schedule, pieces=1), _profile_by_kind(link_figures).on(topology)).predictor()(0)
+    late = Barriers(replace(schedule, pieces=1), profile_by_kind(link_figures).on(topology)).predictor()(0)
     still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
-    flow = Barriers(schedule, _profile_by_kind(still).on(topology)).predictor()
+    flow = Barriers(schedule, profile_by_kind(still).on(topology)).predictor()
 
     def predict(nbytes: int) -> Prediction:
         moved = flow(nbytes)
@@ -325,18 +281,3 @@ def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Seen
         return Prediction(late.seconds + moved.seconds, terms, top.bottleneck, moved.critical_path)
 
     return predict
-
-
-def _network_figures(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> Seen:
-    """Half of a hop's latency on either side of the network; links between its switches keep their own."""
-    if network is None:
-        return {}
-    share = network.share[protocol]
-    return {**dict.fromkeys(kinds, (network.hop[protocol] / 2, share)), **dict.fromkeys(trunks, (None, share))}
-
-
-def _profile_by_kind(by_kind: Seen) -> Profile:
-    return Profile(
-        alpha={kind: latency for kind, (latency, _) in by_kind.items() if latency is not None},
-        bandwidth_factor={kind: Fraction(share) for kind, (_, share) in by_kind.items()},
-    )

@@ -17,9 +17,11 @@ from antiphon.core.columns import Longs
 from antiphon.core.reshape import keep
 from antiphon.core.topology import BOXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
+from antiphon.cost.nccl.rings import MAX_RANKS, PCIE, ring_bandwidth
 from antiphon.errors import Invalid, Unsupported, quote
 
 TRUNK = "trunk"  # between switches of a network of any kind
+MAX_SOURCES = 64  # ranks from which the farthest is looked for
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Place:
     trunks: tuple[str, ...] = ()
     cuts: tuple[tuple[int, float], ...] = ()
     to_all: float = 0.0
+    hops: float = 1.0
+    over_pcie: bool = False
 
     @property
     def local(self) -> int:
@@ -100,15 +104,44 @@ def _find_place(machine: Topology) -> Place:
     card = _outgoing_bandwidth(machine, (src >= 0) & (dst != src), speed, src)
     in_switches, in_network = _find_abilities(machine, node_of)
     local = machine.ranks // nodes
-    reach = float(wire.min()) if local > 1 else 0.0
+    reach = float(wire.min()) if local > 1 else 0.0  # of the rank with the fewest links
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = wires.switched or linked == machine.ranks * (local - 1)
+    ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
+    rings = _ring_bandwidth(machine, reach) if ring_limited else reach
+    over_pcie = ring_limited and not rings
     return Place(
-        machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
-        linked, wires.inner, wires.trunks, _find_cuts(machine, node_of, speed) if wires.trunks else (),
+        machine.ranks, nodes, PCIE * float(machine.unit) if over_pcie else rings, card, wires.kinds, wires.switched,
+        in_switches and local > 1, in_network, meet, linked, wires.inner, wires.trunks,
+        _find_cuts(machine, node_of, speed) if wires.trunks else (),
         0.0 if meet or not reach else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
+        _farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie,
     )  # fmt: skip
+
+
+def _ring_bandwidth(machine: Topology, reach: float) -> float:
+    """Return what a rank sends around the rings of a node without switches: over all links of the rank that has the
+    fewest where all pairs are linked alike; else as many rings as the links hold."""
+    width = np.zeros((machine.ranks, machine.ranks))
+    np.add.at(width, (machine.link_src, machine.link_dst), [float(machine.bandwidth(i)) for i in range(machine.links)])
+    np.fill_diagonal(width, width.max())
+    return reach if width.min() == width.max() else min(ring_bandwidth(machine), reach)
+
+
+def _farthest(machine: Topology, node_of: Longs) -> float:
+    """Return the number of links from a rank of the first node to the farthest that it reaches within the node."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    inside = (node_of[machine.link_src] == 0) & (node_of[machine.link_dst] == 0)
+    ends = (machine.link_src[inside], machine.link_dst[inside])
+    ranks = np.flatnonzero(node_of[: machine.ranks] == 0)
+    if not len(ends[0]) or len(ranks) < 2:
+        return 1.0
+    links = csr_array((np.ones(len(ends[0])), ends), shape=(machine.nodes, machine.nodes))
+    steps = shortest_path(links, unweighted=True, indices=ranks[:MAX_SOURCES])[:, ranks]
+    return float(steps[np.isfinite(steps)].max(initial=1.0))
 
 
 def _to_all(machine: Topology, members: list[int]) -> float:

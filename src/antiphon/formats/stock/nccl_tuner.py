@@ -140,7 +140,10 @@ def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entr
         sizes.append(2 * sizes[-1])
     gains = {}
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
-        own, *alternatives = library.at(kind, nbytes)
+        try:
+            own, *alternatives = library.at(kind, nbytes)
+        except Unsupported:  # the model does not describe this machine
+            return {}
         forced = [
             choice.seconds for choice in (own, *alternatives)
             if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)
