@@ -49,7 +49,7 @@ from antiphon.options import Option
 from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
-from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
+from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import BOUNDED, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
@@ -95,7 +95,7 @@ class _Forest:
 class _Plans:
     """Forests, the fastest first, and the kinds to be mixed, each as a schedule.
 
-    The first `min_kinds` kinds form one fast forest; a mix always includes them all.
+    The first `min_kinds` kinds form one fast forest; if a mix of all is too large, at least these stay.
     """
 
     forests: list[_Forest]
@@ -364,7 +364,7 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
-def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Class:
+def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> ChunkClass:
     """Return a tree with all its images as a class of the linear program. `late`: latency of every link."""
     steps = max(hop.depth for _, hop in hops)
     load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
@@ -372,7 +372,7 @@ def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Clas
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
         load[:, step] = machine.row_load(level_hops)
         slowest[step] = max(float(late[list(hop.path)].sum()) for _, hop in level_hops)
-    return Class(number, np.arange(1), load / machine.capacity[:, None], slowest)
+    return ChunkClass(number, np.arange(1), load / machine.capacity[:, None], slowest)
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
