@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import probe_cases
@@ -216,14 +217,17 @@ def test_a_saved_box_keeps_its_cards(name: str, tmp_path: Path) -> None:
     assert {node for card in turned.cards for node in card.nodes} == {0, 1}
 
 
+SPEED = Fraction(10**9)
+
+
 @pytest.mark.parametrize(
     ("cards", "error", "line"),
     [
         ([NetworkCard("a", None, (0, 1)), NetworkCard("b", None, (2, 3))], Invalid, "have no speed; .* nic=400Gbit/s"),
-        ([NetworkCard("a", None, (0, 1)), NetworkCard("b", 10**9, (2, 3))], Invalid, "differ in speed"),
-        ([NetworkCard("a", 10**9, (0, 1, 2)), NetworkCard("b", 10**9, (3,))], Unsupported, "topology join FILE"),
-        ([NetworkCard("a", 10**9, (0, 2)), NetworkCard("b", 10**9, (1, 3))], Unsupported, "topology join FILE"),
-        ([NetworkCard("a", 10**9, (0,)), NetworkCard("b", 10**9, (0, 1))], Unsupported, "topology join FILE"),
+        ([NetworkCard("a", None, (0, 1)), NetworkCard("b", SPEED, (2, 3))], Invalid, "differ in speed"),
+        ([NetworkCard("a", SPEED, (0, 1, 2)), NetworkCard("b", SPEED, (3,))], Unsupported, "topology join FILE"),
+        ([NetworkCard("a", SPEED, (0, 2)), NetworkCard("b", SPEED, (1, 3))], Unsupported, "topology join FILE"),
+        ([NetworkCard("a", SPEED, (0,)), NetworkCard("b", SPEED, (0, 1))], Unsupported, "topology join FILE"),
     ],
 )
 def test_cards_that_a_cluster_cannot_use(

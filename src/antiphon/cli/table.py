@@ -38,7 +38,7 @@ class CommandGroup(NamedTuple):
 
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Machines": (
-        CommandGroup("topology", "Show, probe, join or degrade machines.",
+        CommandGroup("topology", "Show, probe, join, export or degrade machines.",
               "Show, read and change machines.", "topology show dgx1v --picture machine.svg", (
             Command("show", "machine:show_command", "Show a machine; --picture draws it.",
                     "topology show ring:ranks=8,bandwidth=10GB/s"),
@@ -46,6 +46,8 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     "topology probe topo.txt --from nvidia-smi -o box.json"),
             Command("join", "machine:join_command", "Join a box and a fabric.",
                     "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
+            Command("export", "machine:export_machine_command", "Write a box as NCCL's topology file.",
+                    "topology export hgx-h100 -o topo.xml"),
             Command("degrade", "machine:degrade_command", "Remove or slow down links, or remove ranks.",
                     "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
         )),

@@ -98,7 +98,7 @@ def on_own_cards(
     below a spine. `nic`: bandwidth of each card; default: that in the file.
     """
     check_integer(boxes, "boxes", 2, 100_000)
-    cards, assumed = _cards_with_speeds(box, nic)
+    cards, assumed = cards_with_speeds(box, nic)
     with_cards = replace(box, machine=replace(box.machine, cards=cards), notes=(*box.notes, *assumed))
     # With `rail`, cards next to the same GPUs of every box share a switch; otherwise all cards do.
     groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
@@ -128,7 +128,7 @@ def _speed_of(card: NetworkCard) -> Fraction:
     return card.bandwidth
 
 
-def _cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
+def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     sold = cards_of(machine, None, nic, sold_as)
@@ -164,7 +164,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
     if not cards or not all(card.bandwidth for card in cards):
         if not _sold_as(box.machine):
             return
-        cards, _ = _cards_with_speeds(box, None)
+        cards, _ = cards_with_speeds(box, None)
     speed = sum((_speed_of(card) for card in cards), Fraction(0))
     cables = sum((port.speed for port in ports), Fraction(0))
     if cables < speed:

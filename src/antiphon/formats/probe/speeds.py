@@ -106,6 +106,13 @@ def make_by_generation(gcn: str) -> Make | None:
     return _GCN.get(gcn.removeprefix("gfx"))
 
 
+def generation_attribute(make: Make) -> dict[str, object]:
+    """The attribute by which NCCL's file gives the generation of a GPU: its first capability, or AMD's latest name."""
+    if make.xgmi:
+        return {"gcn": f"gfx{[gcn for gcn, other in _GCN.items() if other == make][-1]}"}
+    return {"sm": next(sm for sm, other in _SM.items() if other == make)}
+
+
 def nominal_speed(measured: Fraction) -> Fraction:
     """What a link of this raw speed carries by its data sheet: tools show up to 7 % more (25.781 GB/s for 25)."""
     makes = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
