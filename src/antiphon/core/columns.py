@@ -214,6 +214,18 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
     return ordered[starts(ordered)]
 
 
+def are_among(values: Longs, ascending: Longs) -> Bools:
+    """Return which values are in an ascending column. A search each, where np.isin would sort or hash both.
+
+    >>> are_among(np.array([5, 2, 9]), np.array([2, 3, 5]))
+    array([ True,  True, False])
+    """
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[at] == values)
+
+
 def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     """Return the distinct values, ascending, and the index of every key among them.
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, distinct, order_of, places, pointers, ranges
+from antiphon.core.columns import Bools, Longs, are_among, dense, distinct, order_of, places, pointers, ranges
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -106,7 +106,7 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
     extra = distinct(_own_crossings(joints, resolved, topology))
     # A crossing that some route makes anyway costs nothing more.
-    extra = extra[~np.isin(extra, pair)]
+    extra = extra[~are_among(extra, pair)]
     pairs = np.concatenate([pair, extra])
     order = order_of(pairs, len(joints) * max(topology.links, 1))
     return Trees(pairs[order] // topology.links, pairs[order] % topology.links, order >= len(pair))
