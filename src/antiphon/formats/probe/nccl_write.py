@@ -19,9 +19,12 @@ are written, because NCCL fails without them if a job uses no GPU of a socket. L
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
 from antiphon.core.topology import NetworkCard, Topology, hosts
 from antiphon.errors import Invalid, Unsupported, quote
@@ -41,29 +44,9 @@ CPUS: Mapping[str, Mapping[str, object]] = {
     "amd": {"arch": "x86_64", "vendor": "AuthenticAMD", "familyid": 25, "modelid": 17},  # Genoa
     "arm": {"arch": "arm64"},
 }
-_BUS = re.compile(r"(?:0000)?([0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
+_BUS = re.compile(r"(?:0000)?[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _UNSAFE = re.compile("[^ -~]|[&<>'\"]")
 _CATALOGUE = {"dgx1p": "P100", "dgx1v": "V100", "dgx2": "V100"}  # boxes not named after their GPUs
-
-
-@dataclass
-class _Element:
-    """An XML element. `children` come in order."""
-
-    name: str
-    attributes: Mapping[str, object]
-    children: list[_Element] = field(default_factory=list)
-
-    def lines(self, depth: int = 0) -> Iterator[str]:
-        # NCCL knows no escapes
-        text = "".join(f' {key}="{_UNSAFE.sub("_", str(value))}"' for key, value in self.attributes.items())
-        if not self.children:
-            yield f"{'  ' * depth}<{self.name}{text}/>"
-            return
-        yield f"{'  ' * depth}<{self.name}{text}>"
-        for child in self.children:
-            yield from child.lines(depth + 1)
-        yield f"{'  ' * depth}</{self.name}>"
 
 
 def nccl_xml(
@@ -91,10 +74,13 @@ def nccl_xml(
     cards, assumed = cards_with_speeds(box, nic)
     if assumed and not machine.cards and nic is None:
         cards, assumed = (), [f"no network cards are written, because {machine.name} lists none (--nic 400Gbit/s)"]
-    addresses = _Addresses(gpus, machine.ranks, nics, len(cards))
-    writer = _Writer(machine, cards, addresses, direct)
-    text = "\n".join(writer.system(CPUS[cpu]).lines()) + "\n"
-    count = text.count("<") - text.count("</")
+    made_up = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
+    bus, card_bus = _addresses(gpus, machine.ranks, "gpus", made_up), _addresses(nics, len(cards), "nics", made_up)
+    if twice := [address for address, count in Counter([*bus, *card_bus]).items() if count > 1]:
+        raise Invalid(f"gpus, nics: {quote(twice[0])} stands twice")
+    writer = _Writer(machine, cards, bus, card_bus, made_up, direct)
+    root = writer.system(CPUS[cpu])
+    count = sum(1 for _ in root.iter())
     if count > MAX_ELEMENTS:
         raise Unsupported(f"{machine.name}: needs {count} XML elements; NCCL reads at most {MAX_ELEMENTS}")
     if not gpus:
@@ -108,51 +94,31 @@ def nccl_xml(
         notes.append("assumed: GPUs share a PCIe switch with their network cards, half of them on each of two sockets")
     rdma = "network cards access GPU memory (else --option gdr=no)" if direct else "no GPUDirect RDMA"
     notes.append(f"assumed: {cpu} processors (--option cpu={', '.join(CPUS)}), {rdma}")
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
     return Files({"topo.xml": text}, [*(re.sub("--nic ?", "--option nic=", note) for note in assumed), *notes])
 
 
-class _Addresses:
-    """PCIe addresses: as passed, else made up, each once."""
-
-    def __init__(self, gpus: str, ranks: int, nics: str, cards: int) -> None:
-        self.taken: set[str] = set()
-        self.gpus = self._parse(gpus, ranks, "gpus")
-        self.cards = self._parse(nics, cards, "nics")
-
-    def _parse(self, text: str, count: int, option: str) -> list[str]:
-        addresses = [word.strip().lower() for word in text.split(",")] if text else []
-        for position, address in enumerate(addresses):
-            match = _BUS.fullmatch(address)
-            if match is None:
-                raise Invalid(f"{option}: {quote(address)} is no PCIe address; expected such as 0000:1b:00.0")
-            if match[1] in self.taken:
-                raise Invalid(f"{option}: {quote(address)} stands twice")
-            self.taken.add(match[1])
-            addresses[position] = match[1]
-        if addresses and len(addresses) != count:
-            raise Invalid(f"{option}: expected {count} PCIe addresses, got {len(addresses)}")
-        return addresses
-
-    def gpu(self, rank: int) -> str:
-        return self.gpus[rank] if self.gpus else self.unused()
-
-    def card(self, number: int) -> str:
-        return self.cards[number] if self.cards else self.unused()
-
-    def unused(self) -> str:
-        # the domain ffff: no device of the host has it
-        numbers = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
-        address = next(address for address in numbers if address not in self.taken)
-        self.taken.add(address)
-        return address
+def _addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> list[str]:
+    """The PCIe addresses in an option; in the domain ffff, which no device has, where it is left out."""
+    words = [word.strip().lower() for word in text.split(",")] if text else []
+    if strange := [word for word in words if not _BUS.fullmatch(word)]:
+        raise Invalid(f"{option}: {quote(strange[0])} is no PCIe address; expected such as 0000:1b:00.0")
+    if words and len(words) != count:
+        raise Invalid(f"{option}: expected {count} PCIe addresses, got {len(words)}")
+    return [word[-12:] for word in words] or list(islice(made_up, count))
 
 
 class _Writer:
     """Elements of a machine. `children`: the nodes below each PCIe switch, those invented included; `tops`: the nodes
     below each socket; `slots`: the PCIe link of a node to the one above, where it is not the usual one."""
 
-    def __init__(self, machine: Topology, cards: Sequence[NetworkCard], addresses: _Addresses, gdr: int) -> None:
-        self.machine, self.cards, self.addresses, self.gdr = machine, cards, addresses, gdr
+    def __init__(
+        self, machine: Topology, cards: Sequence[NetworkCard], bus: Sequence[str], card_bus: Sequence[str],
+        made_up: Iterator[str], gdr: int,
+    ) -> None:  # fmt: skip
+        self.machine, self.cards, self.gdr = machine, cards, gdr
+        self.bus, self.card_bus, self.made_up = bus, card_bus, made_up
         ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
         self.links = [(a, b, machine.types[kind]) for a, b, kind in ends]
         kinds = {kind.kind for _, _, kind in self.links}
@@ -165,7 +131,6 @@ class _Writer:
         self.make = make_by_name(name)
         self.slot = _slot(PCIE[self.make.pcie if self.make else 4], machine.name)
         self.gpu_class = "0x120000" if self.amd else "0x030200"
-        self.bus = [addresses.gpu(rank) for rank in range(machine.ranks)]
         self.hubs: dict[int, str] = {}  # addresses of NVSwitches
         self.children: dict[int, list[int]] = {}
         self.slots: dict[int, Mapping[str, object]] = {}
@@ -176,16 +141,16 @@ class _Writer:
             first = card.nodes[0]
             self.cards_at.setdefault(first if first >= machine.ranks else above.get(first, -1), []).append(number)
 
-    def system(self, cpu: Mapping[str, object]) -> _Element:
-        sockets = []
+    def system(self, cpu: Mapping[str, object]) -> Element:
+        root = _add(None, "system", version=2 if self.amd else 1)
         for number, nodes in enumerate(self.tops):
-            below: list[_Element] = []
+            socket = _add(root, "cpu", numaid=number, **cpu)
             for node in nodes:
-                # a host bridge is the socket itself
-                below += self._below(node) if self._is_bridge(node) else [self._pci(node)]
-            below += [self._card(card) for card in self.cards_at.get(-1, [])] if not number else []
-            sockets.append(_Element("cpu", {"numaid": number, **cpu}, below))
-        return _Element("system", {"version": 2 if self.amd else 1}, sockets)
+                add = self._add_below if self._is_bridge(node) else self._add_pci  # a bridge is the socket itself
+                add(socket, node)
+            if not number:
+                self._add_cards(socket, -1)
+        return root
 
     def _is_bridge(self, node: int) -> bool:
         return node < self.machine.nodes and self.machine.places[node].rpartition("/")[2].startswith("bridge")
@@ -232,33 +197,28 @@ class _Writer:
 
     # ---- elements ----
 
-    def _pci(self, node: int) -> _Element:
+    def _add_pci(self, parent: Element, node: int) -> None:
         slot = self.slots.get(node, self.slot)
         if node >= self.machine.ranks:
-            attributes = {"busid": self.addresses.unused(), "class": PCIE_SWITCH, **slot}
-            return _Element("pci", attributes, self._below(node))
-        gpu: dict[str, object] = {"dev": node}
-        if self.make:
-            gpu |= generation_attribute(self.make)
-        nvlinks = [
-            _Element("xgmi" if self.amd else "nvlink", {"target": target, "count": count, "tclass": of})
-            for (target, of), count in self._fast_links(node).items()
-        ]
-        attributes = {"busid": self.bus[node], "class": self.gpu_class, **slot}
-        return _Element("pci", attributes, [_Element("gpu", {**gpu, "gdr": self.gdr}, nvlinks)])
+            switch = _add(parent, "pci", **{"busid": next(self.made_up), "class": PCIE_SWITCH, **slot})
+            self._add_below(switch, node)
+            return
+        device = _add(parent, "pci", **{"busid": self.bus[node], "class": self.gpu_class, **slot})
+        gpu = _add(device, "gpu", dev=node, **(generation_attribute(self.make) if self.make else {}), gdr=self.gdr)
+        for (target, kind), count in self._fast_links(node).items():
+            _add(gpu, "xgmi" if self.amd else "nvlink", target=target, count=count, tclass=kind)
 
-    def _below(self, node: int) -> list[_Element]:
-        cards = [self._card(number) for number in self.cards_at.get(node, [])]
-        return [*map(self._pci, self.children.get(node, [])), *cards]
+    def _add_below(self, parent: Element, node: int) -> None:
+        for child in self.children.get(node, []):
+            self._add_pci(parent, child)
+        self._add_cards(parent, node)
 
-    def _card(self, number: int) -> _Element:
-        card = self.cards[number]
-        assert card.bandwidth is not None
-        net = {
-            "name": card.name, "dev": number, "speed": int(card.bandwidth * 8 / 10**6), "port": 1, "gdr": self.gdr,
-        }  # fmt: skip
-        attributes = {"busid": self.addresses.card(number), "class": CARD, **self.slot}
-        return _Element("pci", attributes, [_Element("nic", {}, [_Element("net", net)])])
+    def _add_cards(self, parent: Element, node: int) -> None:
+        for number in self.cards_at.get(node, []):
+            card = self.cards[number]
+            device = _add(parent, "pci", **{"busid": self.card_bus[number], "class": CARD, **self.slot})
+            speed = int((card.bandwidth or 0) * 8 / 10**6)
+            _add(_add(device, "nic"), "net", name=card.name, dev=number, speed=speed, port=1, gdr=self.gdr)
 
     def _fast_links(self, rank: int) -> dict[tuple[str, str], int]:
         """The number of NVLinks or xGMI links of a GPU, by the address and the class of what they lead to."""
@@ -277,12 +237,18 @@ class _Writer:
                 key = self.bus[b], self.gpu_class
             elif "nvswitch" in self.machine.places[b]:
                 if b not in self.hubs:
-                    self.hubs[b] = self.addresses.unused()
+                    self.hubs[b] = next(self.made_up)
                 key = self.hubs[b], NVSWITCH
             else:
                 raise Unsupported(f"{self.machine.name}: has NVLinks to processors, which are not written")
             counts[key] = counts.get(key, 0) + int(count)
         return counts
+
+
+def _add(parent: Element | None, tag: str, /, **attributes: object) -> Element:
+    """A new element at the end of another. NCCL knows no escapes, so characters that need one are replaced."""
+    texts = {key: _UNSAFE.sub("_", str(value)) for key, value in attributes.items()}
+    return Element(tag, texts) if parent is None else SubElement(parent, tag, texts)
 
 
 def _slot(bandwidth: Fraction, machine: str) -> dict[str, object]:
