@@ -311,6 +311,82 @@ def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
         files_of("allreduce", "full:ranks=2", "ring", **options)
 
 
+# ---- groups of blocks ----
+
+DATA = {"put", "copy", "re", "res", "glres", "gstore", "pwsf"}
+GROUPED = [
+    ("allreduce", "hgx-h100", "direct"), ("allreduce", "hgx-h100", "halving-doubling"),
+    ("allreduce", "hgx-h100", "ring"), ("allreduce", "hgx-h100", "double-binary-tree"),
+    ("allreduce", "hgx-h100", "nvls"),
+    ("allgather", "hgx-h100", "direct"), ("allgather", "hgx-h100", "nvls"), ("reducescatter", "hgx-h100", "direct"),
+    ("alltoall", "hgx-h100", "direct"), ("allreduce", "delta:nodes=2", "hierarchical-ps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", in_turn([(case,) for case in GROUPED], 3), ids="-".join)
+def test_nearly_all_blocks_that_may_be_there_move_data(case: tuple[str, str, str]) -> None:
+    """Each operation is there once for each part, and ports are left to the first block of a group."""
+    for name, text in files_of(*case).items():
+        if name == "register.py":
+            continue
+        plan = json.loads(text)
+        assert judge(plan_of(text).code) is None, name
+        for gpu in plan["gpus"]:
+            assert len(gpu["threadblocks"]) <= 32
+            assert sum(any(one["name"] in DATA for one in block["ops"]) for block in gpu["threadblocks"]) >= 24
+            parts: Counter[tuple[str, int]] = Counter()
+            for one in (one for block in gpu["threadblocks"] for one in block["ops"] if one["name"] in DATA):
+                group = one.pop("tbg_info", {"tb_id": 0, "tbg_size": 1})
+                assert one.get("channel_type") != "port" or group["tbg_size"] == 1
+                parts[json.dumps((one["name"], one["src_buff"], one["dst_buff"])), group["tbg_size"]] += 1
+            assert all(many % size == 0 for (_, size), many in parts.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "planner", "most"),
+    [("allreduce", "halving-doubling", 4), ("reducescatter", "direct", 6), ("broadcast", "binomial-tree", 4)],
+)
+@pytest.mark.parametrize("between", [False, True])
+def test_groups_as_the_executor_runs_them(kind: str, planner: str, most: int, between: bool) -> None:
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5)) if between else antiphon.topology("full:ranks=4")
+    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5) if between else None)
+    for name, text in antiphon.export(plan, "mscclpp-json", options={"blocks": most}).items():
+        if name.endswith(".json"):
+            for seed in some(range(3)):
+                executor.Executor(json.loads(text), seed, calls=2).run()
+
+
+def test_groups_only_where_there_is_work_for_them() -> None:
+    """At most one block for every 16 KiB of an operation, at the largest size of the range."""
+    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
+    schedule = plan.entries[0].schedule
+    ends = (0, 2**16, 2**17 + 1, None)
+    entries = tuple(Entry(ends[at] or 0, ends[at + 1], schedule) for at in range(3))
+    files = antiphon.export(Plan(plan.topology, plan.collective, entries), "mscclpp-json")
+    for number, group in enumerate((1, 2, 8)):
+        blocks = json.loads(files[f"plan{number}.json"])["gpus"][0]["threadblocks"]
+        data = [one for block in blocks for one in block["ops"] if one["name"] in DATA]
+        assert {one.get("tbg_info", {"tbg_size": 1})["tbg_size"] for one in data} == {group}
+
+
+@pytest.mark.parametrize("what", ["part", "barrier", "size"])
+def test_damaged_groups_are_found(what: str) -> None:
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5))
+    plan = antiphon.plan("allreduce", machine, planner="recursive-doubling", ranks=(0, 1, 4, 5))
+    damaged = json.loads(antiphon.export(plan, "mscclpp-json", options={"blocks": 4})["plan0.json"])
+    assert verdict(damaged) == ""
+    operations = damaged["gpus"][0]["threadblocks"][1]["ops"]
+    grouped = [one for one in operations if "tbg_info" in one]
+    if what == "part":
+        grouped[-1]["tbg_info"]["tb_id"] = 0
+    elif what == "barrier":
+        for block in damaged["gpus"][0]["threadblocks"]:
+            block["ops"] = [one for one in block["ops"] if one["name"] != "barrier"]
+    else:
+        grouped[0]["tbg_info"]["tbg_size"] += 1
+    assert verdict(damaged) != ""
+
+
 # ---- what others write ----
 
 

@@ -49,9 +49,11 @@ def read(plan: Row) -> Code:
 
 
 def operations(plan: Row, name: str) -> list[tuple[list[Row], int]]:
-    """Where operations of a name stand: the list, and the place in it."""
+    """Where operations of a name stand: the list, and the place in it; of a group of blocks those of the first."""
     every = [block["ops"] for gpu in plan["gpus"] for block in gpu["threadblocks"]]
-    return [(ops, at) for ops in every for at, one in enumerate(ops) if one["name"] == name]
+    first = {"tb_id": 0}
+    return [(ops, at) for ops in every for at, one in enumerate(ops)
+            if one["name"] == name and one.get("tbg_info", first)["tb_id"] == 0]  # fmt: skip
 
 
 def count(plan: Row, *names: str) -> list[int]:

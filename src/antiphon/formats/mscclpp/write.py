@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.core.collective import Collective
@@ -22,7 +22,7 @@ from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Gpu, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, Gpu, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
@@ -35,7 +35,6 @@ from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import parse_size
 
-Far = Callable[[int, int], bool]  # whether two members are on different hosts
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
@@ -152,7 +151,7 @@ class _Writer:
         if stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = self._head(program, bound, (start, stop))
-            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far)
+            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, head.largest_chunk)
 
     def _head(self, program: Program, bound: Bound, span: tuple[int, int | None], *, flagged: bool = False) -> _Head:
         return _Head(program, bound, span, self.threads, self.alignment, self.name, flagged=flagged)
@@ -258,6 +257,11 @@ class _Head:
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
         self.chunks = declared(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
+
+    @property
+    def largest_chunk(self) -> int:
+        """In bytes."""
+        return self.sizes[1] * self.alignment // self.sizes[2]
 
     @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
