@@ -53,6 +53,7 @@ _LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODED = re.compile(r"nccl-library=([0-9]{4,5})\b")  # 22804 is 2.28.4
 _PROGRAM = re.compile(r"\b([nr]ccl-tests)(?: version|: Version)?\s+([0-9][\w.]*)?")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{2,60})(?:=| set by environment to )([^\s;\"']{1,200})")
+_EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+)")
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
 # What the library itself logs under NCCL_DEBUG=INFO, by the name that `Run.signs` gives it
 _SIGNS = {
@@ -146,6 +147,8 @@ class _Reader:
         self.ratio = (0.0, 0.0)  # busbw / algbw of the row with the greatest algbw, and its rounding error
         self.columns = ("", "")  # operator and root of the rows
         self.failed = False
+        self.exported: dict[str, str] = {}  # variables of all later runs
+        self.following: dict[str, str] = {}  # variables behind the rows of this run, which belong to the next
 
     def read(self) -> Iterator[Run]:
         """Yield each run once the next one begins."""
@@ -188,11 +191,26 @@ class _Reader:
             number = int(coded[1])
             run.library = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
         if "CCL_" in line:
-            run.environment |= dict(_VARIABLE.findall(line))
+            self._read_variables(line)
         if "osu_" in line and (processes := _PROCESSES.search(line)):
             run.ranks = int(processes[1])
         run.signs += tuple(name for name, sign in _SIGNS.items() if name not in run.signs and sign.search(line))
         self.failed = self.failed or ("FAILED" in line and "Out of bounds" in line)
+
+    def _read_variables(self, line: str) -> None:
+        """Take NCCL's variables: exported for all later runs, behind rows for the next one, else for this one."""
+        variables = dict(_VARIABLE.findall(line))
+        if unset := _UNSET.search(line):
+            for name in unset[1].split():
+                self.exported.pop(name, None)
+        elif _EXPORT.search(line):
+            self.exported |= variables
+        if self.run.rows and " set by environment to " not in line:
+            self.following |= variables
+        elif unset:
+            self.run.environment = {k: v for k, v in self.run.environment.items() if k not in unset[1].split()}
+        else:
+            self.run.environment |= variables
 
     def _add_row(self, row: re.Match[str], at: int) -> int:
         """Read a row that begins in the line before `at`; return the line after it."""
@@ -234,6 +252,8 @@ class _Reader:
         if self.failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
         self.run, self.devices, self.ratio, self.columns, self.failed = Run(), {}, (0.0, 0.0), ("", ""), False
+        self.run.environment = {**self.exported, **self.following}
+        self.following = {}
         return run
 
 
