@@ -1,4 +1,9 @@
-"""What is proved of a collective on a machine, to be evaluated with the latencies and bandwidths of a model."""
+"""The proved bounds of a collective on a machine, evaluated with the latencies and bandwidths of a model.
+
+A proof (a cut, a path) holds for any figures; only its seconds depend on them. `ProvedLimits` keeps the proofs, and its
+methods turn them into a function from nbytes to the least seconds under a profile. Example: a ring of 4 ranks, a path
+of 3 us and a cut of 1.5 s per GB: without barriers max(3 us, 1 us + 1.5e-9 * nbytes).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ Seconds = Callable[[int], float]  # least seconds by nbytes
 
 @dataclass(frozen=True, eq=False)
 class ProvedLimits:
-    """What is proved of a collective on a machine, to be evaluated with the figures of a model."""
+    """The proved bounds of a collective on a machine, to be evaluated with the figures of a model."""
 
     topology: Topology
     collective: Collective
@@ -37,7 +42,7 @@ class ProvedLimits:
 
     @cached_property
     def unaided_evidence(self) -> SizeEvidence:
-        """The evidence where switches only forward."""
+        """The evidence if switches only forward."""
         if self.bound.unaided is None:
             return self.evidence
         return find_evidence(forwarding(self.topology), self.collective)
@@ -53,8 +58,8 @@ class ProvedLimits:
     def without_barriers(self, profile: Profile, *, unaided: bool = False, any_latency: bool = False) -> Seconds:
         """Return the bound for messages that only wait for their data and their links.
 
-        Some link is busy as long as the bandwidth bound says, and the last message on it has its latency as well.
-        `any_latency`: latencies are counted apart from the transfers, so both ends add up.
+        Some link is busy for the time of the bandwidth bound, and the last message on it also has its latency.
+        `any_latency`: latencies are counted separately from transfers, so both add up.
         """
         machine = profile.on(forwarding(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness

@@ -1,4 +1,9 @@
-"""gamma and delta from the micro-benchmark of memory access (GenModel paper, section 3.1, equation 5)."""
+"""Fit gamma and delta to the micro-benchmark of memory access (GenModel paper, section 3.1, equation 5).
+
+Adding x vectors of S bytes into one at once reads x and writes one: T(x) = (x + 1) S delta + (x - 1) S gamma. Input:
+rows (x, S, seconds). Several x separate the two; with a single x only a combination is determined, and it is listed
+instead. Example: at S = 1 byte, T(2) = 3 delta + gamma and T(4) = 5 delta + 3 gamma.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from antiphon.cost.fit.tables import Added
 from antiphon.errors import Invalid
 
 NAMES = ("gamma", "delta")
-POOR = 0.1
+POOR = 0.1  # a root mean square error above this is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +97,7 @@ class MemoryFit:
 
 
 def fit_memory(measured: Sequence[Added]) -> MemoryFit:
-    """T(x) = (x + 1) S delta + (x - 1) S gamma for x vectors of S bytes added into one at once. Linear."""
+    """Fit T(x) = (x + 1) S delta + (x - 1) S gamma for x vectors of S bytes added into one at once. Linear."""
     seconds = np.array([row.seconds for row in measured])
     sizes = np.array([float(row.nbytes) for row in measured])
     vectors = np.array([row.vectors for row in measured])

@@ -1,4 +1,8 @@
-"""Resolve the options of model loggp: limits, who pays overheads, when a send is over."""
+"""Resolve the options of model loggp: limits, who pays overheads, when a send is over.
+
+Explicit options override those that `meaning` implies, which override the profile's. Example: meaning="loggops" with
+device_radix=2 gives one processor per rank, sends over when left, 2 ports and no limit on network cards.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ MEANINGS: dict[str, dict[str, int | str | None]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """`packets`: at fidelity packet; `processors`: cpu=shared; `sent`: when what a rank sent counts for its own rounds;
-    `eager`: bytes up to which a send is over before the receiver takes the message."""
+    """Resolved options. `packets`: fidelity=packet; `processors`: cpu=shared; `sent`: when a sent message counts for
+    its rank's rounds; `eager`: bytes up to which a send is over before the receiver takes the message."""
 
     limits: LogGP
     packets: bool = False

@@ -1,4 +1,12 @@
-"""The model `calls`: what a schedule takes with launch, protocols and shares of the wire, as NCCL pays them."""
+"""The model `calls`: price a schedule with launch, protocols and bandwidth fractions, as NCCL pays them on GPUs.
+
+For each protocol (LL, LL128, Simple) the links get the protocol's latency per hop and fraction of bandwidth as a
+profile, and alpha-beta or critical-path prices the schedule; the fastest protocol at the size counts. Added are the
+launch, and seconds for simultaneous messages of a rank. The figures are those by which NCCL itself is priced
+(library.py), so a speedup over NCCL compares like with like.
+
+Example: an allreduce of 1 KB in 2 steps on h100: launch 6 us + 2 hops by LL of 0.7 us + bytes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +39,7 @@ from antiphon.cost.trace import Events
 from antiphon.errors import Invalid, Unsupported, quote
 
 By = Callable[..., Predictor]
-Bounded = tuple[NDArray[Any], int]  # a column, and a bound of its values
+Bounded = tuple[NDArray[Any], int]  # a column and an upper bound of its values
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 
 
@@ -45,13 +53,14 @@ def calls(
     processes: str = "each",
     by: str = "alpha-beta",
 ) -> Predictor:
-    """A launch, and then the schedule as of `by`, by whichever protocol is fastest at the size: a hop within a node, or
-    between, takes what the protocol takes, and links give the share of their bandwidth that it has.
+    """Price a launch, then the schedule by the model `by`, with whichever protocol is fastest at the size.
 
-    `by`: alpha-beta, or critical-path: slower, but nearer for rings and trees over several nodes, which do not wait
-    for the slowest hop at every step. The figures are those that NCCL is priced by (docs/models/nccl.md), so both pay
-    the same. What lets switches multicast and reduce has the latency and the share of NVLS. `gpu`, `network`,
-    `processes`: as of `predict --library nccl`, by default what the machine is. Unsupported where no figures are known.
+    A hop within a node, or between nodes, has the protocol's latency, and links have the protocol's fraction of their
+    bandwidth. `by`: alpha-beta, or critical-path: slower, but more accurate for rings and trees over several nodes,
+    which do not wait for the slowest hop at every step. The figures are those by which NCCL is priced
+    (docs/models/nccl.md). Schedules that use switches to multicast and reduce have the latency and fraction of NVLS.
+    `gpu`, `network`, `processes`: as for `predict --library nccl`, by default the machine's own. Raises Unsupported if
+    no figures are known.
     """
     if profile is not None and as_profile(profile) != Profile():
         raise Invalid("model calls: has figures of its own; leave out the profile, or take alpha-beta")
@@ -73,8 +82,11 @@ def calls(
 
 
 def _find_library(topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]) -> Library:
-    """Return whose figures apply: those of a group's own topology, which also decides whether any are known; otherwise,
-    and where the group sends through other nodes, those of the whole."""
+    """Return the library whose figures apply.
+
+    For a group of ranks: those of its own topology, which also decides whether any are known; otherwise, and if the
+    group sends through other nodes, those of the whole machine.
+    """
     if len(members) == topology.ranks:
         return library_here(topology, **overrides)
     try:
@@ -89,9 +101,9 @@ def _find_library(topology: Topology, members: Sequence[int], leaves: bool, over
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """`ways`: predictors by protocol; `launch`: its seconds, by those of the rest; `more`: seconds of simultaneous
-    messages; `costs`: the figures used; `joined`: whether switches between nodes multicast or reduce; `strange`: remark
-    about links without figures."""
+    """A prepared schedule. `ways`: predictors by protocol; `launch`: its seconds as a function of the other seconds;
+    `more`: seconds of simultaneous messages; `costs`: the figures used; `joined`: switches between nodes multicast or
+    reduce; `strange`: remark about links without figures."""
 
     ways: Mapping[str, Predictor]
     launch: Callable[[float], float]
@@ -101,6 +113,7 @@ class _Called:
     strange: str
 
     def best(self, nbytes: int) -> tuple[str, Prediction]:
+        """Return the fastest protocol at a size, and its prediction."""
         return min(
             ((name, predictor(nbytes)) for name, predictor in self.ways.items()), key=lambda pair: pair[1].seconds
         )
@@ -126,7 +139,7 @@ class _Called:
 
 
 class _Traced(_Called):
-    """As `_Called`, for models that also return when every message is in transit."""
+    """Like `_Called`, for models that also return when every message is in transit."""
 
     def events(self, nbytes: int) -> Events:
         """Return the events of the fastest protocol, all after the launch."""
@@ -144,14 +157,16 @@ class _Traced(_Called):
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
-    """Describe the multiprocessors used of a GPU, where known."""
+    """Describe the multiprocessors occupied on a GPU, if known."""
     units, used = costs.gpu.units, taken(costs, algorithm)
     return "" if units is None or used is None else f"up to {used} of {units.of} SMs; "
 
 
 def _count_messages(schedule: Schedule, node: Longs) -> float:
-    """Count messages to or from other nodes that a rank has beyond the first of a step, summed over the steps,
-    including those of pieces. O(rows log rows)."""
+    """Count simultaneous messages of a rank to or from other nodes, beyond the first of a step, summed over the steps.
+
+    Steps include those of pieces. O(rows log rows).
+    """
     crossing = np.flatnonzero(node[schedule.src] != node[schedule.dst])
     senders, receivers = _row_ends(schedule, crossing)
     sides = (
@@ -162,8 +177,11 @@ def _count_messages(schedule: Schedule, node: Longs) -> float:
 
 
 def _count_fan(schedule: Schedule, node: Longs) -> float:
-    """Count the ranks of its node, beyond the first, to which a rank sends the same data in a step, or with whose data
-    it combines its own; summed over the steps, including those of pieces. O(rows log rows)."""
+    """Count the ranks of its node, beyond the first, to which a rank sends the same data in a step, or whose data it
+    combines.
+
+    Summed over the steps, including those of pieces. O(rows log rows).
+    """
     inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
     senders, receivers = _row_ends(schedule, inner)
     data = (schedule.chunk[inner], len(schedule.chunks))
@@ -175,7 +193,7 @@ def _count_fan(schedule: Schedule, node: Longs) -> float:
 
 
 def _row_ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
-    """Senders and receivers of these rows."""
+    """Return senders and receivers of these rows."""
     return (schedule.src[rows], schedule.collective.ranks), (schedule.dst[rows], schedule.collective.ranks)
 
 
@@ -201,7 +219,7 @@ def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], oth
 
 
 def _step_counts(schedule: Schedule) -> float:
-    """How often a step counts where pieces follow one another."""
+    """Return how often a step counts because pieces follow one another."""
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
@@ -216,9 +234,9 @@ def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by:
 
 @dataclass(frozen=True)
 class ProtocolFigures:
-    """What every schedule among some ranks pays: a launch, and the figures of links by one of the protocols.
+    """The costs of every schedule among some ranks: a launch, and the figures of links by one of the protocols.
 
-    `switched`: those where switches reduce and multicast; None where none are known.
+    `switched`: the figures if switches reduce and multicast; None if none are known.
     """
 
     launch: Callable[[float], float]
@@ -230,7 +248,7 @@ def protocol_figures(
     topology: Topology, members: Sequence[int], *, gpu: str = "", network: str = "", processes: str = "each",
     by: str = "alpha-beta",
 ) -> list[ProtocolFigures]:  # fmt: skip
-    """Return the figures that `calls` may take for schedules among these ranks. Unsupported where none are known.
+    """Return the figures that `calls` may use for schedules among these ranks; raise Unsupported if none are known.
 
     Among all ranks there is one set of figures. A group has two: for schedules that send through other nodes, and for
     those that do not.
@@ -251,8 +269,8 @@ def protocol_figures(
 
 
 def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -> str:
-    """Return a remark where it sends over kinds of links without figures, or for a group over those of the rest of the
-    machine."""
+    """Return a remark if the schedule uses kinds of links without figures, or a group those of the rest
+    of the machine."""
     place, network = own.place, own.costs.network
     calibrated = {kind for kind, _ in place.inner}
     if network is not None:
@@ -267,8 +285,10 @@ def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -
 
 
 def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: LinkFigures) -> Predictor:
-    """Prepare a predictor for switches that reduce and multicast: latency counts once per step of the whole, not per
-    piece, as it was measured."""
+    """Prepare a predictor for switches that reduce and multicast.
+
+    Latency counts once per step of the whole schedule, not per piece, as it was measured.
+    """
     # Separate predictors: latency of the schedule without pieces, plus bandwidth with zero latency.
     late = Barriers(replace(schedule, pieces=1), profile_by_kind(link_figures).on(topology)).predictor()(0)
     still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}

@@ -1,10 +1,10 @@
-"""Hold predictions of libraries to proofs: none may beat the lower bound by its own figures.
+"""Compare predictions of libraries with lower bounds: none may be faster than the bound by the same figures.
 
-NCCL's model knows a machine by a few numbers (`place`): the links of a rank, the cards of a node. Where the machine is
-narrower elsewhere, a prediction by these numbers may be impossible. So every prediction is compared with the lower
-bound by size of the same figures: the quickest path and the tightest cut of the machine, with the hop latency and the
-share of the links that the prediction's protocol has, the launch left out of both. A prediction below is an error of
-the model on this machine, and refused with both figures.
+NCCL's model knows a machine by a few numbers (place.py): the links of a rank, the cards of a node. If the machine is
+narrower elsewhere, a time predicted from these numbers may be impossible. So every prediction is compared with the
+lower bound by size of the same figures: the quickest path and the tightest cut of the machine, with the hop latency and
+the share of bandwidth of the prediction's protocol, both without the launch. A prediction below the bound is an error
+of the model on this machine; library.py refuses it with both times.
 
 Example: eight H100 on pcie8, a broadcast of 1 GB. Rings over eight links of 32 GB/s would take 38 ms; but the two
 halves of the machine are joined by one link of 16 GB/s, which takes 76 ms by the same protocol.
@@ -33,16 +33,16 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.proved_limits import ProvedLimits, Seconds
 from antiphon.errors import Infeasible, Invalid, Unsupported
 
-# The bound takes too long on larger machines: an alltoall's linear program 4 s of a processor for 128 ranks, a minute
-# for 512; all others 1 s for 512, 5 s for 1024.
+# The bound of machines with more ranks takes too long: an alltoall's linear program 4 CPU seconds for 128 ranks, a
+# minute for 512; other collectives 1 s for 512, 5 s for 1024.
 MAX_RANKS, MAX_RANKS_ALLTOALL = 512, 128
-ROUNDING = 1 - 1e-9
+ROUNDING = 1 - 1e-9  # a prediction is below the bound if it is less than this multiple of it
 _proofs: WeakKeyDictionary[Topology, dict[tuple[str, int], ProvedLimits | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
 class ProvedFigures:
-    """The least time of a collective on a machine by the figures of each algorithm and protocol of a library."""
+    """The least time of a collective on a machine, by the figures of each algorithm and protocol of a library."""
 
     proofs: ProvedLimits
     place: Place
@@ -57,8 +57,10 @@ class ProvedFigures:
         return bound.witness.describe(self.proofs.topology, weight) if bound.witness is not None else ""
 
     def least_seconds(self, option: Priced, nbytes: int, share: float | None = None) -> float:
-        """Return the least time of this option, its launch left out. `share`: of the links, where not its protocol's;
-        then no latency is known."""
+        """Return the least time of this option, without its launch.
+
+        `share`: the share of the links' bandwidth, if it is not the protocol's; then no latency is known.
+        """
         in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET)
         key = (in_switches, option.algorithm == COPIES, option.protocol, share)
         if key not in self._bounds:
@@ -67,11 +69,11 @@ class ProvedFigures:
         return self._bounds[key](nbytes)
 
     def _profile(self, option: Priced, in_switches: bool) -> Profile:
-        """Return the latency and the share of links by the figures of an option."""
+        """Return the latencies and bandwidth shares of links by the figures of an option."""
         topology, costs, place = self.proofs.topology, self.costs, self.place
         try:
             by_protocol = figures_by_protocol(costs, place, topology)
-        except Unsupported:  # links within nodes and between have one name, so their figures cannot be told apart
+        except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
             return self._nominal({}, None)
         near = [kind for kind, _ in place.inner]
         figures = dict(by_protocol.get(option.protocol, {}))
@@ -86,15 +88,19 @@ class ProvedFigures:
         return self._nominal(figures, None)
 
     def _nominal(self, figures: LinkFigures, share: float | None) -> Profile:
-        """Return figures by kind of link. A kind without a latency has none, as in the model of the library, and its
-        nominal bandwidth, or a share of it."""
+        """Return figures by kind of link as a profile.
+
+        A kind without a latency gets latency 0, as in the model of the library, and its nominal bandwidth times
+        `share`.
+        """
         kinds = {kind.kind for kind in self.proofs.topology.types}
         every = {kind: figures.get(kind, (0.0, share or 1.0)) for kind in kinds}
         return profile_by_kind({kind: (latency or 0.0, factor) for kind, (latency, factor) in every.items()})
 
 
 def proved_limits(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
-    """The bound of a collective among all ranks, computed once; None where nothing must move, or it takes too long."""
+    """Return the bound of a collective among all ranks, computed once; None if nothing must move, or it
+    takes too long."""
     proofs = _proofs.setdefault(machine, {})
     key = (kind, root if kind in ROOTED else 0)
     if key not in proofs:
@@ -108,6 +114,6 @@ def _prove_bound(machine: Topology, kind: str, root: int) -> ProvedLimits | None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())
     try:
         proofs = ProvedLimits(machine, collective, bound(machine, collective))
-    except (Infeasible, Invalid):  # over links that are not described, such as PCIe of a box of NVLinks
+    except (Infeasible, Invalid):  # the topology lacks links that are used, such as PCIe in a box of NVLinks
         return None
     return proofs if len(proofs.needs) else None

@@ -1,14 +1,15 @@
-"""The rings that NCCL finds over the links among a few GPUs without a switch.
+"""The rings that NCCL finds over the links of a few GPUs without a switch.
 
-NCCL sends around rings through all GPUs, each at the rate of one link, so what counts is not how many links a GPU has
-but how many rings the links hold together. Links are alike both ways, and a ring is used both ways: twice the most
-edge-disjoint Hamiltonian cycles. Where there is no ring, as among GPUs 1, 4, 5 and 6 of a DGX-1V (GPU 1 has a link to 5
-alone), NCCL runs one ring over PCIe or host memory: half a link, as the paper on Blink has it (MLSys 2020, 5.1).
+NCCL sends around rings through all GPUs, each at the rate of one link, so a GPU's bandwidth is the number of rings that
+the links can hold together, not the number of its links. Links are alike in both directions, and a ring is used in
+both: twice the greatest number of edge-disjoint Hamiltonian cycles. If there is no ring, as among GPUs 1, 4, 5 and 6 of
+a DGX-1V (GPU 1 has a link only to 5), NCCL runs one ring over PCIe or host memory: half a link, according to the paper
+on Blink (MLSys 2020, 5.1).
 
     GPUs 0 1 2 3 of a DGX-1V    two cycles   4 rings   100 GB/s
     GPUs 1 4 5 6                none         PCIe      12.5 GB/s
 
-All cycles are listed (at most 2,520, through 8 GPUs), and an integer program takes the most that the links hold.
+All cycles are listed (at most 2,520, through 8 GPUs), and an integer program chooses the most that the links can hold.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import numpy as np
 from antiphon.core.topology import Topology
 
 MAX_RANKS = 8
-PCIE = 0.5  # of a link
+PCIE = 0.5  # bandwidth of the ring over PCIe, as a fraction of a link
 
 
 def ring_bandwidth(node: Topology) -> float:
-    """Return the bytes per second that a rank sends around all rings together; 0 where the links hold none."""
+    """Return the bytes per second that a rank sends around all rings together; 0 if the links hold no ring."""
     width = np.zeros((node.ranks, node.ranks))
     np.add.at(width, (node.link_src, node.link_dst), [float(node.bandwidth(link)) for link in range(node.links)])
     units = np.floor(np.minimum(width, width.T) / float(node.unit) + 1e-9)
@@ -37,7 +38,10 @@ def ring_bandwidth(node: Topology) -> float:
 
 
 def _pack(cycles: list[list[tuple[int, int]]], units: np.ndarray) -> int:
-    """Return the most cycles, each any number of times, that the links hold together."""
+    """Return the greatest number of cycles that fit the links together; a cycle may count several times.
+
+    `units`: the rings that each pair's links can hold.
+    """
     from scipy.optimize import LinearConstraint, milp
 
     if not cycles:
