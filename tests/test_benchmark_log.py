@@ -70,6 +70,7 @@ def stripped(text: str) -> str:
         LOG,
         LOG.replace("\n", "\r\n"),
         "".join(f"[1,0]<stdout>: {line}\n" for line in LOG.splitlines()),
+        "".join(f"[0] {line.replace('-1 ', '-1[0] ')}\n" for line in LOG.splitlines()),
         "".join(f" 0: {line}\n" for line in LOG.splitlines()),
         "".join(f"2026-11-02T10:11:12.123Z {line}\n" for line in LOG.splitlines()),
         "".join(f"> | {line} |\n" for line in LOG.splitlines()),

@@ -32,7 +32,8 @@ MAX_CONTINUATIONS = 4  # lines that continue a wrapped row
 OSU = "OSU"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
-_NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]")  # colours of a terminal, marks of a forum
+# Colours of a terminal, marks of a forum, tags of launchers, which may stand within a line
+_NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+> ?:?)?")
 _STARTED = re.compile(r"\b([a-z_]{4,20})_perf(?:_mpi)?\b")
 _BEGIN = re.compile(
     r"\bnThread\s+\d|Collective test starting|Using devices|\bsize\s+count\s+(?:\(elements\)\s+)?type\b"
@@ -47,7 +48,7 @@ _OSU_ROW = re.compile(
     r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
 )
 _DEVICE = re.compile(
-    r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
+    r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
 )
 _LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODED = re.compile(r"nccl-library=([0-9]{4,5})\b")  # 22804 is 2.28.4
@@ -76,8 +77,9 @@ class LogRow:
 
 @dataclass
 class Run:
-    """A benchmark as it was started once. `ranks`, `hosts`: 0 if the log does not say. `environment`: NCCL's variables
-    on the command line or in its log. `signs`: what the library logged of its transports. `garbled`: rows left out."""
+    """A benchmark as it was started once. `ranks`, `hosts`, `processes`: 0 if the log does not say. `environment`:
+    NCCL's variables on the command line or in its log. `signs`: what the library logged of its transports. `garbled`:
+    rows left out."""
 
     kind: str = ""
     program: str = "nccl-tests"
@@ -86,6 +88,7 @@ class Run:
     gpu: str = ""
     ranks: int = 0
     hosts: int = 0
+    processes: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     signs: tuple[str, ...] = ()
     rows: list[LogRow] = field(default_factory=list)
@@ -94,10 +97,13 @@ class Run:
     def points(self, ranks: int = 0) -> list[tuple[int, float]]:
         """Return the median seconds of each size, sizes as nccl-tests counts them. `ranks`: if the log has none."""
         times: dict[int, list[float]] = {}
-        scale = (self.ranks or ranks or 1) if self.program == OSU and self.kind in PER_RANK else 1
         for row in self.rows:
-            times.setdefault(row.nbytes * scale, []).append(row.seconds)
+            times.setdefault(row.nbytes * self.scale(ranks), []).append(row.seconds)
         return sorted((nbytes, median(seconds)) for nbytes, seconds in times.items() if nbytes)
+
+    def scale(self, ranks: int = 0) -> int:
+        """Return nbytes as nccl-tests counts over the size in the log."""
+        return (self.ranks or ranks or 1) if self.program == OSU and self.kind in PER_RANK else 1
 
     def spread(self) -> float | None:
         """Return the median relative difference of repeated and in-place times of a size; None if nothing repeats."""
@@ -143,7 +149,7 @@ class _Reader:
         self.lines = lines
         self.run = Run()
         self.named = ""  # the last collective that a program or a title named
-        self.devices: dict[int, str] = {}
+        self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
         self.ratio = (0.0, 0.0)  # busbw / algbw of the row with the greatest algbw, and its rounding error
         self.columns = ("", "")  # operator and root of the rows
         self.failed = False
@@ -179,8 +185,8 @@ class _Reader:
         elif started:
             self.named = run.kind = _nccl_kind(started[1])
         if device := _DEVICE.search(line):
-            self.devices[int(device[1])] = device[2]
-            run.gpu = run.gpu or device[3].strip()
+            self.devices[int(device[1])] = (device[3], device[2])
+            run.gpu = run.gpu or device[4].strip()
         if program := _PROGRAM.search(line):
             run.program = program[1] if run.program != OSU else OSU
             run.version = run.version or program[2] or ""
@@ -248,7 +254,8 @@ class _Reader:
             elif not _has_columns(run.kind, op, root):
                 run.kind = inferred
             run.ranks = len(self.devices) or _infer_ranks(run.kind, factor, algbw)
-        run.hosts = len(set(self.devices.values()))
+        run.hosts = len({host for host, _ in self.devices.values()})
+        run.processes = len(set(self.devices.values()))
         if self.failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
         self.run, self.devices, self.ratio, self.columns, self.failed = Run(), {}, (0.0, 0.0), ("", ""), False

@@ -47,7 +47,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
             "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
         )
     model = _PROBED.fullmatch(machine.name)
-    generation = model and _figures_of(model["model"], catalogue)
+    generation = model and generation_named(model["model"], catalogue)
     if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
@@ -55,7 +55,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
     return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
 
 
-def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
+def generation_named(model: str, catalogue: Mapping[str, Calls]) -> str | None:
     """Return the generation of GPUs with this model name, or of the catalogue's machine of this name."""
     if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
         return generation

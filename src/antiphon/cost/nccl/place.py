@@ -100,6 +100,16 @@ def wires_of(machine: Topology) -> Wires:
     return wires
 
 
+def count_cards(machine: Topology) -> int:
+    """Return the network cards of a node: its links to other nodes or to switches outside, of those that share a card
+    one; 0 for a single node."""
+    node_of = _node_of_all(machine, node_of_ranks(machine))
+    leaving = {*np.flatnonzero((node_of[machine.link_src] == 0) & (node_of[machine.link_dst] != 0)).tolist()}
+    shared = {frozenset(leaving.intersection(limit.links)) for limit in machine.limits} - {frozenset()}
+    cards = [links for links in shared if not any(other < links for other in shared)]
+    return len(cards) + len(leaving.difference(*cards))
+
+
 def _find_place(machine: Topology) -> Place:
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
