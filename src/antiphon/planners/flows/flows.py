@@ -5,12 +5,12 @@ each message size, with the lower bound. These collectives neither copy nor comb
 multicommodity flows: the least time is the optimum of a linear program over the loads of links, and no cleverer
 schedule exists (core.bounds). Stages:
 
-    1. `wants_of`     list how much each sender sends to whom (or each receiver receives from whom)
-    2. `_find_flow`   find the flow with the fewest hops among the fastest (program.py; descent.py on large machines)
-    3. `paths_of`     decompose it into paths
-    4. `shares_of`    round the paths' shares of their blocks to a small common denominator
-    5. `lay_paths`    make a schedule: a chunk per path, a transfer per hop
-    6. `stage_plans`  pipeline it (shared/pipelining.py)
+    1. `wants_of`         list how much each sender sends to whom (or each receiver receives from whom)
+    2. `_find_flow`       find the flow with the fewest hops among the fastest (program.py; descent.py if too large)
+    3. `paths_of`         decompose it into paths
+    4. `shares_of`        round the paths' shares of their blocks to a small common denominator
+    5. `schedule_paths`   make a schedule: a chunk per path, a transfer per hop
+    6. `stage_plans`      pipeline it (shared/pipelining.py)
 
 Example: alltoall on a ring of 4 with links both ways: neighbours directly, opposite ranks half each way: 1 + 2 * 1/2 =
 2 block loads per link, which is the bound.
@@ -29,7 +29,7 @@ from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.flows.descent import descend
-from antiphon.planners.flows.lay import lay_paths
+from antiphon.planners.flows.path_schedule import schedule_paths
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
@@ -53,7 +53,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     flow = _find_flow(program, float(time), bool(rate_bound.tight))
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
-    schedule = lay_paths(topology, collective, paths, shares, wants.group, wants.blocks)
+    schedule = schedule_paths(topology, collective, paths, shares, wants.group, wants.blocks)
     rate, limit = throughput(schedule, topology), rate_bound.bytes_per_second
     report: dict[str, Any] = {
         "rate": None if rate is None else str(rate / topology.unit),

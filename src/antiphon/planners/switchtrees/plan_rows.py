@@ -1,13 +1,18 @@
-"""Build the rows of a plan and their routes. All is done for the reducescatter; the allgather is the same backwards.
+"""Build the transfers of a plan and their routes (Algorithm 1 of GenTree, from the root down).
 
-From the root downwards: at each switch the owners of all blocks are known; `assign.deal_blocks` assigns which server of
-each child holds each block before the switch's step; these are the owners for the switches below. Steps are assigned
-first (`_switch_end_steps`): as soon as possible, but aligned with other switches of the same height where the parent
-must wait anyway.
+Input: the rooted tree, the choice at every switch (choose.py), and the owner of every block. Output of `plan_rows`: the
+rows of a reducescatter, as servers, blocks and steps; the allgather is the same backwards.
 
-    gather     results of a child move to fewer servers, where the plan rearranges data
-    combine    the plan type among the children: partial results meet at the owner's child, at the owner
-    spread     gathered blocks that are owned in this child return to their owners
+At each switch the owners of all blocks are known. For each child, `assign.deal_blocks` says which of its servers holds
+the child's partial sum of each block (the holder) when the switch combines its children. For the switches below, the
+holders are the owners. The steps of a switch, the last ones for everything below it:
+
+    gather     partial sums of a child move from their holders to fewer servers, if the plan rearranges data
+    combine    the plan type among the children: partial sums of a block meet at its owner
+    spread     a block that was combined at another server of the owner's child, due to gathering, goes to its owner
+
+When each switch works is decided first (`_switch_end_steps`): as soon as possible, but together with other switches of
+the same height if the parent must wait anyway.
 
 Example: two leaves with servers 0, 1 and 2, 3, blocks 0..3 owned by servers of the same number. At the root block 0 is
 held by server 0 (of its own leaf) and by server 2 or 3, say 2: step 1 has 2 > 0. Below, in step 0, server 1 sends
@@ -33,8 +38,9 @@ Columns = tuple[Ints, Ints, Ints, Ints]  # step, block, src, dst
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Transfers between servers. Every block has a tree towards its owner: every other server sends it on exactly
-    once.
+    """Transfers between servers: the partial sum of `block` goes from `src` to `dst` in `step`.
+
+    The rows of a block form a tree towards its owner: every other server sends it exactly once.
     """
 
     step: Ints
@@ -45,9 +51,9 @@ class Rows:
 
 
 def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
-    """Return the reducescatter of a plan: servers * (servers - 1) rows.
+    """Return the reducescatter of a plan: servers * (servers - 1) rows. O(rows + switches * blocks log blocks).
 
-    `owner`: of every block, before rearrangement at the root. O(rows + switches * blocks log blocks).
+    `owner`: by block, the server that owns it.
     """
     maker = _RowBuilder(tree, choices)
     maker.build_rows(owner)
@@ -56,7 +62,10 @@ def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
 
 
 def block_owners(tree: Tree, choice: Choice | None) -> Longs:
-    """Return who owns each block of an allreduce before rearrangement at the root: each server one, or as chosen."""
+    """Return the owner of each block of an allreduce: each server owns one, or each child as many as the root's choice.
+
+    `choice`: the one at the root.
+    """
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
     edges = np.rint(np.cumsum((0.0, *choice.owned)) * tree.servers).astype(np.int64)
@@ -68,7 +77,7 @@ def block_owners(tree: Tree, choice: Choice | None) -> Longs:
 
 
 class _RowBuilder:
-    """Rows under construction, and the step after which each switch is done."""
+    """Rows under construction, and by switch the number of steps after which it is done (`ended`)."""
 
     def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
         self.tree, self.choices = tree, choices
@@ -76,10 +85,10 @@ class _RowBuilder:
         self.ended = self._switch_end_steps()
 
     def _switch_end_steps(self) -> Longs:
-        """Return the step after which everything at a switch is done.
+        """Return, by switch, the number of steps after which everything at it and below is done.
 
-        As soon as possible, but where its parent must wait anyway, together with other switches of its height: these
-        move as much.
+        As soon as possible; but if its parent must wait anyway, a switch works together with others of its height,
+        which move as much data: then the steps are evenly full.
         """
         tree, nodes = self.tree, len(self.tree.parent)
         own, soon, height = (np.zeros(nodes, np.int64) for _ in range(3))
@@ -94,10 +103,9 @@ class _RowBuilder:
                 soon[node] = (soon[below] + own[below]).max()
         longest = np.zeros(int(height.max()) + 1, np.int64)
         np.maximum.at(longest, height, own)
-        # by height: when the lower heights are done, if each takes as long as its slowest switch
+        # by height: the step from which all its switches can work, if each height takes as long as its slowest switch
         together = np.cumsum(longest) - longest
-        # from the root downwards: begin together with all switches of the same height, but not before the children are
-        # done, and in time for the parent
+        # from the root down: begin together with the height, but after the children and in time for the parent
         begun = soon.copy()
         for node in range(1, nodes):
             latest = begun[tree.parent[node]] - own[node]
@@ -105,18 +113,20 @@ class _RowBuilder:
         return begun + own
 
     def _exchange_steps(self, node: int, choice: Choice) -> int:
+        """Return the steps in which a switch combines its children."""
         return 1 if choice.flat else steps_of(choice.kind, len(self.tree.children[node]))
 
     def _gather_steps(self, node: int, choice: Choice) -> int:
+        """Return 1 if the results of some child are gathered on fewer servers first, else 0."""
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
         return int(any(holders < size for holders, size in zip(choice.holder_counts, sizes, strict=False)))
 
     def build_rows(self, owner: Longs) -> None:
-        """Build from the root downwards.
+        """Add the rows of all switches, from the root down.
 
-        `cut`: servers whose results were gathered on others above: they keep their part of a block and do not send it
-        below.
+        `cut` lists, for the gatherings of switches above, by block the server that it is gathered on: below, this
+        server keeps its partial sum and does not send it to the holder.
         """
         ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
         while ahead:
@@ -128,6 +138,7 @@ class _RowBuilder:
                 self._send_to_owners(node, owner, cut)
                 continue
             tree, children = self.tree, self.tree.children[node]
+            # who holds each block in every child, and where these partial sums are when the children are combined
             low = np.append(tree.low[children], tree.high[node])
             placed = Owned.by_child(owner, low)
             holders = [deal_blocks(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
@@ -148,8 +159,8 @@ class _RowBuilder:
     def _add_rows(
         self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
     ) -> None:
+        """Add rows with these columns, without those whose sender keeps its partial sum by `cut`."""
         if cut:
-            # rows whose source already gave its part of the block to another server are left out
             still_there = np.all([src != gathered_on[block] for gathered_on in cut], axis=0)
             step = step if isinstance(step, int) else step[still_there]
             block, src, dst = block[still_there], src[still_there], dst[still_there]
@@ -157,7 +168,7 @@ class _RowBuilder:
         self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
     def _send_to_owners(self, node: int, owner: Longs, cut: list[Longs]) -> None:
-        """Send everything below directly to the owner, in one step."""
+        """Add the rows of a flat choice: every server below sends each block directly to its owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         each = max(AT_ONCE // (high - low), 1)
         for begin in range(0, len(owner), each):
@@ -166,6 +177,7 @@ class _RowBuilder:
             self._add_moves(int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], cut)
 
     def _add_moves(self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, cut: list[Longs]) -> None:
+        """Add tables of moves as rows, a table row per block."""
         when = step if isinstance(step, int) else step.ravel()
         shape = src.shape
         rows: Ints = np.repeat(block, shape[1])
@@ -175,13 +187,17 @@ class _RowBuilder:
     def _gather_on_holders(
         self, node: int, choice: Choice, child: Longs, holders: list[Longs], going: list[Longs], cut: list[Longs]
     ) -> None:
-        """Rearrange before; and after, if owners are fixed: what is owned here returns then instead."""
+        """Add the rows that gather each child's partial sums, and those that spread blocks to their owners at the end.
+
+        `child`: by block, the child of its owner; `holders`, `going`: by child and block, the server before and after
+        gathering.
+        """
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._exchange_steps(node, choice)
         for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
             if holder is gatherer:
                 continue
-            # with fixed owners, what is owned in this child stays for now, and takes part only after the exchange
+            # with `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end
             moves = holder != gatherer
             away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
             self._add_rows(before, away, holder[away], gatherer[away], cut)
@@ -190,7 +206,9 @@ class _RowBuilder:
                 self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
 
     def _combine_children(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
-        """Apply the plan type among the children, each represented by its holder of the block."""
+        """Add the rows of the plan type among the children; for each block a child is represented by the server that
+        has its partial sum.
+        """
         count, first = len(going), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
         holder = np.stack(going).astype(np.int32)
         each = max(AT_ONCE // count, 1)
@@ -202,7 +220,7 @@ class _RowBuilder:
 
 
 def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
-    """Return the path of every pair of servers up and down a tree of single links: a table, and each row's index in it.
+    """Return the distinct paths between servers through a tree of single links, and the number of each row's path.
 
     O(rows + pairs * depth).
     """

@@ -1,8 +1,8 @@
 """Make a schedule of paths: a chunk per path, and a transfer per hop, every path from step 0 on.
 
 Input: paths from senders to receivers with their shares of the block between them, for one sender (or receiver) per
-orbit; the symmetries `group` that take these to all others. Output of `lay_paths`: the schedule of all paths, made in
-NumPy columns:
+orbit; the symmetries `group` that take these to all others. Output of `schedule_paths`: the schedule of all paths,
+made in NumPy columns:
 
     1. pattern: for each path with a share, one chunk of its block, and one row (transfer) per hop
     2. images: a symmetry takes nodes and links to others, so a row's image has the same step and the images of its
@@ -46,7 +46,7 @@ class _Pattern:
     links: Longs  # [row, place in the hop], -1 beyond the last
 
 
-def lay_paths(
+def schedule_paths(
     topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
 ) -> Schedule:
     """Return the schedule of these paths and all their images. O(rows log rows)."""
