@@ -16,6 +16,7 @@ from packing_cases import OPTIMA
 from quick import in_turn, some
 
 import antiphon
+from antiphon.api.checking import check
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
@@ -287,6 +288,34 @@ def test_some_gpus_of_a_box(form: str, kind: str, root: int | None) -> None:
     for code in codes:
         assert code.collective == Collective(kind, 4, roots=() if root is None else (1,))
         assert judge(code) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "members", "root"),
+    [("allreduce", (0, 1), None), ("allgather", (2, 5), None), ("reduce", (1, 6), 6), ("broadcast", (4, 7), 7)],
+)
+def test_idle_gpus_that_relay_take_part(kind: str, members: tuple[int, ...], root: int | None) -> None:
+    """The files are for a communicator of all, of which the idle have no data of their own."""
+    given = Collective(kind, 8, members=members, **({} if root is None else {"roots": (root,)}))
+    plan = antiphon.plan(given, "mi350x", planner="relay")
+    schedule = plan.entries[0].schedule
+    assert {*schedule.src.tolist()} - {*members}
+    files = emit(plan, "mscclpp-json")
+    assert b"RANKS = 8\n" in bytes(files["register.py"])  # type: ignore[arg-type]
+    codes = [plan_of(data).code for name, data in files.items() if name.endswith(".json") and isinstance(data, bytes)]
+    assert {code.in_place for code in codes} == {False, True}
+    for code in codes:
+        assert code.collective == Collective("custom", 8, weights=given.weights, custom=given.relation)
+        assert judge(code) is None
+    rows = check(plan, "mscclpp-0.9", "64MiB")
+    assert {row["file"] for row in rows} == {name for name in files if name.endswith(".json")}
+    assert "hangs" not in {finding["outcome"] for row in rows for finding in row["findings"]}
+
+
+def test_a_reducescatter_by_relays_is_refused() -> None:
+    plan = antiphon.plan(Collective("reducescatter", 8, members=(1, 6)), "mi350x", planner="relay")
+    with pytest.raises(Unsupported, match="no reducescatter by relays outside of its ranks"):
+        emit(plan, "mscclpp-json")
 
 
 def test_sizes_follow_the_plan() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
@@ -45,7 +45,7 @@ def mscclpp_json(
     """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
     Plans for several collectives begin with the name of theirs (allgather-plan0.json). For a subset of the machine's
-    ranks, the files are for a communicator of that subset, in its order.
+    ranks, the files are for a communicator of that subset, in its order; of all ranks, if others relay.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ def mscclpp_json(
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
+    plans = {kind: _with_relays(plan) for kind, plan in plans.items()}
     ranks = {len(job_of(plan.collective)) for plan in plans.values()}
     if len(ranks) > 1:
         raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
@@ -96,6 +97,21 @@ def mscclpp_json(
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
     text = registration_text(ranks.pop(), per_node, writer.rows)
     return Files({**writer.files, "register.py": text.encode()}, notes)
+
+
+def _with_relays(plan: Plan) -> Plan:
+    """Return the plan, as a custom collective of all ranks if others than its members relay: these run it, too, with no
+    data of their own."""
+    collective, used = plan.collective, set[int]()
+    for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
+        used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
+    if collective.custom is not None or used <= {*collective.members}:
+        return plan
+    if collective.kind == "reducescatter":  # in place its result is a part of the buffer, which custom ones have not
+        raise Unsupported(f"{WHAT}: no reducescatter by relays outside of its ranks; plan without them (--only)")
+    relation = Collective("custom", collective.ranks, weights=collective.weights, custom=collective.relation)
+    entries = [replace(entry, schedule=replace(entry.schedule, collective=relation)) for entry in plan.entries]
+    return replace(plan, collective=relation, entries=tuple(entries))
 
 
 @dataclass
@@ -236,12 +252,10 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
 
 def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
     """Chunks of the input and the output that each rank hands over. The loader divides by both: where a rank has no
-    input, or no output, it hands over the other buffer again; with neither, as much as the first member does."""
-    first, last = (side.size.tolist() for side in sides(collective))
-    if in_place and collective.kind == "custom":
-        first = last = sides(collective, True)[0].size.tolist()
+    input, or no output, it hands over the other buffer again; with neither, as much as the first rank that has one."""
+    first, last = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
     declared_chunks = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
-    usual = declared_chunks[collective.members[0]]
+    usual = next(pair for pair in declared_chunks if any(pair))
     return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
 
 
