@@ -28,7 +28,8 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 KINDS = (*ROOTED, "allgather", "reducescatter", "allreduce", "alltoall")
-COMBINING = ("reduce", "reducescatter", "allreduce")
+COMBINING = ("reduce", "reducescatter", "allreduce")  # kinds that combine data
+# Kind -> the kind that it becomes if all transfers are reversed
 DUAL = {"broadcast": "reduce", "scatter": "gather", "allgather": "reducescatter", "alltoall": "alltoall"}
 DUAL |= {dual: kind for kind, dual in DUAL.items()}
 MAX_BLOCKS = 2**25
@@ -113,6 +114,7 @@ class Collective:
         object.__setattr__(self, "weights", _check_weights(self.weights, self.blocks))
 
     def _check_roots(self) -> None:
+        """Set the roots: those given, by default the first member, and none for collectives without a root."""
         if self.kind in ROOTED:
             roots = _check_ranks(self.roots or self.members[:1], self.ranks, "root")
             outside = sorted(set(roots) - set(self.members))
@@ -217,6 +219,7 @@ def _pair_number(high: Ints, low: Ints) -> Longs:
 
 
 def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
+    """Return ranks as a tuple, checked to be in range and distinct."""
     members: list[int] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < ranks:
@@ -228,6 +231,7 @@ def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple
 
 
 def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
+    """Return the relative sizes of blocks, divided by their greatest common divisor; without `weights`, 1 each."""
     array = np.array([] if weights is None else weights)
     if array.size == 0:
         array = np.ones(blocks, np.int64)

@@ -47,6 +47,7 @@ def octet_column(values: ArrayLike, label: str, low: int, high: int) -> Octets:
 
 
 def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
+    """Return values as a read-only column of this type, checked to be whole numbers from low to high - 1."""
     array = np.asarray(values)
     if array.size == 0:
         array = np.zeros(0, np.int32)

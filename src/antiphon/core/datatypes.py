@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.errors import Invalid, quote, unknown
 
+# Known to NumPy
 _PLAIN = (
     "int8",
     "int16",
@@ -38,6 +39,7 @@ _ALIASES = {
     "bf16": "bfloat16", "half": "float16", "float": "float32", "double": "float64",
 }  # fmt: skip
 
+# avg: sums, then divides once by the number of ranks
 _COMBINE: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,

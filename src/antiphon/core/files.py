@@ -35,8 +35,8 @@ MAX_BYTES = 2**30  # size of a file: as text about 40 million transfers
 MAX_UNPACKED = 2**27  # size of a compressed file after decompression, so that no small file fills the memory
 LIMIT = "ANTIPHON_READ_LIMIT"  # environment variable that overrides both
 PATIENCE = 3.0  # seconds to wait for a pipe's writer to appear
-_BLOCK = 2**20
-_MAGIC = b"\x1f\x8b"
+_BLOCK = 2**20  # bytes per read
+_MAGIC = b"\x1f\x8b"  # begin of a gzip file
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
@@ -218,6 +218,8 @@ def _temporary_path(folder: Path) -> Path:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
+    """Write to a temporary file in the same folder and rename it, so that readers see the old or the new data, never a
+    part."""
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = _temporary_path(target.parent)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask

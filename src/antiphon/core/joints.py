@@ -22,7 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
-MULTICAST, REDUCTION, THROUGH = 0, 1, 2
+MULTICAST, REDUCTION, THROUGH = 0, 1, 2  # kinds of joints
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,20 +40,23 @@ _OUTPUTS = (  # (sign, advice)
         "looks like XML; machines are read by antiphon topology probe FILE -o machine.json, schedules of MSCCL as PLAN",
     ),
 )
-_BOM = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"  # byte order mark
 _PLAIN = re.compile(rb"\{[^{}\\]*\}")  # an object without objects or escapes in it
 # An object that contains at most plain ones. Bounded, because longer ones are not remembered. Possessive quantifiers
 # only, as atomic groups match wrongly before Python 3.11.5.
 _NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
+# A key in an error message, e.g. topology links[3]
 _PATH = re.compile(r"(?:topology )?([a-z_]+(?:\[[0-9]+\]|\.[a-z_]+)*)")
 _PLACE = re.compile(r"line ([0-9]+), column ([0-9]+): ")
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SCALAR = re.compile(rb"[^,\]}\s]*")
+_SCALAR = re.compile(rb"[^,\]}\s]*")  # a number, true, false or null
 _BRACKET = re.compile(rb'[\[\]{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SHORT = 40  # longest value, in characters, that a message quotes
+# A brace, or a string with the colon that makes it a key
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+# An escape; group 1 marks half of a surrogate pair
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD]([89a-fA-F])..|.)", re.DOTALL)
 
 

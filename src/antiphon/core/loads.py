@@ -318,6 +318,7 @@ def _clear_last(_: object) -> None:
 
 
 def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
+    """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit."""
     traffic, pieces, resources = traffic_of(schedule, topology), _uniform_pieces(schedule), topology.resources
     tops = traffic.tops(resources.klass, pieces)
     if not tops.by_class:

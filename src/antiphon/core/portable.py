@@ -19,7 +19,7 @@ _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = 0.6931471803691238  # ln 2 in two parts; products of the first with whole numbers below 2^20 are exact
 _LN2_LOW = 1.9082149292705877e-10
 _EXP_RANGE = 700.0  # e^710 exceeds the greatest double
-_EXP_TERMS = [1 / math.factorial(n) for n in range(14)][::-1]
+_EXP_TERMS = [1 / math.factorial(n) for n in range(14)][::-1]  # Taylor series of e^x, from the smallest term
 
 
 def dot(a: NDArray[Any], b: NDArray[Any]) -> Any:

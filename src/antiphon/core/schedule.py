@@ -41,8 +41,8 @@ from antiphon.core.columns import (
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
-COPY, REDUCE = 0, 1
-MAX_DENOMINATOR = 2**62
+COPY, REDUCE = 0, 1  # values of `op`
+MAX_DENOMINATOR = 2**62  # of the boundaries of chunks
 MAX_PIECES = 2**30
 
 
@@ -351,6 +351,7 @@ class Schedule:
 
 
 def _check_pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
+    """Return pieces as one number, or as a column if chunks differ."""
     array = np.asarray(pieces)
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and len(array) != chunks):
         raise Invalid(f"pieces: expected a whole number, or one per chunk ({chunks}), got {quote(pieces)}")

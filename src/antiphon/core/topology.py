@@ -191,6 +191,7 @@ class Topology:
             raise Invalid(f"unit bandwidth: must be greater than 0, got {self.unit}")
 
     def _check_limits(self) -> None:
+        """Check that every shared limit names at least one link, each once and in range."""
         for number, limit in enumerate(self.limits):
             where = f"limits[{number}] (shared limit {quote(limit.name)})"
             if not limit.links:

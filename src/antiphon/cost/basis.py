@@ -15,7 +15,7 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported
 
 CALLS, PLAIN = "calls", "alpha-beta"  # the model with published figures; the model that needs none
-CALIBRATED = "calibrated by"
+CALIBRATED = "calibrated by"  # predictions rest on published measurements
 NOT_CALIBRATED = "not calibrated"  # launch, protocols and the bandwidth really reached are not accounted for
 BORROWED = "by the figures of"  # figures of another collective, as no table has this one
 TAKEN = "taken for"  # figures of other hardware, as the machine does not say what it is

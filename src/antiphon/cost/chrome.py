@@ -18,6 +18,7 @@ import msgspec
 
 RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4  # processes of a trace; 0 is the idle one to those who read traces
 MARK = {"cname": "terrible"}  # red, in viewers that know colour names
+# Kind of event -> its word in the names of lines
 SIDES = {"call": "calls", "send": "sends", "receive": "receives", "within": "copies", "fold": "folds"}
 Slice = tuple[float, float]  # microseconds at which it begins and ends
 

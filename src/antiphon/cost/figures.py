@@ -23,7 +23,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.units import exact
 
 Floats = NDArray[np.float64]
-FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")
+FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")  # LogGP's parameters, see the module
 PACKET = 4096  # bytes, by default
 MOST_RADIX = 2**16  # greatest number of simultaneous messages in a profile
 MOST_SECONDS = 3600.0  # greatest figure in a profile

@@ -27,7 +27,7 @@ class Prediction:
     rests_on: str = ""
 
 
-Predictor = Callable[[int], Prediction]
+Predictor = Callable[[int], Prediction]  # nbytes -> prediction
 
 
 class LazyPath(Sequence[Hop]):

@@ -40,8 +40,8 @@ MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # bytes per second that a rank copies 
 MOST_FACTOR = 1000  # greatest bandwidth_factor, and the inverse of the least
 MOST_FIELDS = 2**14  # fields in a file
 MOST_PER_BYTE = 1.0  # seconds per byte: nothing real is slower
-MOST_SENDERS = 2**31
-SHIPPED = Path(__file__).parent / "profiles"
+MOST_SENDERS = 2**31  # greatest w_t
+SHIPPED = Path(__file__).parent / "profiles"  # profiles that come with the package
 
 
 @dataclass(frozen=True)

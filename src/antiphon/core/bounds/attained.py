@@ -49,10 +49,11 @@ MOST_LINKS = 256
 MOST_ROUNDS = 60  # linear programs solved before giving up
 MOST_COLUMNS = 1500  # trees in one program before giving up
 _CLOSE = 1e-9  # relative distance at which a floating-point time counts as equal to the bound
+# Collectives for which trees that attain the bound are searched
 _KINDS = ("broadcast", "allgather", "reduce", "reducescatter", "allreduce")
 
 Floats = NDArray[np.float64]
-Route = tuple[int, ...]
+Route = tuple[int, ...]  # links
 
 
 @dataclass(frozen=True)

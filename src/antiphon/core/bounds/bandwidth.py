@@ -49,12 +49,13 @@ from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 60_000  # larger linear programs are not tried
-_SIMPLEST = ("cut", "partition", "lp_dual")
+_SIMPLEST = ("cut", "partition", "lp_dual")  # of witnesses with equal bounds the first kind is kept
 CLOSE = 1e-9  # a dual this near to the float optimum is that optimum
 _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"
 _SEARCHED_RANKS = 256  # for at most this many ranks the tightest cut for their own needs is searched
 _OFFERED_CUTS = 50  # of these cuts so many are evaluated exactly
+# The notes that state why a bound is tight or not
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
 _IN_HALVES = "attained by reducescatter, then allgather"

@@ -43,6 +43,7 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
 
+# Collectives that spread data, and that combine data
 SPREADS, COLLECTS = ("broadcast", "allgather", "allreduce"), ("reduce", "reducescatter", "allreduce")
 
 

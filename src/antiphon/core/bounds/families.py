@@ -25,9 +25,9 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 
-UNICAST = ("scatter", "gather", "alltoall")
-SPREAD = ("broadcast", "allgather")
-COLLECT = ("reduce", "reducescatter")
+UNICAST = ("scatter", "gather", "alltoall")  # kinds in which every block has one holder and one destination
+SPREAD = ("broadcast", "allgather")  # one holder, several destinations
+COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 
 
 @dataclass(frozen=True, eq=False)

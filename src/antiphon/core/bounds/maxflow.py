@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-EXACT_DOUBLES = 2**53
+EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
 
 
 class Flows:

@@ -26,7 +26,7 @@ from antiphon.core.bounds.witness import Family, LpDual
 from antiphon.core.topology import Topology
 
 MOST_STEPS = 2_000_000  # sources times links
-_CLOSE = 1e-9
+_CLOSE = 1e-9  # relative difference at which sums of doubles count as equal
 
 
 @dataclass(frozen=True)

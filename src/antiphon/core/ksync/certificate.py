@@ -41,8 +41,9 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
 from antiphon.errors import Invalid, quote, unknown
 
+# What a certificate proves
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
-AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"  # what it is about: the plan, its dual, one half of it
 FORMAT = 1
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
 MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated for one refutation

@@ -34,7 +34,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 
 MOST_PATHS = 12  # paths between two ranks through switches; of more only the shortest are considered
-MOST_NODES = 1024
+MOST_NODES = 1024  # larger machines are refused
 FAR = 10**6  # the distance of nodes that cannot be reached
 
 

@@ -15,8 +15,8 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, 
 from antiphon.core.messages.waits import Waits
 from antiphon.errors import Invalid, quote
 
-MOST_DEPENDENCIES = 2**27
-MOST_BYTES = 2**60
+MOST_DEPENDENCIES = 2**27  # in a graph
+MOST_BYTES = 2**60  # of all messages together
 MAX_SHOWN = 8  # messages of a cycle that an error lists
 NOTHING = np.empty(0, np.int32)
 

@@ -3,8 +3,9 @@
 All blocks of a collective are laid end to end on one *line*, measured in units of weight; addresses of a program are
 points on this line plus a shift (docs/program.md, Addresses). The line is cut into *atoms* at all points that occur. An
 access of an atom through a *view* is an access of a *cell*. A view is a buffer with a shift, or a slot of scratch while
-it holds data of one origin. Cells of one view are disjoint at every size. Views of one buffer may overlap: then the
-memory itself is cut into *stretches*, at all ends of cells.
+it holds data of one origin (the point at which the slot begins). Cells of one view are disjoint at every size. Views of
+one buffer may overlap: then the memory itself is cut into *stretches*, at all ends of cells. Operations access *parts*,
+intervals between two points; the *finish table* lists the intervals of the output that avg divides in the end.
 
 Example: blocks 0 and 1, each of weight 1, lie on the line from 0 to 2.
 

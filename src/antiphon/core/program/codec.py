@@ -25,7 +25,9 @@ from antiphon.core.program.form import refuse_collective, refuse_work
 from antiphon.core.program.kinds import FOLD, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
+# The layout of program files (docs/program.md): headers, then one struct per row of a table
 MAGIC, VERSION = b"ANTIPROG", 1
+# A file holds the index of the kind in this list
 _KINDS = (
     "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
 )  # fmt: skip

@@ -29,9 +29,9 @@ from antiphon.core.columns import Longs
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported
 
-SEND, RECEIVE, FOLD, JOIN = range(4)
+SEND, RECEIVE, FOLD, JOIN = range(4)  # operations; a fold combines all parts but its first into it, a join only waits
 NAMES = ("send", "receive", "fold", "join")
-INPUT, OUTPUT, SCRATCH = range(3)
+INPUT, OUTPUT, SCRATCH = range(3)  # buffers of a rank
 MAX_UNIT = 2**62  # elements of all blocks together
 
 

@@ -14,7 +14,7 @@ MAX_FILE_BLOCKS = 2**25
 MAX_FILE_TYPES = 2**18  # link types; each takes about 25 times the memory of its text
 MAX_FILE_ENTRIES = 2**11  # entries of a plan, one per range of sizes
 
-Exact = int | str
+Exact = int | str  # an exact number: an integer, or a fraction as text
 
 
 class Head(msgspec.Struct):

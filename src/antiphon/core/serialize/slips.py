@@ -18,7 +18,7 @@ from antiphon.units import exact, is_bare, plain
 
 SLOWEST = 10**6  # bytes per second: no link or card of today is slower
 SLOWEST_IN_GB = 10**3  # a number below this is most likely in GB/s, else in MB/s
-_MEANT = "give it a type of its own if one way is meant"
+_MEANT = "give it a type of its own if one way is meant"  # advice
 LONGEST = 0.1  # seconds: no link has a greater latency; 1 is most likely 1 us
 
 

@@ -1,14 +1,16 @@
 """Schedules made from schedules: inverted, composed, split, merged, relabelled. The functions do not check the result;
 `verify` does.
 
-invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter compose    one after the other:
-reducescatter then allgather is an allreduce split      cut every chunk into k equal parts; pipeline: set the number of
-pieces; expand: write pieces out as chunks apart      like expand, but pieces of different messages that meet in a step
-stay different messages as_cut     with explicit pieces, for runtimes that cut messages on their own merge      several
-schedules side by side, each for its share of the data laid       assemble stages, each of copies of small schedules at
-once, on their ranks and stretches of the data relabel    renumber the ranks; restrict: only some ranks take part, the
-others relay unjoined   without joints, for runtimes without the help of switches clean      without redundant and dead
-transfers; waste: which these are
+invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
+compose    one schedule after another: reducescatter then allgather is an allreduce
+split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
+apart      like expand, but pieces of different messages that meet in a step stay different messages
+as_cut     with explicit pieces, for runtimes that cut messages on their own
+merge      several schedules side by side, each for its share of the data
+laid       assemble stages; a stage is several small schedules at once, each on its ranks and its stretch of the data
+relabel    renumber the ranks; restrict: only some ranks take part, the others relay
+unjoined   without joints, for runtimes that cannot use switches to multicast or reduce
+clean      without redundant and dead transfers; waste: which these are
 """
 
 from antiphon.core.transform.cutting import apart, expand, pipeline, split

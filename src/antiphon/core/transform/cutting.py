@@ -25,7 +25,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
 
-MAX_ROWS = 2**31 - 1
+MAX_ROWS = 2**31 - 1  # of a schedule: row numbers fit 32 bits
 
 
 def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:

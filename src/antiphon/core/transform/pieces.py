@@ -33,7 +33,7 @@ class Cuts:
     most: int
 
 
-WHOLE = Cuts((), 1, 1)
+WHOLE = Cuts((), 1, 1)  # cuts nothing
 
 
 class Cutting:

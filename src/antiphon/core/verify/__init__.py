@@ -38,6 +38,7 @@ from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
 
+# Kind of fault -> its words in a report
 _WHY = {
     "empty": "reads a cell that holds nothing yet",
     "race": "meets another write to the same cell in the same step; several may write only if all reduce",

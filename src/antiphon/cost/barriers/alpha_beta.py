@@ -1,4 +1,7 @@
-"""The alpha-beta model, link by link: steps are barriers (SCCL, sections 2.3 and 3.6, generalised)."""
+"""The alpha-beta model, link by link, with a barrier after every step (SCCL, sections 2.3 and 3.6, generalised).
+
+Example: 2 steps of one message each over links of 1 us and 1 GB/s, 1 MB per message: 2 * (1 us + 1 ms).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The asynchronous critical path: no barriers, every message starts as soon as it can."""
+"""The critical path without barriers: every message starts as soon as its data and its links allow.
+
+Example: in step 0 rank 0 sends 1 MB and rank 1 sends 3 MB; in step 1 rank 2 forwards what rank 0 sent. At 1 GB/s and no
+latency it is done after 2 ms and all after 3 ms; with barriers (alpha-beta) all takes 4 ms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SCCL's formula to the letter, with its rounds: S * alpha + (R / C) * L * beta (section 3.6)."""
+"""SCCL's formula, rounds included: S * alpha + (R / C) * L * beta (SCCL, section 3.6).
+
+Example: (C, S, R) = (2, 2, 3), alpha = 1 us, a rank's input of 2 MB, 1 GB/s per link: 2 us + 3/2 * 2 ms.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Model parameters fitted to measurements, with parameters that the data cannot determine marked.
 
+In: tables of measured times (CSV). Out: estimates with their uncertainty, and a profile that models read:
+
 rows = read_measured("times.csv")
 fit = fit_genmodel(rows, {"delta": 4.7e-11})
 fit.parameters["alpha"].value, fit.w_t, fit.combinations

@@ -30,7 +30,7 @@ from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTri
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
-LEAST_SIZES, MOST_SIZES = 3, 300
+LEAST_SIZES, MOST_SIZES = 3, 300  # message sizes that a fit needs, and accepts
 MANY = 8  # least number of sizes for estimating errors from the scatter about lines through neighbours
 FEW = 3  # least number of repetitions for estimating errors from their scatter
 LEAST_TIME = (
@@ -39,6 +39,7 @@ LEAST_TIME = (
 FAR = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
 ALIKE = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
+# Kind of measurement -> its name in messages
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
     "many": "PRTT(n,0,s) (rtt of several without delay)",

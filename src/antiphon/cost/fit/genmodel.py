@@ -42,7 +42,8 @@ from antiphon.cost.fit.plans import count_terms
 from antiphon.cost.fit.tables import Measured
 from antiphon.errors import Invalid
 
-UNKNOWNS = ("alpha", "beta", "gamma", "delta", "epsilon")
+UNKNOWNS = ("alpha", "beta", "gamma", "delta", "epsilon")  # GenModel's parameters in the linear fit
+# What is reported, as combinations of unknowns: G = 2 beta + gamma
 PARAMETERS: dict[str, dict[str, float]] = {
     "alpha": {"alpha": 1.0},
     "G": {"beta": 2.0, "gamma": 1.0},
@@ -176,6 +177,7 @@ class GenmodelFit:
         return list(self._list_notes())
 
     def _list_notes(self) -> Iterator[str]:
+        """Yield remarks for the user: why a parameter is not determined, and what to measure so that it is."""
         parameters = self.parameters
         sizes = len({row.nbytes for row in self.measured})
         mixed = [name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == OPEN]

@@ -40,10 +40,11 @@ ROUNDING = 1e-13  # error of the arithmetic
 DIGITS = 9  # significant digits that a fit reports; further ones would depend on the processor
 EQUAL = 1e-7  # models whose sums of squares differ relatively by less fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of intervals
 WIDEST = 1.0  # greatest ratio of half the interval to the value of a parameter that counts as determined
 
 INCAST = "epsilon"  # the unknown that the model without a threshold lacks
+# States of an estimate; WEAK: determined, but its interval is too wide; UNSEEN: no effect seen
 GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
 
 

@@ -48,7 +48,7 @@ from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, fit_radices, r
 from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
 from antiphon.units import format_size
 
-NAMES = ("L", "o_s", "o_r", "g", "G")
+NAMES = ("L", "o_s", "o_r", "g", "G")  # LogGP's parameters
 SURE = 0.99  # confidence at which growth with the size must differ from 0
 POOR = 0.1  # a root mean square error above this is reported
 TWICE = 2.0  # ports limit certainly if their gaps take this many times as long as the shared resource
@@ -121,6 +121,7 @@ class LogGPFit:
         return list(self._list_notes())
 
     def _list_notes(self) -> Iterator[str]:
+        """Yield remarks for the user: what these round trips do not determine, and what to measure so that they do."""
         cells = self.cells
         if len(cells.sizes) < 2 * LEAST:
             yield (
@@ -378,6 +379,7 @@ def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
 
 
 def _regime_remarks(regime: Regime) -> Iterator[str]:
+    """Yield remarks on the figures of one range of sizes that are not determined or contradict each other."""
     where = f"{format_size(regime.low)} to {format_size(regime.high)}"
     lost = [name for name in NAMES if regime.figures[name].state == OPEN]
     if lost:

@@ -28,7 +28,7 @@ from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK,
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
 from antiphon.units import format_size
 
-IN_TURN, SHARED = "in turn", "shared"
+IN_TURN, SHARED = "in turn", "shared"  # ports serve messages one after another, or share them evenly
 LEAST_POINTS = 3  # least number of different message counts for a fit
 EXACT = 1e-3  # relative errors below this are taken for this
 CLEAR = 0.3  # for small messages: a further turn must take at least this fraction of one message's time
@@ -158,6 +158,10 @@ def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_
 
 
 def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
+    """Fit one hypothesis by nonnegative least squares of relative errors, and rate it by BIC (lower is better).
+
+    Example: `columns` [1, turns(n)] for `count` ports in turns fits seconds = base + turn * turns(n).
+    """
     design = np.stack(columns, 1)
     # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
     relative = design / seconds[:, None]
@@ -189,7 +193,7 @@ class Radix:
         return {"state": self.state, "count": self.count, "up_to": self.up_to}
 
 
-NOTHING = Radix(OPEN)
+NOTHING = Radix(OPEN)  # not measured
 
 
 def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:

@@ -29,8 +29,9 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
-RTT, SERVER = "rtt", "server"
-BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"
+RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time per message
+BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"  # experiments on simultaneous messages
+# Columns of the LogGP prototype's files
 _PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
 

@@ -28,7 +28,7 @@ from antiphon.cost.fit.linear import (
 from antiphon.cost.fit.tables import Added
 from antiphon.errors import Invalid
 
-NAMES = ("gamma", "delta")
+NAMES = ("gamma", "delta")  # seconds per byte of an addition, and of a memory access
 POOR = 0.1  # a root mean square error above this is reported
 
 
@@ -68,6 +68,7 @@ class MemoryFit:
         return list(self._list_notes())
 
     def _list_notes(self) -> Iterator[str]:
+        """Yield remarks for the user: why gamma or delta is not determined, and what to measure so that it is."""
         if self.combinations:
             yield "one number of vectors does not tell gamma and delta apart: measure several (2 to 15, say)"
         for name, estimate in self.parameters.items():

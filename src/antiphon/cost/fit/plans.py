@@ -20,6 +20,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 ALLREDUCE = "allreduce"
 COLLECTIVES = (ALLREDUCE, "reducescatter", "allgather")
+# Plans of GenModel's paper, as in the column `plan`
 NAMES = {
     "cps": "co-located parameter servers",
     "ring": "a ring in one direction",
@@ -87,6 +88,7 @@ def count_terms(plan: Plan, ranks: int) -> Counts:
 
 
 def _plan_steps(plan: Plan, n: int) -> list[Step]:
+    """Return the steps of a plan on n ranks; an allreduce is its reducing steps, then the same without combining."""
     if plan.name == "incast":
         if plan.collective != ALLREDUCE:
             raise Invalid("plan incast: is no collective; leave the column collective empty")

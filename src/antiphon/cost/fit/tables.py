@@ -21,7 +21,7 @@ from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds, parse_size
 
-MOST_RANKS = 2**16
+MOST_RANKS = 2**16  # of a measurement
 MOST_BYTES = 2**30  # of a file
 MOST_ROWS = 2**14  # measurements in a file
 T = TypeVar("T")
@@ -163,6 +163,8 @@ def read_rows(
 
 
 def _check_header(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Return the names of columns in the first line, checked: all `needed` ones, no others than
+    `allowed`, none twice."""
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:

@@ -19,6 +19,7 @@ from antiphon.cost.flows.run import Moments
 from antiphon.cost.flows.tables import FlowTables
 from antiphon.cost.prediction import Hop
 
+# Terms of a prediction: latency, bytes, incast, additions, memory access
 TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 
 

@@ -24,7 +24,7 @@ from antiphon.cost.flows.tables import FlowTables, Watch
 
 SAME_MOMENT = 1 + 1e-12  # events closer than this factor are simultaneous; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)
-_EXPIRES, _COMBINED = 0, 1
+_EXPIRES, _COMBINED = 0, 1  # kinds of calendar entries: a latency ends, a rank has combined
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from antiphon.errors import Invalid, Unsupported, quote
 
-HALVES = ("reducescatter", "allgather")
+HALVES = ("reducescatter", "allgather")  # the two halves of an allreduce
 
 
 @dataclass(frozen=True)

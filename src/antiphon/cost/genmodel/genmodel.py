@@ -29,6 +29,7 @@ from antiphon.cost.prediction import Hop, LazyPath, Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import latency_name
 
+# Terms of a prediction: latency, bytes, incast, additions, memory access
 TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 PLAIN = "no incast, gamma or delta: the profile states none, so latency and bandwidth are all"
 

@@ -112,13 +112,12 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
 
     Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in total. The algorithm needs p - 1 rounds to combine
     and as many to spread; here the first half is the allgather backwards, each of its rounds with m gamma (and no final
-    one: a message always follows). `pipelined`: combining goes on while bytes arrive, so one byte of it remains per
-    round if gamma <= G. Rounds within groups and between them then overlap in both halves.
+    one: a message always follows). `pipelined`: bytes are combined while further ones arrive, so after the last one
+    only that is left if gamma <= G. Rounds within groups and between them then overlap in both halves.
 
-    With k = 1 all rounds are between groups, and the last is one of those (the paper prints one within a group, which
-    has none). If g > o_s + L + o_r and the figures differ, a simulation is a little faster at the switch of phases: the
-    first message there waits for the gap of its own level only. Combining, too, can hide in the gap there, not here.
-    O(1).
+    With k = 1 all rounds, the last included, are between groups (the paper prints one within a group). If g > o_s + L +
+    o_r and the figures of both levels differ, a simulation is a little faster where rounds of one level follow those of
+    the other: the first message there waits only for the gap of its own level, and ranks can combine in that gap. O(1).
     """
     _check_arguments(p, m, collective)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:
@@ -184,6 +183,10 @@ def recmult(
 
 
 def _parse_radices(p: int, k: int | Sequence[int]) -> list[int]:
+    """Return one radix per round of recursive multiplying; their product is p.
+
+    Example: p = 8: k = 2 gives [2, 2, 2], and k = (4, 2) is kept.
+    """
     if isinstance(k, int) and not isinstance(k, bool):
         if k < 2:
             raise Invalid(f"k = {k}: expected a radix from 2 on")

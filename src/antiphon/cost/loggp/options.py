@@ -15,9 +15,10 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import parse_size
 
-FIDELITIES = ("message", "packet")
-CPUS = ("overlap", "shared")
+FIDELITIES = ("message", "packet")  # option `fidelity`: what is simulated one by one
+CPUS = ("overlap", "shared")  # option `cpu`: overheads overlap, or share a processor
 SENT = (RECEIVED, LEFT)
+# Option `meaning`: a name for several other options
 MEANINGS: dict[str, dict[str, int | str | None]] = {
     "ports": {"cpu": "overlap", "sent": RECEIVED},
     "loggops": {"cpu": "shared", "sent": LEFT, "device_radix": 1, "node_radix": "none"},
@@ -58,6 +59,7 @@ def options_of(
 
 
 def _refuse_incompatible_options(options: Options, contention: str) -> None:
+    """Raise Unsupported if options contradict cpu=shared or need it."""
     if not options.processors:
         if options.eager != float("inf"):
             raise Unsupported(

@@ -4,6 +4,8 @@
     count_contributions  per condition, the number of messages that must happen before it is satisfied
     group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
     find_levels          per message the innermost place (socket, host, rack) that both ends share
+    at_once              bound the messages that are in progress at the same time, so that limits may be left out
+    simulate_free        replace the event loop if nothing queues
 
 Example: messages 0 and 1 need condition 1, message 2 needs condition 0. Counting sort: pointers [0, 1, 3], messages
 [2, 0, 1].

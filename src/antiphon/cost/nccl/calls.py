@@ -30,7 +30,7 @@ from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, quote
 
 FORMAT, VERSION = "antiphon-calls", 1
-FOLDER = Path(__file__).parent.parent / "profiles" / "calls"
+FOLDER = Path(__file__).parent.parent / "profiles" / "calls"  # files of figures, one per GPU generation or network
 LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
 MOST_SECONDS = 1.0  # greatest latency in a file
 

@@ -36,15 +36,15 @@ from antiphon.errors import Unsupported
 RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = CHOSEN = (
     "ring", "tree", "nvls", "nvls-tree", "collnet", "pat", "sends",
 )  # fmt: skip
-COPIES, ENGINE = "copies", "engine"
+COPIES, ENGINE = "copies", "engine"  # "algorithm" and "protocol" of copy engines
 ALGORITHMS = (*CHOSEN, COPIES)  # the last one only if requested
-COPIED = ("allgather", "alltoall", "gather", "scatter")
-HALVES = ("allgather", "reducescatter")
-CHAINS = ("broadcast", "reduce")
-TO_EACH = ("alltoall", "gather", "scatter")
-AT_ONCE = "several messages at once"
+COPIED = ("allgather", "alltoall", "gather", "scatter")  # collectives that copy engines can do
+HALVES = ("allgather", "reducescatter")  # the two halves of an allreduce
+CHAINS = ("broadcast", "reduce")  # a ring does them as a chain, and no switch helps
+TO_EACH = ("alltoall", "gather", "scatter")  # different data for each rank: done by sends
+AT_ONCE = "several messages at once"  # names of costs in remarks
 ONE_AFTER_ANOTHER = "launches of one process"
-KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
+KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are priced
 
 
 @dataclass(frozen=True)

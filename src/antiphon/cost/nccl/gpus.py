@@ -31,7 +31,7 @@ _MODELS = (
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
     (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"), (r"(AMD )?(Instinct )?MI35[05]X( OAM)?", "mi350x"),
 )  # fmt: skip
-EC2 = "ec2:instance="
+EC2 = "ec2:instance="  # begin of names of Amazon's machines
 
 
 def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls]) -> tuple[Calls, str] | None:

@@ -38,7 +38,7 @@ from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
 from antiphon.errors import Invalid, Unsupported, quote
 
-By = Callable[..., Predictor]
+By = Callable[..., Predictor]  # a model of schedules
 Bounded = tuple[NDArray[Any], int]  # a column and an upper bound of its values
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 

@@ -30,6 +30,7 @@ from antiphon.units import format_size
 
 FORMAT, VERSION = "antiphon-msccl", 1
 SHIPPED = Path(__file__).parent / "msccl.json"
+# Values of `way` in the file
 ALLPAIRS, RING, DIRECT, HIERARCHICAL, THREE_STEP = WAYS = ("allpairs", "ring", "direct", "hierarchical", "three-step")
 
 

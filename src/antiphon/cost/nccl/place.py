@@ -111,6 +111,7 @@ def count_cards(machine: Topology) -> int:
 
 
 def _find_place(machine: Topology) -> Place:
+    """Compute the `Place` of a machine from its links: bandwidths of a rank within its node and of a node to others."""
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
@@ -187,6 +188,8 @@ def _to_all(machine: Topology, members: list[int]) -> float:
 
 
 def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
+    """Return the kinds of links within nodes, out of nodes and between outer switches; `node_of`: -1 for outer
+    switches."""
     src, dst = node_of[machine.link_src], node_of[machine.link_dst]
     inside = (src == dst) & (src >= 0)
     near = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
@@ -260,7 +263,7 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
             reached[new] = True
             new = end[reached[begin] & ~reached[end]]
         if not reached[:nodes].all():
-            stuck = np.flatnonzero(reached[:nodes] == forth)  # what the first node reaches, or what does not reach it
+            stuck = np.flatnonzero(reached[:nodes] == forth)  # nodes that node 0 reaches, or that do not reach it
             first = machine.places[int(np.flatnonzero(node_of == stuck[0])[0])]
             also = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
             raise Unsupported(

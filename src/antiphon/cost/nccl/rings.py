@@ -20,7 +20,7 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 
-MAX_RANKS = 8
+MAX_RANKS = 8  # more GPUs have too many cycles
 PCIE = 0.5  # bandwidth of the ring over PCIe, as a fraction of a link
 
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import Invalid, Unsupported, quote
 
-WORK, CALL, WAIT, STEP = range(4)
+WORK, CALL, WAIT, STEP = range(4)  # kinds of items
 MOST_ITEMS = 2**21  # items of all ranks
-MOST_RANKS, MOST_SIZES = 2**22, 2**10
+MOST_RANKS, MOST_SIZES = 2**22, 2**10  # of a job; different sizes of one collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from statistics import median
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job, ProcessGroup
 from antiphon.errors import Invalid, quote
 
-Span = tuple[float, float]
+Span = tuple[float, float]  # begin and end, in seconds
 MOST_GRADIENTS = 2**20  # more are ignored
 _LEFT = -1  # a mark besides the kinds of items: the line leaves a call
 
@@ -100,6 +100,7 @@ def _step_begin(trace: Recorded, step: int) -> float:
 
 
 def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
+    """Return the process groups of all traces, and the number of each by its key."""
     names: dict[str, int] = {}
     groups: list[ProcessGroup] = []
     for trace in by_rank.values():
