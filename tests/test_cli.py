@@ -377,8 +377,8 @@ def test_version(capsys: Capture) -> None:
 
 
 PLACES = {  # of commands that are no function of the package itself
-    "check-log": "measure.check_log", "frontier": "frontier.find", "bench": "measure.bench",
-    "build": "native.build", "lab": "lab", "list": "available",
+    "check-log": "measure.check_log", "doctor": "machines.doctor", "frontier": "frontier.find",
+    "bench": "measure.bench", "build": "native.build", "lab": "lab", "list": "available",
     "fit": "fit", "replay": "replay.job", "reproduce": "papers.reproduce", "trace": "traces",
 }  # fmt: skip
 

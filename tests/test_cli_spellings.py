@@ -15,7 +15,7 @@ from antiphon.errors import Invalid
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 HEADINGS = {
-    "Machines": ["topology"],
+    "Machines": ["topology", "doctor"],
     "Plan": ["bound", "plan", "frontier", "tune", "verify", "predict", "check-log"],
     "Run": ["run", "bench", "build", "export", "lab"],
     "More": ["list", "fit", "replay", "reproduce", "trace"],

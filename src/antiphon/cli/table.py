@@ -51,6 +51,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
             Command("degrade", "machine:degrade_command", "Remove or slow down links, or remove ranks.",
                     "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
         )),
+        Command("doctor", "doctor:doctor_command", "Find what is here, and what to try first.", "doctor"),
     ),
     "Plan": (
         Command("bound", "machine:bound_command", "Print lower bounds on steps and time.",
