@@ -46,6 +46,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     size; without a size, several.
     """
     topology, collective = request.topology, request.collective
+    # stages 1 to 5: one unpipelined schedule for all sizes
     wants = wants_of(topology, collective, request.seed)
     rate_bound = bound(topology, collective)
     program = FlowProgram(topology, wants)

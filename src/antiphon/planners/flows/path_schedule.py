@@ -56,9 +56,9 @@ def schedule_paths(
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
     chunk_count, rows = len(pattern.counts), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)
-    still = collective.weights > 0  # blocks without data have no chunk
-    still[block] = False
-    unmoved = np.flatnonzero(still)  # blocks that stay where they are: one chunk each
+    has_chunk = collective.weights > 0  # blocks without data have no chunk
+    has_chunk[block] = False
+    unmoved = np.flatnonzero(has_chunk)  # blocks that stay where they are: one chunk each
     # image by image, every row's links
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)
@@ -83,12 +83,12 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     """Return the chunks and rows of these paths; paths without a share are left out."""
     chunks: list[tuple[int, int, int, int, int]] = []
     rows: list[tuple[int, int, tuple[int, ...]]] = []
-    begun: dict[tuple[tuple[int, ...], int], int] = {}
+    next_offset: dict[tuple[tuple[int, ...], int], int] = {}
     for path, share in zip(paths, shares.counts.tolist(), strict=True):
         if not share:
             continue
-        offset = begun.get(path.pair, 0)
-        begun[path.pair] = offset + share
+        offset = next_offset.get(path.pair, 0)
+        next_offset[path.pair] = offset + share
         for block in blocks[path.pair]:
             rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
             chunks.append((path.pair[0][0], path.pair[1], block, share, offset))
@@ -96,9 +96,9 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     links = np.full((len(rows), longest), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
         links[number, : len(hop)] = hop
-    sender, receiver, block_of, parts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
+    sender, receiver, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
     at = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
-    return _Pattern(sender, receiver, block_of, parts_of, offset_of, at[:, 0], at[:, 1], links)
+    return _Pattern(sender, receiver, block_of, counts_of, offset_of, at[:, 0], at[:, 1], links)
 
 
 def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:

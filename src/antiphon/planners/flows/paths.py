@@ -76,9 +76,11 @@ class _FlowDecomposition:
         self.program, self.want, self.topology = program, want, program.topology
         tail, head = program.ends_of(want)
         self.tail = tail.tolist()
-        self.left: dict[int, dict[int, float]] = defaultdict(dict)  # of every node the links into it that still carry
+        self.remaining: dict[int, dict[int, float]] = defaultdict(
+            dict
+        )  # of every node the links into it that still carry
         for link in np.flatnonzero(amounts > 0).tolist():
-            self.left[int(head[link])][link] = float(amounts[link])
+            self.remaining[int(head[link])][link] = float(amounts[link])
 
     def paths(self) -> list[Path]:
         """Return the paths of all ends."""
@@ -95,11 +97,11 @@ class _FlowDecomposition:
             route = self._trace_route(self.program.node_of(end))
             if route is None:
                 break
-            amount = min(remaining, *(self.left[node][link] for node, link in route))
+            amount = min(remaining, *(self.remaining[node][link] for node, link in route))
             for node, link in route:
-                self.left[node][link] -= amount
-                if self.left[node][link] <= NOTHING * weight:
-                    del self.left[node][link]
+                self.remaining[node][link] -= amount
+                if self.remaining[node][link] <= NOTHING * weight:
+                    del self.remaining[node][link]
             remaining -= amount
             links = tuple(link for _, link in reversed(route) if link < self.topology.links)
             merged[links] = merged.get(links, 0.0) + amount
@@ -114,20 +116,21 @@ class _FlowDecomposition:
         route: list[tuple[int, int]] = []
         place = {node: 0}
         while node != self.want.root:
-            carrying = self.left[node]
+            carrying = self.remaining[node]
             if not carrying:
                 return None
+            # go back over the link that carries most
             link = max(carrying, key=lambda candidate: (carrying[candidate], -candidate))
             route.append((node, link))
             node = self.tail[link]
             # the walk met itself (solvers may leave circulations in a flow): remove the cycle, go on where it closed
             if node in place:
                 circle = route[place[node] :]
-                amount = min(self.left[at][by] for at, by in circle)
+                amount = min(self.remaining[at][by] for at, by in circle)
                 for at, by in circle:
-                    self.left[at][by] -= amount
-                    if self.left[at][by] <= 0:
-                        del self.left[at][by]
+                    self.remaining[at][by] -= amount
+                    if self.remaining[at][by] <= 0:
+                        del self.remaining[at][by]
                 del route[place[node] :]
                 place = {at: number for number, (at, _) in enumerate(route)}
             place[node] = len(route)

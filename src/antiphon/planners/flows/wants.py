@@ -62,6 +62,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
             f"planner flows: {collective.kind} combines data or spreads them to several ranks, and flows only move "
             "them; use planner trees or relay"
         )
+    # blocks and weight of each pair of (holders, receiver)
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = {}
     amount: dict[tuple[tuple[int, ...], int], int] = {}
     for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):

@@ -37,8 +37,8 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
     served = reduction_seats(count, joints_at_once // 2)
     step, seat, piece, hop = ring_hops(count, served, laps)
     # of every chunk that joints carry: the step in which it is reduced (it is multicast in the next), and the seat
-    turn = np.repeat(np.arange(int(step.max())), len(served))
-    end = (np.tile(served, int(step.max())) + turn) % count
+    reduce_step = np.repeat(np.arange(int(step.max())), len(served))
+    end = (np.tile(served, int(step.max())) + reduce_step) % count
     for tree in trees:
         ring = np.lexsort(
             tree.node.T[::-1]
@@ -48,7 +48,7 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
         other = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count
         for later, op in ((0, REDUCE), (1, COPY)):
             src, dst = (other, np.repeat(end, count - 1))[:: 1 - 2 * later]
-            sheet.add_rows(tree, turn.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
+            sheet.add_rows(tree, reduce_step.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
         chunks += len(end)
         alone = np.full(len(step), -1, np.int64)
         to = ring[(seat + 1) % count]
@@ -85,20 +85,20 @@ def ring_hops(count: int, served: Longs, laps: int) -> tuple[Longs, Longs, Longs
     [(0, 0, 0, 0), (0, 1, 1, 0), (1, 1, 0, 1), (1, 2, 2, 0)]
     """
     # by seat, a heap of (hop number, chunk) that wait there; and by step (modulo count), which seats multicast
-    has: list[list[tuple[int, int]]] = [[(0, lap * count + seat) for lap in range(laps)] for seat in range(count)]
-    rests = [np.isin((np.arange(count) - step + 1) % count, served).tolist() for step in range(count)]
+    waiting: list[list[tuple[int, int]]] = [[(0, lap * count + seat) for lap in range(laps)] for seat in range(count)]
+    multicasting = [np.isin((np.arange(count) - step + 1) % count, served).tolist() for step in range(count)]
     rows: list[tuple[int, int, int, int]] = []
     step, last = 0, 2 * (count - 1)
     while len(rows) < count * laps * last:
         sent = [
             (step, seat, piece, hop)
             for seat in range(count)
-            if has[seat] and not rests[step % count][seat]
-            for hop, piece in (heappop(has[seat]),)
+            if waiting[seat] and not multicasting[step % count][seat]
+            for hop, piece in (heappop(waiting[seat]),)
         ]
         for _, seat, piece, hop in sent:
             if hop + 1 < last:
-                heappush(has[(seat + 1) % count], (hop + 1, piece))
+                heappush(waiting[(seat + 1) % count], (hop + 1, piece))
         rows += sent
         step += 1
     columns = np.array(rows, np.int64).T

@@ -91,6 +91,7 @@ def _yield_mixtures(
                 f"it serves from 2 to {2 * count - 1} joints at once (at_once); leave option beside out"
             )
         return
+    # with more chunks on the ring, the idle links are filled more evenly
     for laps in LAPS if pieces is None else piece_counts(pieces, True):
         rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
         if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):

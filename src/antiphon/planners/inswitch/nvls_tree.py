@@ -79,8 +79,8 @@ def nvls_tree(
             continue
         feasible = True
         # a box's switch that serves few joints at once cannot work on several pieces at the same time
-        alone = any(_at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather))
-        for depth in piece_counts(pieces, not alone):
+        limited = any(_at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather))
+        for depth in piece_counts(pieces, not limited):
             schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
@@ -148,17 +148,19 @@ def _stack_levels(
     first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
     # Lanes that a switch can serve together run at the same time; the others wait for their turn.
     joints_at_once = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
-    each = max(joints_at_once // max(_joints_a_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
-    wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), cuts)
+    lanes_at_once = (
+        max(joints_at_once // max(_joints_a_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
+    )
+    delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (last + pieces - 1), cuts)
     sheet = Sheet()
     for schedule in inner:
         sheet.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         at = _places(lane, cuts) + number * cuts
-        sheet.add_schedule(lane, at, first + wait[at])
+        sheet.add_schedule(lane, at, first + delay[at])
     for schedule in gather:
         at = _places(schedule, cuts)
-        sheet.add_schedule(schedule, at, first + last + wait[at])
+        sheet.add_schedule(schedule, at, first + last + delay[at])
     return replace(sheet.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
 
 

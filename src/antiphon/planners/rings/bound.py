@@ -29,7 +29,7 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
     """
     resources = topology.resources
     capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
-    wide, limit = _narrowest_limits(topology, capacity)
+    link_capacity, limit = _narrowest_limits(topology, capacity)
     active_ranks = np.zeros(topology.nodes, bool)
     active_ranks[list(members)] = True
     best = (0.0, "")
@@ -40,18 +40,23 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
             crossing = np.flatnonzero(label[topology.link_src] != label[topology.link_dst])
             # bandwidth across the border of each group: links in no limit, then limits with the sum of their links here
             alone = crossing[limit[crossing] < 0]
-            room = np.bincount(label[end[alone]], weights=wide[alone], minlength=len(names)).astype(float)
+            bandwidth_across = np.bincount(
+                label[end[alone]], weights=link_capacity[alone], minlength=len(names)
+            ).astype(float)
             bound = crossing[limit[crossing] >= 0]
             keys, place = np.unique(label[end[bound]] * len(capacity) + limit[bound], return_inverse=True)
-            summed = np.bincount(place, weights=wide[bound], minlength=len(keys))
-            room += np.bincount(
+            summed = np.bincount(place, weights=link_capacity[bound], minlength=len(keys))
+            bandwidth_across += np.bincount(
                 keys // len(capacity), weights=np.minimum(summed, capacity[keys % len(capacity)]), minlength=len(names)
             )
             if not cut.any():
                 continue
-            worst = int(np.argmin(np.where(cut, room, np.inf)))
-            if room[worst] > 0 and 1 / room[worst] > best[0]:
-                best = (1 / room[worst], f"only {format_bandwidth(float(room[worst]))} {verb} {names[worst]}")
+            worst = int(np.argmin(np.where(cut, bandwidth_across, np.inf)))
+            if bandwidth_across[worst] > 0 and 1 / bandwidth_across[worst] > best[0]:
+                best = (
+                    1 / bandwidth_across[worst],
+                    f"only {format_bandwidth(float(bandwidth_across[worst]))} {verb} {names[worst]}",
+                )
     return best
 
 

@@ -107,6 +107,7 @@ def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rat
         rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in candidates]
         return [other for _, other in sorted(rated)]
 
+    # stack[i]: ranks still to be tried after the first i + 1 of the path
     stack = [ahead(start)]
     tries = 0
     while stack:

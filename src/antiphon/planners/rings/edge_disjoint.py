@@ -86,6 +86,7 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
         cycles = _pack_undirected(capacity, members, seed, limit)
         if len(cycles) == limit:
             return CyclePacking(cycles, True)
+    # on few ranks, list all cycles and solve exactly
     optimal = False
     if (
         len(members) <= RING_LIMITS.max_exact_ranks
@@ -275,9 +276,9 @@ def _pack_greedily(
     """
     best: list[list[int]] = []
     for trial in range(RING_LIMITS.trials):
-        chance = random.Random(seed * RING_LIMITS.trials + trial)
+        rng = random.Random(seed * RING_LIMITS.trials + trial)
         units_left, cycles = dict(capacity), []
-        while cycle := _find_cycle(units_left, members, chance):
+        while cycle := _find_cycle(units_left, members, rng):
             cycles.append(cycle)
             for a, b in _cycle_edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
@@ -288,7 +289,7 @@ def _pack_greedily(
     return best
 
 
-def _find_cycle(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
+def _find_cycle(units_left: Capacity, members: tuple[int, ...], rng: random.Random) -> list[int]:
     """Return a cycle over links with units left, or []. Ranks with few free neighbours come first, then wide links."""
     near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
-    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]
+    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], rng.random()))[0]

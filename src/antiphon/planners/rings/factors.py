@@ -74,6 +74,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
+    # trivial cases: too few edges, or exactly as many as needed
     have = np.bincount(np.array(edges).ravel(), minlength=ranks)
     if have.min() < degree:
         return None
@@ -133,8 +134,8 @@ def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
 class _Factors:
     """The factors of a network while squares are turned."""
 
-    def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], chance: random.Random) -> None:
-        self.ranks, self.chance = ranks, chance
+    def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], rng: random.Random) -> None:
+        self.ranks, self.rng = ranks, rng
         self.owner = dict.fromkeys(edges, -1)  # by edge: the number of its factor, -1 for none
         self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]  # two neighbours per rank
         for number, factor in enumerate(factors):
@@ -149,7 +150,7 @@ class _Factors:
         squares = self._list_squares()
         turns = 0
         while squares and sum(self.cycles) > len(self.near) and turns < TURNS:
-            self.chance.shuffle(squares)
+            self.rng.shuffle(squares)
             for a, b, c, d in squares:
                 turns += 1
                 self._turn_square(a, b, c, d)
@@ -186,7 +187,7 @@ class _Factors:
             return
         before = self.cycles[other] if other >= 0 else 0
         self._swap_edges(own, other, ab, cd, bc, da)
-        if other >= 0 and self.cycles[other] > before and self.chance.random() < 0.5:
+        if other >= 0 and self.cycles[other] > before and self.rng.random() < 0.5:
             self._swap_edges(own, other, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
     def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:

@@ -37,8 +37,8 @@ def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SW
     if ranks < 3:
         return []
     # swaps preserve the parity of the total number of cycles, so it must match that of one cycle per factor
-    wrong = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
-    if wrong and (len(factors) < 2 or not state.turn_sign()):
+    parity_differs = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
+    if parity_differs and (len(factors) < 2 or not state.turn_sign()):
         return []
     return state.factors if state.join_cycles() else []
 
@@ -46,8 +46,8 @@ def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SW
 class _SwapSearch:
     """The factors while swaps are made; `cycles`: by factor, their number; `left`: swaps that may still be examined."""
 
-    def __init__(self, factors: list[Factor], chance: random.Random, max_swaps: int) -> None:
-        self.factors, self.chance, self.left = factors, chance, max_swaps
+    def __init__(self, factors: list[Factor], rng: random.Random, max_swaps: int) -> None:
+        self.factors, self.rng, self.left = factors, rng, max_swaps
         self.cycles = [count_cycles(factor) for factor in factors]
 
     def join_cycles(self) -> bool:
@@ -57,7 +57,7 @@ class _SwapSearch:
             if number < 2 or self.left <= 0:
                 return False
             broken = [i for i, cycles in enumerate(self.cycles) if cycles > 1]
-            first, second = self.chance.choice(broken), self.chance.randrange(number)
+            first, second = self.rng.choice(broken), self.rng.randrange(number)
             if first != second:
                 self._improve_pair(first, second)
         return True
@@ -87,6 +87,7 @@ class _SwapSearch:
         """
         ranks = len(self.factors[0])
         for _ in range(20):
+            # look for a column swap of an odd number of factors
             pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
             for a, b in pairs[: 20 * ranks]:
                 for column in self._column_swaps(a, b):
@@ -96,8 +97,9 @@ class _SwapSearch:
                             factor[a], factor[b] = factor[b], factor[a]
                             self.cycles[i] = count_cycles(factor)
                         return True
+            # there is none: make some random swaps and look again
             for _ in range(len(self.factors)):
-                first, second = self.chance.sample(range(len(self.factors)), 2)
+                first, second = self.rng.sample(range(len(self.factors)), 2)
                 _swap_successors(
                     self.factors[first],
                     self.factors[second],

@@ -90,11 +90,11 @@ def _most_rings_cached(
 
 def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
     """Return more than `have` rings, as many as possible, by joining random factors; [] if that fails."""
-    chance, swaps = random.Random(seed), WORK // STARTS // len(members)
+    rng, swaps = random.Random(seed), WORK // STARTS // len(members)
     # the greatest number first; STARTS random splits for each
     for number in range(limit, have, -1):
         for start in range(STARTS):
-            factors = _split_into_factors(capacity, members, number, chance)
+            factors = _split_into_factors(capacity, members, number, rng)
             if factors is None:
                 break
             joined = join_by_swaps(factors, seed + start, swaps)
@@ -104,7 +104,7 @@ def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have:
 
 
 def _split_into_factors(
-    capacity: Capacity, members: tuple[int, ...], number: int, chance: random.Random
+    capacity: Capacity, members: tuple[int, ...], number: int, rng: random.Random
 ) -> list[Factor] | None:
     """Return a random split of links into `number` factors; None if the links do not hold so many.
 
@@ -117,11 +117,12 @@ def _split_into_factors(
     size = len(members)
     rows, columns = list(range(size)), list(range(size))
     # the flow takes the first solution that it finds: random numbering gives another one each time
-    chance.shuffle(rows)
-    chance.shuffle(columns)
+    rng.shuffle(rows)
+    rng.shuffle(columns)
     used = _regular_units(capacity, members, number, rows, columns)
     if used is None:
         return None
+    # take out one factor after the other
     factors = []
     back = {column: rank for rank, column in enumerate(columns)}
     for _ in range(number):

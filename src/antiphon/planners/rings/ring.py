@@ -52,13 +52,14 @@ def ring(
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_route_cycle(topology, oriented) for oriented in orientations]
     # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
-    goes = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
-    width = _width(topology, [hops[i] for i in goes])
+    possible = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
+    width = _width(topology, [hops[i] for i in possible])
     schedule = split(
-        plan_both_ways(collective, cycle) if len(goes) == 2 else plan_around(collective, orientations[goes[0]]), width
+        plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
+        width,
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
-    options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
+    options = {"order": ",".join(map(str, cycle)), "directions": len(possible), "pieces": depth}
     yield finish_schedule(schedule, topology, collective, "ring", options, depth)
 
 

@@ -122,6 +122,7 @@ class Pipeline:
 
         @cache
         def sizes(pieces: int) -> EndSizes:
+            """Return the best sizes with so many pieces."""
             return self.best_sizes(pieces, ends)
 
         top = min(max_pieces, most_pieces(self.schedule, nbytes))
@@ -169,7 +170,7 @@ class Pipeline:
             return None
         # the step in which each part starts, and the number of its size variable: all equal pieces share one
         starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
-        which = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
+        size_index = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
         kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
         top = float(self.load.max(initial=0.0))
         if not top:
@@ -177,7 +178,7 @@ class Pipeline:
         kind, step = np.nonzero(self.load)
         # row (kind of resource, step): the load of all parts under way is at most the step's length
         rows = np.concatenate([kind * slots + step + start for start in starts])
-        columns = np.repeat(which, len(kind))
+        columns = np.repeat(size_index, len(kind))
         values = np.tile(self.load[kind, step] / top, len(starts))
         clock = np.arange(kinds * slots)
         middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
@@ -234,6 +235,7 @@ class EndFractions:
 
     @property
     def total(self) -> float:
+        """The sum of all sizes."""
         return sum(self.before) + self.middle + sum(self.behind)
 
     def round_to(self, denominator: int) -> EndFractions:

@@ -136,6 +136,7 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
     paths = {rank: topology.places[rank].split("/") for rank in members}
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
+        """Return the groups of these ranks by components of places from `depth` on, and their order."""
         if len(ranks) == 1 or all(len(paths[rank]) <= depth for rank in ranks):
             return Groups.ring(len(ranks)), ranks
         by_place: dict[str, list[int]] = {}

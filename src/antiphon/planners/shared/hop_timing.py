@@ -69,6 +69,7 @@ class HopClasses:
     height: Longs
 
     def __len__(self) -> int:
+        """Return the number of classes."""
         return len(self.owner)
 
     @property
@@ -467,6 +468,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     weights, scale = schedule.chunks.weights(schedule.collective)
     start_order = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
+    # first colors: of rows by amount, latency and operation; of resources by capacity; of chunks and blocks by weight
     mark = _hash_rows(_number_values(weights)[chunk], _number_values(late), schedule.op.astype(np.uint64))
     place = _hash_rows(_number_values(resources.klass))
     owner = _hash_rows(_number_values(weights))

@@ -94,6 +94,7 @@ def _grow_group(
     while len(group) < max_order:
         rng = np.random.default_rng(seed + len(chosen))
         best: tuple[Table, Table] | None = None
+        # the first symmetry is made to move all roots in cycles of one length
         for element in _random_symmetries(generators, rng, _MORE if chosen else _TRIES):
             power = element if chosen else _even_power(element, roots, longest)
             if power is None:
@@ -105,6 +106,7 @@ def _grow_group(
                     break
         if best is None:
             break
+        # go on among the symmetries that commute with all chosen ones
         group = best[0]
         chosen.append(best[1])
         generators = _commuting_symmetries(machine, colour, chosen) if len(group) < max_order else []
@@ -137,15 +139,15 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
     out = []
     for permutation in symmetries:
         mapped = link_map(machine, permutation).astype(np.int64)
-        over = np.zeros(len(machine.limits), np.int64)
+        limit_images = np.zeros(len(machine.limits), np.int64)
         # a limit's image is the limit on its links' images, of the same bandwidth
-        for (bandwidth, those), numbers in limits.items():
-            images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
+        for (bandwidth, limit_links), numbers in limits.items():
+            images = limits.get((bandwidth, frozenset(mapped[list(limit_links)].tolist())))
             if images is None or len(images) != len(numbers):
                 break  # the mapping of parallel links does not fit their limits
-            over[numbers] = images
+            limit_images[numbers] = images
         else:
-            out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + over]))
+            out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + limit_images]))
     return out
 
 

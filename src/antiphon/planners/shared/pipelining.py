@@ -86,6 +86,7 @@ class PipelineOptions:
     waits: bool | None = False
 
     def __post_init__(self) -> None:
+        """Raise Invalid for options that exclude each other."""
         if self.pieces is not None and self.steps is not None:
             raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
         if self.waits and self.steps is None:
@@ -136,6 +137,7 @@ def stage_plans(prepared: PipelinePlans, options: PipelineOptions) -> Iterator[P
 def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
     """Yield pipelined schedules for one size. `pieces` applies to the first plan only, `steps` to a mix of all."""
     plans, topology = prepared.plans, prepared.topology
+    # option `steps`: a mix in uneven parts, or hop timing
     if options.steps is not None:
         moving = prepared.uneven.classes
         yield PipelinedSchedule(
@@ -143,6 +145,7 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
             _step_options(options.steps, bool(options.waits)),
         )
         return
+    # otherwise every plan in equal pieces first
     equal = [
         PipelinedSchedule(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
@@ -160,6 +163,7 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
 
 
 def _step_options(steps: int, waits: bool) -> dict[str, int]:
+    """Return the options of a schedule in so many steps."""
     return {"steps": steps, "waits": True} if waits else {"steps": steps}
 
 
@@ -184,6 +188,7 @@ def _fastest_variant(
     topology = prepared.topology
 
     def seconds(candidate: PipelinedSchedule) -> float:
+        """Return the predicted time of a candidate."""
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
     best = min(equal, key=seconds)
@@ -197,15 +202,15 @@ def _fastest_variant(
     # hop timing pays neither near the full rate nor where latency dominates
     rate = throughput(prepared.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
-    timed, sure = None, False
+    timed, enclosed = None, False
     if (
         prepared.timer is not None
         and options.waits is None
         and PIPELINING.timed_from * full < seconds(best) < PIPELINING.timed_to * full
     ):
-        timed, sure = best_hop_timing(prepared.timer, nbytes, full)
+        timed, enclosed = best_hop_timing(prepared.timer, nbytes, full)
     uneven_plan = None
-    if not sure:
+    if not enclosed:
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
         min_steps = max(equal_steps // PIPELINING.max_fewer_steps, prepared.uneven.least_steps)
@@ -366,12 +371,13 @@ def _next_steps(
         return untried[len(untried) // 2]
 
     def seconds(steps: int) -> float:
+        """Return the time that the model predicts for an untried number of steps."""
         near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
         moving = [results[tried][1].time * nbytes for tried in near]
-        late = results[near[0]][1].latency * steps / near[0]
+        latency_seconds = results[near[0]][1].latency * steps / near[0]
         # a line in 1 / steps through the two nearest numbers tried; with one alone, through it and `full` at 0
         slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
-        return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
+        return latency_seconds + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
 
     at = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
@@ -422,6 +428,7 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
     """Return the number of pieces with which model alpha-beta is fastest, to within a few thousandths of the time."""
 
     def seconds(pieces: int) -> float:
+        """Return the predicted time in so many pieces."""
         return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
 
     return least_of(seconds, most_pieces(schedule, nbytes))

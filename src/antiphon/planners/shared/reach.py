@@ -125,6 +125,7 @@ def find_center(trees: Reach, members: Sequence[int]) -> int:
     """Return the member with the least distance to its farthest member."""
 
     def farthest(source: int) -> int:
+        """Return the hops to the farthest member; a large number if some member is out of reach."""
         tree = trees.tree_from(source)
         return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
 
@@ -152,10 +153,10 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
     entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # first link that enters each node
-    flat, who, node = entered_by.reshape(-1), np.arange(len(sources)), sources
+    flat, source_index, node = entered_by.reshape(-1), np.arange(len(sources)), sources
     while len(node):
         link_count = first[node + 1] - first[node]
-        of, link = np.repeat(who, link_count), order[ranges(first[node], link_count)]
+        of, link = np.repeat(source_index, link_count), order[ranges(first[node], link_count)]
         # (source, node) as one number
         key = of * topology.nodes + heads[link]
         new = (flat[key] < 0) & (heads[link] != sources[of])
@@ -165,25 +166,25 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
         if node is sources and not (is_first | switch).all():  # parallel links to a rank: more than one path
             return None
         switch &= is_first
-        who, node = of[switch], heads[link[switch]].astype(np.int64)
+        source_index, node = of[switch], heads[link[switch]].astype(np.int64)
     reached = entered_by[:, : topology.ranks] >= 0
     if int(reached.sum()) < len(sources) * (topology.ranks - 1):
         return None
-    who, node = np.nonzero(reached)
-    return _trace_paths(topology, entered_by, sources, who, node)
+    source_index, node = np.nonzero(reached)
+    return _trace_paths(topology, entered_by, sources, source_index, node)
 
 
-def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, who: Longs, node: Longs) -> Routes:
-    """Return the path to each node[i] from sources[who[i]], following the links that entered nodes backwards."""
-    places, links, at = [], [], np.arange(len(who))
-    hops = np.zeros(len(who), np.int64)
+def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, source_index: Longs, node: Longs) -> Routes:
+    """Return the path to each node[i] from sources[source_index[i]], by the links that entered nodes, backwards."""
+    places, links, at = [], [], np.arange(len(source_index))
+    hops = np.zeros(len(source_index), np.int64)
     while len(at):
-        link = entered_by[who[at], node]
+        link = entered_by[source_index[at], node]
         places.append(at)
         links.append(link)
         hops[at] += 1
         node = topology.link_src[link].astype(np.int64)
-        unfinished = node != sources[who[at]]
+        unfinished = node != sources[source_index[at]]
         at, node = at[unfinished], node[unfinished]
     ends = np.cumsum(hops)
     out = np.empty(int(hops.sum()), np.int32)

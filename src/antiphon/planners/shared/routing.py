@@ -124,8 +124,8 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
-    stay = src == dst  # rows within a rank take no route
-    lost = first.lost[~stay[first.lost]]
+    within_rank = src == dst  # rows within a rank take no route
+    lost = first.lost[~within_rank[first.lost]]
     if len(lost):
         at = int(lost[0])
         would = suggest_planners(
@@ -137,16 +137,16 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
-    lanes = [_with_routes(schedule, stripe, inverse, stay) for stripe in stripes]
+    lanes = [_with_routes(schedule, stripe, inverse, within_rank) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
 
 
-def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) -> Schedule:
+def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bools) -> Schedule:
     """Return the schedule with the routes of one stripe. `pair`: by row, the number of its pair. O(rows).
 
-    Rows over the only direct link, and rows within a rank (`stay`, by pair), get no route.
+    Rows over the only direct link, and rows within a rank (`within_rank`, by pair), get no route.
     """
-    named = np.flatnonzero(~(by_pair.plain | stay))
+    named = np.flatnonzero(~(by_pair.plain | within_rank))
     if not len(named):
         return schedule
     number = np.full(len(by_pair.plain), -1, np.int32)
@@ -195,8 +195,8 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     have = key[order][first]
     want = src.astype(np.int64) * nodes + dst
     at = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    hit = have[at] == want
-    return np.where(hit, order[first][at], -1), np.where(hit, number[at], 0)
+    has_link = have[at] == want
+    return np.where(has_link, order[first][at], -1), np.where(has_link, number[at], 0)
 
 
 def _switched_paths(
@@ -335,8 +335,8 @@ class Switched:
             links.shape[1] - 1, 0, -1
         ):  # the pairs with this many links to go; each distinct (target, switch) is decided once
             going = np.flatnonzero(hops > left_now)
-            questions, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
-            at, switch = questions // self.switches, questions % self.switches
+            requests, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
+            at, switch = requests // self.switches, requests % self.switches
             if left_now > 1:
                 link, head, _, _ = self._next_links(distance, at, switch + self.ranks, targets, 0)
                 at_switch[going] = head[which]

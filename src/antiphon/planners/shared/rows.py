@@ -68,6 +68,7 @@ class Seats:
     member: Longs
 
     def __len__(self) -> int:
+        """Return the number of members."""
         return len(self.rank)
 
     @staticmethod
@@ -170,6 +171,7 @@ def per_root(collective: Collective, make: Make) -> Schedule:
     base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
 
     def joint(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
+        """Return a column of all schedules, one after the other."""
         return np.concatenate([column(i, s) for i, s in enumerate(schedules)])
 
     chunks = Chunks(

@@ -144,9 +144,9 @@ def solve_starts(
     first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
     clock, choice = int(first[-1]), int(first[-1]) + line.kinds
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
-    late = np.array([chunk_class.latency.max() for chunk_class in classes])
+    latencies = np.array([chunk_class.latency.max() for chunk_class in classes])
     # a slight surcharge on classes with slow paths prefers quick ones among nearly equal solutions
-    dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
+    surcharge = QUICKER * (latencies - latencies.min()) / (latencies.max() or 1.0)
     rows, columns, values = [], [], []
     cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
     # a length variable counts as many times as there are steps that it stands for
@@ -164,7 +164,7 @@ def solve_starts(
         columns_of = slice(begin, begin + int(place[-1]) + 1)
         equal[number, columns_of] = np.bincount(place)
         equal[number, choice + plans.index(chunk_class.plan)] = -1
-        cost[columns_of] = dear[number] * equal[number, columns_of]
+        cost[columns_of] = surcharge[number] * equal[number, columns_of]
         if shut is not None:
             upper_bound[begin + place[shut[number]]] = 0
     equal[-1, choice:] = 1
@@ -177,8 +177,8 @@ def solve_starts(
     # makes the optimum unique
     large = upper.nnz >= MANY
     if large:
-        apart = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
-        cost[:clock] += apart * equal[:, :clock].sum(axis=0)
+        tie_break = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
+        cost[:clock] += tie_break * equal[:, :clock].sum(axis=0)
     solution = linprog(
         cost,
         A_ub=upper,

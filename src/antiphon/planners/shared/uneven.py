@@ -92,7 +92,7 @@ class UnevenStarts:
 
     def count_rows(self, sizes: StartSizes) -> int:
         """Return the number of transfers of the schedule."""
-        return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.counts), strict=True))
+        return sum(rows * len(starts) for rows, starts in zip(self._rows, _starts_of(sizes.counts), strict=True))
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -200,13 +200,13 @@ class UnevenStarts:
     def _solve_starts(self, steps: int, merged_classes: Sequence[MergedClass], quiet: tuple[int, int]) -> Floats | None:
         """Return the fraction of the data that starts, by class and step; None if the program is unsolved."""
         classes = [chunk_class for chunk_class, _ in merged_classes]
-        begun = solve_starts(
+        starts = solve_starts(
             classes, self.kinds, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]
         )
-        if begun is None:
+        if starts is None:
             return None
         out = np.zeros((len(self.classes), steps))
-        for (_, numbers), class_start in zip(merged_classes, begun, strict=True):
+        for (_, numbers), class_start in zip(merged_classes, starts, strict=True):
             out[list(numbers), : len(class_start)] = class_start
         return out
 
@@ -238,14 +238,14 @@ class UnevenStarts:
         table, rows = [still_chunks(self.plans, sizes.denominator, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
-        for class_parts, begun, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
+        for class_parts, starts, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
             plan = self.plans[chunk_class.plan]
             number = np.full(len(plan.chunks), -1, np.int64)
             number[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
             class_rows = np.flatnonzero(number[plan.chunk] >= 0)
             level = plan.step[class_rows] - _first_steps(plan)[plan.chunk[class_rows]]
             scale = common // plan.chunks.denominator
-            for start, piece_count in begun.items():
+            for start, piece_count in starts.items():
                 share = plan.chunks.share[chunk_class.chunks] * (scale * int(class_parts[start]) * piece_count)
                 table.append((plan.chunks.block[chunk_class.chunks], share))
                 pieces.append(np.full(len(chunk_class.chunks), piece_count))
@@ -306,10 +306,10 @@ def _starts_of(counts: NDArray[np.int64]) -> list[dict[int, int]]:
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
     for row, (start, length) in zip(counts, runs, strict=True):
-        begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
+        starts = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
-            begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
-        out.append(begun)
+            starts = {at: 1 for at in starts if not start < at < start + pieces} | {start: pieces}
+        out.append(starts)
     return out
 
 
@@ -396,6 +396,7 @@ def join_plans(
     >>> joint.step.tolist(), joint.chunk.tolist(), joint.chunks.offset.tolist(), joint.chunks.share.tolist()
     ([0, 1], [0, 1], [0, 1], [1, 3])
     """
+    # sort the chunks by block; place[i] is the new number of chunk i
     block = np.concatenate([column_part for column_part, _ in table])
     share = np.concatenate([column_part for _, column_part in table]).astype(np.int64)
     order = np.argsort(block, kind="stable")
@@ -406,15 +407,18 @@ def join_plans(
     first = np.searchsorted(block, block)
     shrink = math.gcd(denominator, *np.unique(share).tolist())
     chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
+    # one table of routes; those of plan n begin at base[n]
     base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
     routes = plans[0].routes
     for plan in plans[1:]:
         routes = routes.join(plan.routes)
 
     def column(name: str) -> NDArray[np.int32]:
+        """Return a column of the rows of all plans."""
         return np.concatenate([getattr(plans[n], name)[row_numbers] for n, row_numbers, _, _ in rows])
 
     def route(n: int, row_numbers: Longs) -> Longs:
+        """Return the routes of a plan's rows, renumbered in the joint table (-1: none)."""
         routes_of_plan = plans[n].route
         if routes_of_plan is None:
             return np.full(len(row_numbers), -1, np.int64)

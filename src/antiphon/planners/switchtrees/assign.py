@@ -66,15 +66,15 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     load = np.bincount(owner[owned_here] - low, minlength=count)
     owned_elsewhere = np.flatnonzero(~owned_here)
     # give every server the first of the blocks that are meant for it, as many as it has room for; then fill the rest up
-    want = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
-    room = _remaining_room(load, np.bincount(want, minlength=count), blocks)
+    target = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
+    room = _remaining_room(load, np.bincount(target, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
-    owned_elsewhere, want = owned_elsewhere[order], want[order]
-    flags = starts(want)
-    rank = np.arange(len(want)) - np.maximum.accumulate(np.where(flags, np.arange(len(want)), 0))
-    fits = rank < room[want]
-    holder[owned_elsewhere[fits]] = want[fits] + low
-    unused_room = room - np.bincount(want[fits], minlength=count)
+    owned_elsewhere, target = owned_elsewhere[order], target[order]
+    flags = starts(target)
+    rank = np.arange(len(target)) - np.maximum.accumulate(np.where(flags, np.arange(len(target)), 0))
+    fits = rank < room[target]
+    holder[owned_elsewhere[fits]] = target[fits] + low
+    unused_room = room - np.bincount(target[fits], minlength=count)
     holder[owned_elsewhere[~fits]] = np.repeat(np.arange(low, high), unused_room)
     return holder
 

@@ -124,6 +124,7 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
         yield Choice(ACPS, max(below) + cost.price_direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
+    # each choice of holders, priced in stages
     for counts in holder_counts(tree, node, sizes):
         owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
         # three stages: gather (done at `ready`), exchange among the holders, and spread to fixed owners (takes `after`)

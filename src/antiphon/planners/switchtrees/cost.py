@@ -84,9 +84,9 @@ class Cost:
 
         `count`: children; `holders`: servers per child that hold data. O(divisors^2 * tiers).
         """
-        share, usual = self.nbytes / holders, self.list_tiers(node, holds)
+        share, tiers = self.nbytes / holders, self.list_tiers(node, holds)
         kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, crowded=True))
-        return kind, self._price_type(kind, count, share, usual), self._fastest_type(count, share, usual)[1]
+        return kind, self._price_type(kind, count, share, tiers), self._fastest_type(count, share, tiers)[1]
 
     def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
         """Return the fastest plan type and its seconds; ties: the fewest steps. `share`: bytes of one group's data."""
@@ -150,8 +150,8 @@ class Cost:
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]
         seconds = 0.0
-        for happens, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
-            if happens:
+        for present, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
+            if present:
                 up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
                 down = self._slowest_link(tree.down, inside, counts * got, fan)
                 seconds += float(tree.alpha[node]) + max(up, down)
@@ -205,8 +205,8 @@ class Cost:
         moving = src != to
         src, to = src[moving], to[moving]
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
-        for happens, ends in zip(halves, ((src, to), (to, src)), strict=True):
-            if happens:
+        for present, ends in zip(halves, ((src, to), (to, src)), strict=True):
+            if present:
                 seconds += self._price_moves(*ends, share)
         fan = -(-(high - low) // group_count)
         return seconds + self._price_combining(share * (1 if back else fan - 1), 2 if back else fan)

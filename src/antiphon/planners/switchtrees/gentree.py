@@ -92,6 +92,7 @@ def gentree(
     trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
+    # a plan per size, by the root that suits it best
     for each in sizes:
         tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
         # Two sizes with the same choices differ only in time: yield the plan once.

@@ -60,8 +60,9 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
             near.setdefault(second, set()).add(first)
     _only_leaves(topology, members, near, boxes)
     # nodes of the tree: each set of merged switches is represented by its first
-    joint = _merge_switches(topology, near, boxes)
-    merged_into = {node: joint.get(node, node) for node in near}
+    merged = _merge_switches(topology, near, boxes)
+    merged_into = {node: merged.get(node, node) for node in near}
+    # the tree of merged nodes, without switches that lead to no member
     tree: dict[int, set[int]] = {}
     for node, neighbours in near.items():
         tree.setdefault(merged_into[node], set()).update(merged_into[second] for second in neighbours)
@@ -90,7 +91,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
         tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         wires,
-        not boxes and not joint and all(len(links) == 1 for links in wires.values()),
+        not boxes and not merged and all(len(links) == 1 for links in wires.values()),
         bool(boxes),
     )
 
@@ -139,10 +140,10 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     for node, place in enumerate(topology.places):
         levels = place.split("/")
         box[node] = next((number[p] for i in range(len(levels)) if (p := "/".join(levels[: i + 1])) in number), -1)
-    taking = np.zeros(topology.nodes, np.bool_)
-    taking[list(members)] = True
+    is_member = np.zeros(topology.nodes, np.bool_)
+    is_member[list(members)] = True
     for group in groups:
-        _check_joined_inside(topology, [rank for rank in group if taking[rank]], box)
+        _check_joined_inside(topology, [rank for rank in group if is_member[rank]], box)
     return box, named
 
 
@@ -211,7 +212,7 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
     the lowest switches left are joined by several switches above them. These are merged if each lower switch is linked
     with all of them or with none (spines, or the planes of a fat tree). Otherwise raises Unsupported.
     """
-    joint: dict[int, int] = {}
+    merged: dict[int, int] = {}
     remaining = {node: set(neighbours) for node, neighbours in near.items()}
     low = {node for node in remaining if node < topology.ranks}  # servers, and switches right above what was removed
     # each round removes leaves until none is left, then merges one layer of parallel switches
@@ -235,14 +236,14 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
         for group in groups:
             first = min(group)
             for node in group:
-                joint[node] = first
+                merged[node] = first
             # what was merged into a switch of this group before now follows it
-            joint |= {node: first for node, to in joint.items() if to in group}
+            merged |= {node: first for node, to in merged.items() if to in group}
             neighbours = set().union(*(remaining.pop(node) for node in group))
             for other in neighbours:
                 remaining[other] = (remaining[other] - group) | {first}
             remaining[first] = neighbours
-    return joint
+    return merged
 
 
 def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:

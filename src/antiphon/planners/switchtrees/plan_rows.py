@@ -55,10 +55,10 @@ def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
 
     `owner`: by block, the server that owns it.
     """
-    maker = _RowBuilder(tree, choices)
-    maker.build_rows(owner)
-    step, block, src, dst = (np.concatenate(column) for column in zip(*maker.made, strict=True))
-    return Rows(step, block, src, dst, int(maker.ended[0]))
+    builder = _RowBuilder(tree, choices)
+    builder.build_rows(owner)
+    step, block, src, dst = (np.concatenate(column) for column in zip(*builder.columns, strict=True))
+    return Rows(step, block, src, dst, int(builder.ended[0]))
 
 
 def block_owners(tree: Tree, choice: Choice | None) -> Longs:
@@ -81,7 +81,7 @@ class _RowBuilder:
 
     def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
         self.tree, self.choices = tree, choices
-        self.made: list[Columns] = []
+        self.columns: list[Columns] = []
         self.ended = self._switch_end_steps()
 
     def _switch_end_steps(self) -> Longs:
@@ -91,26 +91,26 @@ class _RowBuilder:
         which move as much data: then the steps are evenly full.
         """
         tree, nodes = self.tree, len(self.tree.parent)
-        own, soon, height = (np.zeros(nodes, np.int64) for _ in range(3))
+        own_steps, earliest, height = (np.zeros(nodes, np.int64) for _ in range(3))
         for node in range(nodes - 1, -1, -1):
             choice = self.choices[node]
             if choice is None:
                 continue
-            own[node] = self._gather_steps(node, choice) + self._exchange_steps(node, choice) + choice.spread
+            own_steps[node] = self._gather_steps(node, choice) + self._exchange_steps(node, choice) + choice.spread
             if not choice.flat:
                 below = tree.children[node]
                 height[node] = height[below].max() + 1
-                soon[node] = (soon[below] + own[below]).max()
+                earliest[node] = (earliest[below] + own_steps[below]).max()
         longest = np.zeros(int(height.max()) + 1, np.int64)
-        np.maximum.at(longest, height, own)
+        np.maximum.at(longest, height, own_steps)
         # by height: the step from which all its switches can work, if each height takes as long as its slowest switch
         together = np.cumsum(longest) - longest
         # from the root down: begin together with the height, but after the children and in time for the parent
-        begun = soon.copy()
+        begun = earliest.copy()
         for node in range(1, nodes):
-            latest = begun[tree.parent[node]] - own[node]
-            begun[node] = min(latest, max(soon[node], together[height[node]]))
-        return begun + own
+            latest = begun[tree.parent[node]] - own_steps[node]
+            begun[node] = min(latest, max(earliest[node], together[height[node]]))
+        return begun + own_steps
 
     def _exchange_steps(self, node: int, choice: Choice) -> int:
         """Return the steps in which a switch combines its children."""
@@ -125,98 +125,111 @@ class _RowBuilder:
     def build_rows(self, owner: Longs) -> None:
         """Add the rows of all switches, from the root down.
 
-        `cut` lists, for the gatherings of switches above, by block the server that it is gathered on: below, this
+        `gathered_above`: for each gathering at a switch above, by block the server that it is gathered on. Below, this
         server keeps its partial sum and does not send it to the holder.
         """
         ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
         while ahead:
-            node, owner, cut = ahead.pop()
+            node, owner, gathered_above = ahead.pop()
             choice = self.choices[node]
             if choice is None:
                 continue
             if choice.flat:
-                self._send_to_owners(node, owner, cut)
+                self._send_to_owners(node, owner, gathered_above)
                 continue
             tree, children = self.tree, self.tree.children[node]
             # who holds each block in every child, and where these partial sums are when the children are combined
             low = np.append(tree.low[children], tree.high[node])
             placed = Owned.by_child(owner, low)
             holders = [deal_blocks(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
-            going = [
+            senders = [
                 gather_holders(holders[i], int(low[i]), int(low[i + 1]), count)
                 if count < low[i + 1] - low[i]
                 else holders[i]
                 for i, count in enumerate(choice.holder_counts)
             ] or holders
-            self._gather_on_holders(node, choice, placed.child, holders, going, cut)
+            # this switch's steps, then the switches below, whose owners are the holders
+            self._gather_on_holders(node, choice, placed.child, holders, senders, gathered_above)
             if len(children) > 1:
-                self._combine_children(node, choice, placed.child, going, cut)
+                self._combine_children(node, choice, placed.child, senders, gathered_above)
             for i, child in enumerate(children):
                 if tree.children[child]:
-                    cut_here = [] if going[i] is holders[i] else [going[i]]
-                    ahead.append((child, holders[i], [*cut, *cut_here]))
+                    gathered_here = [] if senders[i] is holders[i] else [senders[i]]
+                    ahead.append((child, holders[i], [*gathered_above, *gathered_here]))
 
     def _add_rows(
-        self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
+        self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, gathered_above: list[Longs]
     ) -> None:
-        """Add rows with these columns, without those whose sender keeps its partial sum by `cut`."""
-        if cut:
-            still_there = np.all([src != gathered_on[block] for gathered_on in cut], axis=0)
+        """Add rows with these columns, without those whose sender keeps its partial sum by `gathered_above`."""
+        if gathered_above:
+            still_there = np.all([src != gathered_on[block] for gathered_on in gathered_above], axis=0)
             step = step if isinstance(step, int) else step[still_there]
             block, src, dst = block[still_there], src[still_there], dst[still_there]
         when = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
-        self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
+        self.columns.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
-    def _send_to_owners(self, node: int, owner: Longs, cut: list[Longs]) -> None:
+    def _send_to_owners(self, node: int, owner: Longs, gathered_above: list[Longs]) -> None:
         """Add the rows of a flat choice: every server below sends each block directly to its owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         each = max(AT_ONCE // (high - low), 1)
         for begin in range(0, len(owner), each):
             block = np.arange(begin, min(begin + each, len(owner)), dtype=np.int32)
             moves = moves_of(CPS, high - low, (owner[block] - low).astype(np.int32))
-            self._add_moves(int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], cut)
+            self._add_moves(
+                int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], gathered_above
+            )
 
-    def _add_moves(self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, cut: list[Longs]) -> None:
+    def _add_moves(
+        self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, gathered_above: list[Longs]
+    ) -> None:
         """Add tables of moves as rows, a table row per block."""
         when = step if isinstance(step, int) else step.ravel()
         shape = src.shape
         rows: Ints = np.repeat(block, shape[1])
         to: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
-        self._add_rows(when, rows, src.ravel(), to, cut)
+        self._add_rows(when, rows, src.ravel(), to, gathered_above)
 
     def _gather_on_holders(
-        self, node: int, choice: Choice, child: Longs, holders: list[Longs], going: list[Longs], cut: list[Longs]
+        self,
+        node: int,
+        choice: Choice,
+        child: Longs,
+        holders: list[Longs],
+        senders: list[Longs],
+        gathered_above: list[Longs],
     ) -> None:
         """Add the rows that gather each child's partial sums, and those that spread blocks to their owners at the end.
 
-        `child`: by block, the child of its owner; `holders`, `going`: by child and block, the server before and after
+        `child`: by block, the child of its owner; `holders`, `senders`: by child and block, the server before and after
         gathering.
         """
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._exchange_steps(node, choice)
-        for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
+        for i, (holder, gatherer) in enumerate(zip(holders, senders, strict=True)):
             if holder is gatherer:
                 continue
             # with `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end
             moves = holder != gatherer
             away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
-            self._add_rows(before, away, holder[away], gatherer[away], cut)
+            self._add_rows(before, away, holder[away], gatherer[away], gathered_above)
             if choice.spread:
                 own_blocks = np.flatnonzero(moves & (child == i))
-                self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
+                self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], gathered_above)
 
-    def _combine_children(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
+    def _combine_children(
+        self, node: int, choice: Choice, child: Longs, senders: list[Longs], gathered_above: list[Longs]
+    ) -> None:
         """Add the rows of the plan type among the children; for each block a child is represented by the server that
         has its partial sum.
         """
-        count, first = len(going), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
-        holder = np.stack(going).astype(np.int32)
+        count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
+        holder = np.stack(senders).astype(np.int32)
         each = max(AT_ONCE // count, 1)
         for begin in range(0, holder.shape[1], each):
             block = np.arange(begin, min(begin + each, holder.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))
             src, dst = holder[moves.src, block[:, None]], holder[moves.dst, block[:, None]]
-            self._add_moves(moves.step + np.int32(first), block, src, dst, cut)
+            self._add_moves(moves.step + np.int32(first), block, src, dst, gathered_above)
 
 
 def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:

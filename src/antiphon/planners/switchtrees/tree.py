@@ -190,6 +190,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
     place = {node: i for i, node in enumerate(order)}
     above = np.array([-1, *(place[parent[node]] for node in order[1:])], np.int64)
+    # subtree sizes give the end of every subtree; counts of servers in preorder give low and high
     server = np.array([0 <= node < graph.servers for node in order])
     high = np.cumsum(server)
     size = np.ones(len(order), np.int64)
@@ -198,6 +199,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     end = np.arange(len(order)) + size
     low = high - server
     last = high[end - 1]
+    # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
     rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
     wires = [(-1, -1)]

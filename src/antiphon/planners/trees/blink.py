@@ -214,6 +214,7 @@ def _three_phases(
     """Plan an allreduce over several servers (3.5)."""
 
     def local(ranks: Sequence[int]) -> list[Tree]:
+        """Pack the undirected trees of one server, over the links inside it."""
         return pack_server(links_within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
     schedule, count = three_phases(topology, collective, servers, local)
@@ -365,5 +366,6 @@ def _pack_exactly(subset: LinkSubset, collective: Collective) -> TreeSet:
 
 
 def _describe_packing(packing: Blink) -> str:
+    """Return in words how trees were packed, for the provenance."""
     count = len(packing.trees)
     return f"multiplicative weights: {packing.packed} trees; integer program: {count}, weights {packing.weights}"

@@ -91,6 +91,7 @@ def blink_broadcast(
     ends = [arcs[e][:2] for e in usable]
 
     def least(lengths: Sequence[float]) -> EdgeSet:
+        """Return the cheapest tree out of the root, as positions in `usable`."""
         return least_arborescence(n, ends, lengths, top)
 
     packed = multiplicative_weights([arcs[e][2] for e in usable], least, epsilon)
@@ -106,6 +107,7 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
     ends = [edge[:2] for edge in edges]
 
     def least(lengths: Sequence[float]) -> EdgeSet:
+        """Return the cheapest spanning tree."""
         return least_spanning_tree(n, ends, lengths)
 
     packed = multiplicative_weights([c for *_, c in edges], least, epsilon)
@@ -117,6 +119,7 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
 def _blink_result(
     trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weights: str
 ) -> Blink:
+    """Return the result with rates in bytes/s; `packed` and `unit` are those before the integer program."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
     return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weights)
 
@@ -228,6 +231,7 @@ def _select_trees(
 
 
 def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[EdgeSet]) -> WeightedTrees:
+    """Return the trees with nonzero weight, the heaviest first. `scale`: denominator of the weights."""
     weighted_trees = [(Fraction(w, scale), tree) for w, tree in zip(chosen, trees, strict=True) if w]
     return sorted(weighted_trees, key=lambda x: (-x[0], x[1]))
 
@@ -253,6 +257,7 @@ def _integer_weights(
             options={"node_limit": NODES},
         )
     else:
+        # variables: the weights, then per tree 0 or 1 for "chosen"
         zero = np.zeros_like(uses)
         # a weight is nonzero only if its tree is chosen: w <= max_weight * chosen
         allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
@@ -330,6 +335,7 @@ def three_phases(
     `servers`: the ranks of each. `local`: packs the undirected trees of a server's ranks. O(rows).
     """
     reach = Reach(topology)
+    # cut the data wherever the share of a tree or of a network card ends, in any server
     packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
     network_cards = [_network_cards(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
     lists: list[Sequence[Tree | _NetworkCard]] = [*packed, *network_cards]
@@ -342,6 +348,7 @@ def three_phases(
     data = Spans.side_by_side(np.array([int(share * denominator) for share, _ in refinement]))
     load: dict[int, Fraction] = defaultdict(Fraction)
     stages: list[Part] = []
+    # each part of the data: choose a root in every server, at the part's card if there are cards
     for number, (share, items) in enumerate(refinement):
         trees = [item for item in items if isinstance(item, Tree)]
         cards = [item for item in items if isinstance(item, _NetworkCard)]
@@ -430,6 +437,7 @@ def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
 
 
 def _tree_height(hops: dict[int, Hop]) -> int:
+    """Return the depth of the deepest hop."""
     return max((hop.depth for hop in hops.values()), default=0)
 
 

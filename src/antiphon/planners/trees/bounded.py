@@ -91,6 +91,7 @@ class Machine:
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
+        # of_row[i] is a row that link of_link[i] loads: its own, and those of its limits
         limits_per_link = np.diff(resources.limit_ptr)
         self.of_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
         self.of_link = np.concatenate(
@@ -100,6 +101,7 @@ class Machine:
             topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
         )
         link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
+        # a slight surcharge per link, larger on slow ones, decides between equally cheap paths
         self.slow = BOUNDED.tie_price * (
             1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links)
         )
@@ -117,6 +119,7 @@ class Machine:
         """
         link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
         priced_paths = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
+        # grow the tree over positions in the members, then look up its links
         cells = len(self.place) ** 2 + BOUNDED.hub_effort
         grown = grow_tree(
             priced_paths[0],
@@ -156,7 +159,7 @@ def pack_bounded(
     columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(machine.place)))
-    luck = np.random.default_rng(max_depth)
+    rng = np.random.default_rng(max_depth)
     # stage 1: prices from loads only, perturbed in every other turn so that trees differ
     for turn in range(0 if start_trees else rounds):
         if columns and (
@@ -165,7 +168,7 @@ def pack_bounded(
         ):
             break
         price = _load_prices(used, machine.capacity) * (
-            luck.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
+            rng.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
         )
         tree = machine.grow_priced(price, max_depth, turn % 4 > 1)
         if tree is None:
@@ -180,11 +183,11 @@ def pack_bounded(
             break
         before = len(columns)
         # three trees per round: at the program's prices alone, and at two blends
-        for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
+        for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
             price_blend = _load_prices(used, machine.capacity) * (
-                luck.uniform(*BOUNDED.random_factors, len(used)) if mixed else 1
+                rng.uniform(*BOUNDED.random_factors, len(used)) if blend else 1
             )
-            price_blend = _blend_prices(price, price_blend, machine.capacity, mixed)
+            price_blend = _blend_prices(price, price_blend, machine.capacity, blend)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
                 tree = machine.grow_priced(price_blend, max_depth, near)
                 assert tree is not None
@@ -211,9 +214,9 @@ def _load_prices(used: Floats, capacity: Floats) -> Floats:
     return exp(BOUNDED.sharpness * (full / top - 1)) / capacity if top else 1 / capacity
 
 
-def _blend_prices(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
-    """Blend two price vectors, each scaled so that all capacity together costs 1. `mixed`: weight of `other`."""
-    return (1 - mixed) * price / dot(price, capacity) + mixed * other / dot(other, capacity)
+def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) -> Floats:
+    """Blend two price vectors, each scaled so that all capacity together costs 1. `blend`: weight of `other`."""
+    return (1 - blend) * price / dot(price, capacity) + blend * other / dot(other, capacity)
 
 
 def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
@@ -253,18 +256,20 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
     from scipy.optimize import linprog
 
     table, alone, _ = _scaled_table(machine, list(columns.values()))
-    deep = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
+    depth_sums = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
     total_rate, balanced_rates = rates.sum(), rates
     for turn in range(BOUNDED.sparse_rounds):
+        # a tree of small rate costs more, up to twice as much as one of large rate
         rare = total_rate / len(machine.place)
         cost = (
-            deep
-            / deep.mean()
+            depth_sums
+            / depth_sums.mean()
             * (1 + BOUNDED.rare / (balanced_rates / rare + BOUNDED.rare) if turn else 1)
             * alone
             / total_rate
         )
-        answer = linprog(
+        # the total must stay the same, up to the solver's accuracy
+        solution = linprog(
             cost,
             A_ub=sp.csr_array(table),
             b_ub=np.ones(len(table)),
@@ -272,9 +277,9 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
             b_eq=[1 - BOUNDED.solver_gap],
             method="highs-ds",
         )
-        if answer.status != 0:
+        if solution.status != 0:
             break
-        balanced_rates = answer.x * alone
+        balanced_rates = solution.x * alone
     return np.asarray(balanced_rates, np.float64)
 
 

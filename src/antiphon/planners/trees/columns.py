@@ -167,6 +167,7 @@ class DepthPacking:
 
     @property
     def depth(self) -> int:
+        """Hops of the deepest tree."""
         return max(column.depth for column, _ in self.rates)
 
 
@@ -439,8 +440,8 @@ class Generation:
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
         for _ in range(_WARM):
-            steep = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
-            priced = self.price_all(whole_prices(steep, 2**20), hops)
+            load_prices = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
+            priced = self.price_all(whole_prices(load_prices, 2**20), hops)
             if priced is None:
                 return False
             for column in priced[1]:
@@ -459,17 +460,18 @@ class Generation:
         """
         master, best = self.master, None
         goal = float(target / master.unit) * (1 - TINY)
-        smooth: NDArray[np.float64] | None = None
-        still, before, doubts = 0, 0.0, 0
+        average_price: NDArray[np.float64] | None = None
+        stalled, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
             point = master.solve_floats()
-            still = 0 if point.value > before * (1 + 1e-6) else still + 1
+            stalled = 0 if point.value > before * (1 + 1e-6) else stalled + 1
             before = max(point.value, before)
-            if point.value >= goal or (hops is not None and still >= _PATIENCE):
+            if point.value >= goal or (hops is not None and stalled >= _PATIENCE):
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
-            smooth = point.price if smooth is None else 0.6 * smooth + 0.4 * point.price
-            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (smooth, point.price)]
+            average_price = point.price if average_price is None else 0.6 * average_price + 0.4 * point.price
+            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (average_price, point.price)]
+            # stop once no tree helps, the bound is met, or the target seems out of reach
             added = any(helped for _, helped, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))
             if hops is None:

@@ -53,6 +53,7 @@ class Undirected:
 
     @property
     def vertices(self) -> int:
+        """Number of vertices."""
         return len(self.members)
 
 
@@ -66,6 +67,7 @@ class Directed:
 
     @property
     def vertices(self) -> int:
+        """Number of vertices."""
         return len(self.members)
 
 
@@ -145,6 +147,7 @@ def _check_limits(topology: Topology, links: set[int]) -> None:
 
 
 def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+    """Raise Invalid unless these pairs connect all members."""
     near: list[list[int]] = [[] for _ in members]
     for a, b in pairs:
         near[a].append(b)

@@ -45,6 +45,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
         return None
     square = rows[picked]
     inverse = _invert_modulo(square % PRIME)
+    # Python ints where int64 could overflow
     wide = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
     exact: NDArray[Any] = square.astype(object) if wide else square
     residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)

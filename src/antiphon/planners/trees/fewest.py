@@ -69,6 +69,7 @@ class Fewest:
         return self.at_least == len(self.trees)
 
     def describe(self) -> str:
+        """Return in words how many trees there are and whether that is the fewest."""
         count = len(self.trees)
         return (
             f"{count} trees, the fewest: proved" if self.proved else f"{count} trees, at least {self.at_least} needed"
@@ -89,12 +90,15 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
     def make(scale: int, deepest: int | None) -> Search:
+        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
     def known() -> WeightedTrees:
+        """Return an exact packing, with as many trees as that method gives."""
         return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
+        """Return the depth of a tree, by its edges."""
         return radius(n, [edges[e][:2] for e in chosen])
 
     search = _FewestSearch(n, edges, tau, loss, make, known, depth, cuts, effort)
@@ -117,15 +121,18 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
     def make(scale: int, deepest: int | None) -> Search:
+        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         inner = [(a, b, c * scale) for a, b, c in arcs]
         return ArborescenceSearch(n, inner, top, cuts, deepest)
 
     def known() -> WeightedTrees:
+        """Return an exact packing, with as many trees as that method gives."""
         usable = [c if b != top else 0 for _, b, c in arcs]
         weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).pack_all(rate)
         return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
+        """Return the depth of a tree, by its arcs."""
         return tree_of_arcs(machine, root, chosen, Fraction(1)).depth
 
     search = _FewestSearch(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
@@ -266,6 +273,7 @@ class _FewestSearch:
         for i, (scale, weights) in enumerate(vectors):
             if self.effort <= 0:
                 return unsettled + vectors[i:]
+            # searches depend on denominator and depth only: reuse them
             search = self.searches.get((scale, deepest))
             if search is None:
                 search = self.searches[scale, deepest] = self.make(scale, deepest)

@@ -85,7 +85,7 @@ class Search(ABC):
         self.limit, self.nodes = limit, 0
         self.picked: list[tuple[int, ...]] = [()] * len(self.items)
         # the waste that no choice avoids exceeds some slack: refuted without search
-        if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
+        if any(s < waste for s, waste in zip(slack, self.waste[0], strict=True)):
             return None, 0
         alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
         groups = [TreeClass(self.start_state(), tuple(trees), weight) for weight, trees in alike]
@@ -98,7 +98,7 @@ class Search(ABC):
         return [tuple(sorted(tree)) for tree in trees], self.nodes
 
     def _compute_waste(self, weights: Sequence[int], slacks: int) -> None:
-        """Set `lost[at][t]`: the capacity of items from `at` on, across partition t, that no subset of the weights
+        """Set `waste[at][t]`: the capacity of items from `at` on, across partition t, that no subset of the weights
         fills.
         """
         sums = {0}
@@ -106,15 +106,15 @@ class Search(ABC):
             # all sums of subsets of the weights: the only loads that a link can have
             sums |= {x + weight for x in sums}
         reach = sorted(sums)
-        self.lost = [[0] * slacks]
+        self.waste = [[0] * slacks]
         for (_, _, capacity), tracked in zip(reversed(self.ends), reversed(self.tracked), strict=True):
-            row = list(self.lost[-1])
+            row = list(self.waste[-1])
             # what the best-filling subset leaves of this item
             unused = capacity - max(x for x in reach if x <= capacity)
             for t in tracked:
                 row[t] += unused
-            self.lost.append(row)
-        self.lost.reverse()
+            self.waste.append(row)
+        self.waste.reverse()
 
     def _search_from(self, at: int, groups: list[TreeClass], slack: list[int]) -> bool:
         """Decide the items from position `at` on; return whether trees were found, whose choices are in `picked`."""
@@ -125,7 +125,7 @@ class Search(ABC):
             return True
         with_item = [self.take_item(group.state, at) for group in groups]
         can_skip = [self.can_skip(group.state, at) for group in groups]
-        room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
+        room = min((slack[t] - self.waste[at + 1][t] for t in self.tracked[at]), default=None)
         # the number of trees of each group that take this item, fullest use first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
@@ -145,7 +145,7 @@ class Search(ABC):
                     picked += group.trees[:j]
                 if j < len(group.trees):
                     new_groups.append(TreeClass(group.state, group.trees[j:], group.weight))
-            if all(s >= lost for s, lost in zip(new_slack, self.lost[at + 1], strict=True)):
+            if all(s >= waste for s, waste in zip(new_slack, self.waste[at + 1], strict=True)):
                 self.picked[at] = picked
                 if self._search_from(at + 1, new_groups, new_slack):
                     return True
@@ -168,6 +168,7 @@ def _list_assignments(
 
     def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
         # even if all further groups took the item, more would stay unused than the slack allows
+        """Add the choices for classes from `g` on; `counts`: for those before, `unused`: capacity then left."""
         if room is not None and unused - fillable[g] > room:
             return
         if g == len(groups):
@@ -223,17 +224,18 @@ class SpanningSearch(Search):
         ends = [edges[e] for e in order]
         tracked = [tuple(t for t, of in enumerate(self.labels) if of[a] != of[b]) for a, b, _ in ends]
         super().__init__(order, ends, tracked)
-        self.later = [[0] * vertices]  # by position: neighbours over the items from there on
+        self.later_neighbours = [[0] * vertices]  # by position: neighbours over the items from there on
         for a, b, _ in reversed(ends):
-            row = list(self.later[-1])
+            row = list(self.later_neighbours[-1])
             row[a] |= 1 << b
             row[b] |= 1 << a
-            self.later.append(row)
-        self.later.reverse()
-        self.whole = (1 << vertices) - 1
+            self.later_neighbours.append(row)
+        self.later_neighbours.reverse()
+        self.all_vertices = (1 << vertices) - 1
         self.exits: list[dict[int, bool]] = [{} for _ in ends]
 
     def count_slacks(self, total: int) -> list[int]:
+        """Each tree crosses a partition (parts - 1) times at least."""
         crossing = [0] * len(self.labels)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
@@ -241,6 +243,7 @@ class SpanningSearch(Search):
         return [c - (len(set(of)) - 1) * total for c, of in zip(crossing, self.labels, strict=True)]
 
     def start_state(self) -> Any:
+        """Every vertex is connected with itself only; of coarser partitions, with all of its part."""
         alone = [1 << v for v in range(self.vertices)]
         merged = [
             sum(1 << w for w in range(self.vertices) if of[w] == of[v])
@@ -254,6 +257,7 @@ class SpanningSearch(Search):
         )
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        """Join the ends of the edge; None if that closes a cycle, is too deep, or isolates vertices."""
         a, b, _ = self.ends[at]
         joined, edges_taken = state[0], (*state[-1], at)
         # a cycle
@@ -261,7 +265,7 @@ class SpanningSearch(Search):
             return None
         union_of_ends = joined[a] | joined[b]
         # if the tree is complete, check its depth; otherwise its component must still have an edge to other vertices
-        if union_of_ends == self.whole:
+        if union_of_ends == self.all_vertices:
             if (
                 self.deepest is not None
                 and radius(self.vertices, [self.ends[i][:2] for i in edges_taken]) > self.deepest
@@ -269,28 +273,29 @@ class SpanningSearch(Search):
                 return None
         elif not self._has_exit(union_of_ends, at):
             return None
-        new, again = [], []
+        new, crossed_again = [], []
         for t, joined_by_partition in enumerate(state[:-1]):
             if t not in self.tracked[at]:
                 new.append(joined_by_partition)
             elif joined_by_partition[a] >> b & 1:
-                again.append(t)
+                crossed_again.append(t)
                 new.append(joined_by_partition)
             else:
                 union = joined_by_partition[a] | joined_by_partition[b]
                 new.append(tuple(union if union >> v & 1 else x for v, x in enumerate(joined_by_partition)))
-        return (*new, edges_taken), tuple(again)
+        return (*new, edges_taken), tuple(crossed_again)
 
     def can_skip(self, state: Any, at: int) -> bool:
+        """The components of both ends must still have an edge to other vertices later."""
         a, b, _ = self.ends[at]
         joined = state[0]
-        return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
+        return joined[a] == self.all_vertices or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
         """Return whether some edge after this position leaves these vertices. Asked again and again, so remembered."""
         has_exit = self.exits[at].get(inside)
         if has_exit is None:
-            later = self.later[at + 1]
+            later = self.later_neighbours[at + 1]
             has_exit = any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
             self.exits[at][inside] = has_exit
         return has_exit
@@ -315,11 +320,12 @@ class ArborescenceSearch(Search):
             for a, b, _ in ends
         ]
         super().__init__(order, ends, tracked)
-        self.rest: list[tuple[int, ...]] = []  # by position: the tails of further arcs into the same vertex
+        self.later_tails: list[tuple[int, ...]] = []  # by position: the tails of further arcs into the same vertex
         for at, (_, b, _) in enumerate(ends):
-            self.rest.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
+            self.later_tails.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
 
     def count_slacks(self, total: int) -> list[int]:
+        """Each tree crosses a cut once at least."""
         crossing = [0] * len(self.cuts)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
@@ -327,9 +333,11 @@ class ArborescenceSearch(Search):
         return [c - total for c in crossing]
 
     def start_state(self) -> Any:
+        """Every vertex is the top of its own component, at depth 0, and no cut is crossed."""
         return tuple(range(self.vertices)), (0,) * self.vertices, 0
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        """Put the component of the arc's head below its tail; None if that is too deep or no tree."""
         a, b, _ = self.ends[at]
         top, below, crossed = state
         # b already has a parent, or is itself the top of a's component (a cycle)
@@ -340,15 +348,16 @@ class ArborescenceSearch(Search):
         now = tuple(x + added_depth if t == b else x for x, t in zip(below, top, strict=True))
         if max(now) > self.deepest:
             return None
-        again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
+        crossed_again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
         for t in self.tracked[at]:
             crossed |= 1 << t
-        return (tuple(top[a] if t == b else t for t in top), now, crossed), again
+        return (tuple(top[a] if t == b else t for t in top), now, crossed), crossed_again
 
     def can_skip(self, state: Any, at: int) -> bool:
+        """The head must have a parent already, or another arc that can still enter it."""
         b = self.ends[at][1]
         top = state[0]
-        return bool(top[b] != b or any(top[a] != b for a in self.rest[at]))
+        return bool(top[b] != b or any(top[a] != b for a in self.later_tails[at]))
 
 
 def _breadth_first(arcs: Sequence[WeightedEdge], root: int) -> Iterator[int]:

@@ -106,6 +106,7 @@ def fit_trees(link_graph: LinkGraph, supply: Mapping[int, int]) -> list[Tree] | 
 
 
 def _check_arguments(topology: Topology, weights: Mapping[int, int], members: Sequence[int]) -> None:
+    """Raise Invalid for ranks that do not exist, negative demands, or a rank alone."""
     for rank in members:
         if not 0 <= rank < topology.ranks:
             raise Invalid(f"rank {rank}: topology {topology.name} has ranks 0 to {topology.ranks - 1}")
@@ -190,7 +191,7 @@ class Arborescence:
 class Packing:
     """Grow trees one after the other out of the remaining capacity, breadth first so that they are shallow.
 
-    Every node is a sink. Invariant between trees: `flows` brings every sink all of `left`, the supply that no tree
+    Every node is a sink. Invariant between trees: `flows` brings every sink all of `remaining_supply`, what no tree
     carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of the
     tree's nodes (`SinkFlows.taken`). An arc that cannot take the whole weight under this rule is left out; when no arc
     can, the weight of the whole tree is lowered.
@@ -203,7 +204,7 @@ class Packing:
         }
         arcs = {arc: sum(capacities.values()) for arc, capacities in arc_paths.items()}
         self.flows = SinkFlows(nodes, nodes, arcs, supply)
-        self.left = {root: amount for root, amount in sorted(supply.items()) if amount}
+        self.remaining_supply = {root: amount for root, amount in sorted(supply.items()) if amount}
         self.out: list[list[int]] = [[] for _ in range(nodes)]
         for arc, tail in enumerate(self.flows.tail):
             self.out[tail].append(arc)
@@ -214,14 +215,14 @@ class Packing:
         self.arc = [-1] * nodes
         self.depth = [0] * nodes
         self.weight = 0
-        self.most: list[int] = []  # by arc: upper bound on the weight that it can carry of this tree
-        self.turn = list(range(nodes))  # tie-break between equally wide arcs, by head
+        self.max_weight: list[int] = []  # by arc: upper bound on the weight that it can carry of this tree
+        self.head_order = list(range(nodes))  # tie-break between equally wide arcs, by head
 
     def grow_all(self) -> list[Arborescence]:
-        """Return trees that carry all of `left`. O(nodes^2) tests of arcs per tree, each some path searches."""
+        """Return trees that carry all the remaining supply. O(nodes^2) tests of arcs per tree, each some searches."""
         trees = []
-        while self.left:
-            for root in list(self.left):
+        while self.remaining_supply:
+            for root in list(self.remaining_supply):
                 self._grow_tree(root)
                 trees.append(self._finish_tree())
         return trees
@@ -229,9 +230,9 @@ class Packing:
     def _finish_tree(self) -> Arborescence:
         """Return the grown tree; subtract its weight from its root's supply and from a path of each of its arcs."""
         root, flows = self.members[0], self.flows
-        self.left[root] -= self.weight
-        if not self.left[root]:
-            del self.left[root]
+        self.remaining_supply[root] -= self.weight
+        if not self.remaining_supply[root]:
+            del self.remaining_supply[root]
         arcs = [(flows.tail[self.arc[node]], node) for node in self.members[1:]]
         hops = tuple((*arc, _take_path(self.arc_paths[arc], self.weight)) for arc in arcs)
         return Arborescence(root, self.weight, hops, max(self.depth[node] for node in self.members))
@@ -245,7 +246,7 @@ class Packing:
             _put_path(self.arc_paths[parent, node], path, tree.weight)
         self.weight = tree.weight
         self._give_back(tree.weight)
-        self.left[tree.root] = self.left.get(tree.root, 0) + tree.weight
+        self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
         """Return what `restore_state` needs. Only between trees, with no supply left."""
@@ -255,18 +256,18 @@ class Packing:
     def restore_state(self, saved: tuple[Any, ...]) -> None:
         """Return to the state that `save_state` returned."""
         self.flows.flow, self.flows.capacity, self.flows.open, self.arc_paths = saved
-        self.left = {}
+        self.remaining_supply = {}
 
     def _grow_tree(self, root: int) -> None:
         """Grow a tree from the root to all nodes, as heavy as possible."""
         flows, nodes = self.flows, self.flows.nodes
-        self.members, self.inside, self.weight = [root], 1 << root, self.left[root]
+        self.members, self.inside, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
         for sink in range(nodes):
             flows.taken[root][sink] = self.weight if sink != root else 0
             flows.sources[sink] = 1 << root if sink != root else 0
         ends = zip(flows.tail, flows.head, strict=True)
-        self.most = [self.arc_paths[arc][-1][0] for arc in ends]
+        self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]
         self._add_full_arcs()
         while len(self.members) < nodes:
             self._lower_weight()
@@ -280,8 +281,8 @@ class Packing:
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
             level = [node for node in self.members if self.depth[node] == depth]
-            ready = [a for x in level for a in self.out[x] if self.most[a] >= self.weight]
-            for arc in sorted(ready, key=lambda a: (-capacity[a], self.turn[flows.head[a]])):
+            ready = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
+            for arc in sorted(ready, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
                 if self.inside >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
@@ -294,11 +295,11 @@ class Packing:
         flows = self.flows
         ready = [a for x in self.members for a in self.out[x] if not self.inside >> flows.head[a] & 1]
         while True:
-            best = max(ready, key=lambda a: self.most[a], default=-1)
-            if best < 0 or not self.most[best]:
+            best = max(ready, key=lambda a: self.max_weight[a], default=-1)
+            if best < 0 or not self.max_weight[best]:
                 raise AssertionError("no tree can grow: the supplies were not within the cuts")
-            weight = self.most[best]
-            # `most` is an upper bound; a failed test lowers it, so retry with the next best
+            weight = self.max_weight[best]
+            # `max_weight` is an upper bound; a failed test lowers it, so retry with the next best
             if self._try_arc(best, weight, keep=False):
                 break
         self._give_back(self.weight - weight)
@@ -306,7 +307,7 @@ class Packing:
     def _try_arc(self, arc: int, weight: int, keep: bool) -> bool:
         """Return whether the arc can carry this much of the tree while all sinks stay served.
 
-        If so and `keep`, the capacity is taken; otherwise it is put back. Either way `most` is lowered to what the
+        If so and `keep`, the capacity is taken; otherwise it is put back. Either way `max_weight` falls to what the
         arc took. O(sinks), and a path search for each sink whose flow must move.
         """
         flows, row = self.flows, self.flows.flow[arc]
@@ -327,7 +328,7 @@ class Packing:
                     break
             else:
                 flows.refresh_pair(sink, tail, head)
-        self.most[arc] = min(self.most[arc], accepted)
+        self.max_weight[arc] = min(self.max_weight[arc], accepted)
         if accepted == weight and keep:
             return True
         flows.capacity[arc] = full
@@ -430,39 +431,41 @@ def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int) ->
     rng = random.Random(0)
     best_trees = list(trees)
     goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
-    best, since = measure_quality(best_trees), 0
+    best, without_gain = measure_quality(best_trees), 0
     for _ in range(tries):
-        if best <= (len(goal), sorted(goal, reverse=True)) or since == PATIENCE:
+        if best <= (len(goal), sorted(goal, reverse=True)) or without_gain == PATIENCE:
             break
+        # remove some trees and grow others out of what they used; restore the old ones if these are not as good
         chosen = _choose_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
         before = packing.save_state()
         for tree in removed:
             packing.take_back(tree)
-        packing.left = {
-            best_trees[at].root: packing.left[best_trees[at].root] for at in chosen
+        packing.remaining_supply = {
+            best_trees[at].root: packing.remaining_supply[best_trees[at].root] for at in chosen
         }  # the first chosen grows first
-        rng.shuffle(packing.turn)
+        rng.shuffle(packing.head_order)
         regrown = packing.grow_all()
         if measure_quality(regrown) <= measure_quality(removed):
             best_trees = [tree for at, tree in enumerate(best_trees) if at not in chosen] + regrown
         else:
             packing.restore_state(before)
-        since = since + 1 if measure_quality(best_trees) == best else 0
+        without_gain = without_gain + 1 if measure_quality(best_trees) == best else 0
         best = measure_quality(best_trees)
     return sorted(best_trees, key=lambda tree: tree.root)
 
 
 def measure_quality(trees: Sequence[Arborescence]) -> Quality:
+    """Return what `regrow_trees` minimizes."""
     return len(trees), sorted((tree.depth for tree in trees), reverse=True)
 
 
 def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int]:
     """Return trees to regrow: one of the deepest, or two of one root, which may merge; and up to 6 others at random."""
-    several: dict[int, list[int]] = {}
+    trees_of_root: dict[int, list[int]] = {}
     for at, tree in enumerate(trees):
-        several.setdefault(tree.root, []).append(at)
-    pairs = [root_trees for root_trees in several.values() if len(root_trees) > 1]
+        trees_of_root.setdefault(tree.root, []).append(at)
+    pairs = [root_trees for root_trees in trees_of_root.values() if len(root_trees) > 1]
     if pairs and rng.randrange(2):
         root_trees = pairs[rng.randrange(len(pairs))]
         start = rng.randrange(len(root_trees))

@@ -96,10 +96,12 @@ class Master:
         from scipy.sparse import csc_array
 
         count, groups, free = len(self.columns), len(self.share), len(self.gain)
+        # variables: the rates, then the t_j. Rows of loads, each divided by its capacity in `unit`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
         times = np.array([v for c in self.columns for v in c.times], float) * self._weigh[rows]
         loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * free)), shape=(len(self.capacity), count + free))
+        # per group: sum of rates - sum over j of share_gj t_j = 0
         equal = np.zeros((groups, count + free))
         equal[[c.group for c in self.columns], np.arange(count)] = 1
         for group, shares in enumerate(self.share):
@@ -126,6 +128,7 @@ class Master:
         load = np.zeros(len(self.capacity))
         for i in used:
             load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
+        # the full rows, and a linear system of these and the groups
         full = np.flatnonzero(load * self._weigh >= 1 - 1e-7)
         at = {int(row): number for number, row in enumerate(full.tolist())}
         matrix = np.zeros((len(full) + len(self.share), len(used) + len(self.gain)), np.int64)

@@ -211,7 +211,7 @@ class _Program:
         import igraph
 
         topology, total_weight = self.topology, float(weight.sum())
-        fresh = False
+        added = False
         for direction, (tail, head) in enumerate(self.ends):
             arcs = [*zip(tail.tolist(), head.tolist(), strict=True), *((topology.nodes, root) for root in self.roots)]
             graph = igraph.Graph(topology.nodes + 1, arcs, directed=True)
@@ -222,8 +222,8 @@ class _Program:
                 if flow.value < total_weight * (1 - VIOLATED):
                     side = np.zeros(topology.nodes + 1, bool)
                     side[flow.partition[0]] = True
-                    fresh |= self._add_cut(direction, side[: topology.nodes])
-        return fresh
+                    added |= self._add_cut(direction, side[: topology.nodes])
+        return added
 
 
 def balance_matrix(topology: Topology) -> Any:
@@ -251,13 +251,13 @@ def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portion
     total_weight, free = float(weight.sum()), program.spare_capacity(loads)
     for grain in _list_grains(loads / total_weight, weight / total_weight, program.unit):
         demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
-        for room in ROOM:
+        for widening in ROOM:
             # more room on the links only helps the cuts to hold; the rate falls by what a link then exceeds
             packings = {
                 back: _pack_direction(
                     program,
                     direction,
-                    loads[direction] / total_weight * (grain + room),
+                    loads[direction] / total_weight * (grain + widening),
                     free / total_weight * grain,
                     demand,
                 )

@@ -174,8 +174,8 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     cost[:, root] = far
     tail = np.repeat(np.arange(count)[:, None], count, axis=1)  # the ranks of the hop that every entry stands for
     head = np.repeat(np.arange(count)[None, :], count, axis=0)
-    up = list(range(count))  # node -> the contracted node it lies in, or itself
-    inside: dict[int, list[int]] = {}  # contracted node -> the nodes of its cycle
+    contracted_into = list(range(count))  # node -> the contracted node it lies in, or itself
+    cycle_nodes: dict[int, list[int]] = {}  # contracted node -> the nodes of its cycle
     hop: dict[int, tuple[int, int]] = {}  # node -> the cheapest hop to it, as (rank, rank)
     while True:
         # every node but the root takes its cheapest hop
@@ -194,11 +194,11 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
         # each cycle becomes one node, in the row and column of its first
         keep = np.ones(len(ids), bool)
         for cycle in cycles:
-            new = len(up)
-            up.append(new)
-            inside[new] = [ids[at] for at in cycle]
+            new = len(contracted_into)
+            contracted_into.append(new)
+            cycle_nodes[new] = [ids[at] for at in cycle]
             for at in cycle:
-                up[ids[at]] = new
+                contracted_into[ids[at]] = new
             rows = np.array(cycle)
             # hops into it: by the formula above, the cheapest entrance from each node
             entering = cost[:, rows] - cheapest_hop[rows][None, :]
@@ -218,7 +218,7 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
         block = np.ix_(remaining, remaining)
         cost, tail, head = cost[block], tail[block], head[block]
         ids = [ids[at] for at in remaining.tolist()]
-    return _open_cycles(count, root, up, inside, hop)
+    return _open_cycles(count, root, contracted_into, cycle_nodes, hop)
 
 
 def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
@@ -250,7 +250,11 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
 
 
 def _open_cycles(
-    count: int, root: int, up: list[int], inside: dict[int, list[int]], hop: dict[int, tuple[int, int]]
+    count: int,
+    root: int,
+    contracted_into: list[int],
+    cycle_nodes: dict[int, list[int]],
+    hop: dict[int, tuple[int, int]],
 ) -> Parents:
     """Return the tree: the hop into a contracted node replaces that of the node where it enters the cycle.
 
@@ -259,12 +263,12 @@ def _open_cycles(
     >>> _open_cycles(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
     [-1, 0, 1]
     """
-    for node in sorted(inside, reverse=True):
+    for node in sorted(cycle_nodes, reverse=True):
         _, entered = hop[node]
         at = entered
         # from the rank that the hop ends at up to the member of this cycle that contains it
-        while up[at] != node:
-            at = up[at]
+        while contracted_into[at] != node:
+            at = contracted_into[at]
         hop[at] = hop[node]
     return [-1 if rank == root else hop[rank][0] for rank in range(count)]
 
@@ -279,11 +283,11 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
     # perturb by at most half of the highest cost
-    shake = int(cost[cost < far].max(initial=0)) // 2
+    max_shift = int(cost[cost < far].max(initial=0)) // 2
     for number in range(1 + tries):
         shaken_cost = cost
         if number:
-            shaken_cost = cost + shake * rng.integers(0, 64, cost.shape) // 64
+            shaken_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
             shaken_cost[cost >= far] = far
         for tree in _start_trees(shaken_cost, root, max_depth, far):
             parents = _improve_tree(cost, tree, max_depth)
@@ -386,6 +390,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
         gain = now[None, :] - cost
         gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
+        # the best new parent of every rank, and what it saves
         where = gain.argmax(axis=0)
         worth = gain[where, every]
         first = int(worth.argmax())

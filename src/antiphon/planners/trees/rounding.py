@@ -66,6 +66,7 @@ class Rounding:
     loss: Fraction
 
     def describe(self) -> str:
+        """Return in words to what shares were rounded and what was lost."""
         lost = f"{float(self.loss):.2g} of the rate lost" if self.loss else "nothing lost"
         return f"shares rounded to 1/{self.denominator}, {lost}"
 
@@ -135,6 +136,7 @@ class _RoundingLoads:
                 column.append(number)
                 value.append(portion.weight / float(self._capacity[resource]))
         self._matrix = csr_array((value, (row, column)), shape=(len(self._capacity), len(portions)))
+        # number the groups, for moves within a group
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, portion in enumerate(portions):
             groups[portion.group].append(number)
@@ -192,6 +194,7 @@ class _RoundingLoads:
         target = (self._matrix @ self._exact).max()
 
         def worth(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            """Return the highest load, and the squares of loads above the target, by column."""
             return loads.max(axis=0), np.square(np.maximum(loads - target, 0)).sum(axis=0)
 
         for _ in range(MOST_MOVES):

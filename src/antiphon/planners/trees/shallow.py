@@ -121,6 +121,7 @@ def shallow(
     limit = bounds.without_help.bytes_per_second
     reversed_plan = collective.kind == "reduce"
     machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
+    # pack forests: for an allreduce in both directions; for a reduce those of the dual broadcast
     if collective.kind == "allreduce":
         plans = _up_and_down(request, depth, pieces is None)
     else:
@@ -140,6 +141,7 @@ def shallow(
         ],
     }
     pipelining = PipelineOptions("shallow", pieces, steps, request.sizes, request.profile)
+    # pipeline them for each size; a reduce is then run backwards
     for candidate in stage_plans(
         PipelinePlans([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
     ):
@@ -163,6 +165,7 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
     turned, links = machine_for_dual(topology)
     plans: list[_Plans] = []
+    # one set of forests if both directions are equal, otherwise one per direction
     for machine in [topology] if links is not None else [topology, turned]:
         check_reach(machine, [root], collective.members, machine is turned)
         limit = bound(machine, spread_out).without_help.bytes_per_second
@@ -170,6 +173,7 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     down, up = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
+        """Return the allreduce up one forest and down another."""
         return replace(compose(invert(up_forest, links), down_forest), collective=collective)
 
     forests = []
@@ -197,6 +201,7 @@ def _forests_by_depth(
     view = Machine(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
     forests: list[_Forest] = []
     symmetric_forests: list[SymmetricTrees] = []
+    # of growing depth; keep those that are clearly faster than shallower ones
     for packed, how, symmetric in _by_depth(view, ranks, limit, depth):
         forest = _to_forest(machine, collective, packed, how)
         if not forests or forest.rate > forests[-1].rate * FASTER:
@@ -207,6 +212,7 @@ def _forests_by_depth(
             break
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
+    # kinds come from packings with equal rates for all images of a tree; make one of the fastest packing if need be
     if view.plain:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
@@ -338,6 +344,7 @@ def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees
 def _round_shares(
     machine: Topology, collective: Collective, packed: SymmetricTrees, max_denominator: int | None
 ) -> tuple[tuple[Tree, ...], Rounding | None]:
+    """Return the packing's representatives at rounded rates, and the rounding."""
     return rounded_trees(
         packed.representatives, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group
     )
@@ -357,21 +364,21 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
     steps, kinds = START_STEPS * deepest, distinct_kinds(classes)
     fits_program = np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
     fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
-    started = solve_starts(fitting, kinds, steps) if fitting else None
-    if started is None:
+    starts = solve_starts(fitting, kinds, steps) if fitting else None
+    if starts is None:
         return []
-    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, started, strict=True)}
+    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, starts, strict=True)}
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
-def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> ChunkClass:
-    """Return a tree with all its images as a class of the linear program. `late`: latency of every link."""
+def _tree_class(machine: Machine, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
+    """Return a tree with all its images as a class of the linear program. `link_latency`: by link."""
     steps = max(hop.depth for _, hop in hops)
     load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
     for step in range(steps):
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
         load[:, step] = machine.row_load(level_hops)
-        slowest[step] = max(float(late[list(hop.path)].sum()) for _, hop in level_hops)
+        slowest[step] = max(float(link_latency[list(hop.path)].sum()) for _, hop in level_hops)
     return ChunkClass(number, np.arange(1), load / machine.capacity[:, None], slowest)
 
 
@@ -414,21 +421,21 @@ def _least_latency(topology: Topology) -> Floats:
     >>> sorted(set((rails * 1e9).round().tolist()))
     [700.0, 1700.0, 1960.0]
     """
-    late = np.array([kind.latency for kind in topology.types])[topology.link_type]
+    link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
     return (
-        _node_latency(topology, late, False)[topology.link_src]
-        + late
-        + _node_latency(topology, late, True)[topology.link_dst]
+        _node_latency(topology, link_latency, False)[topology.link_src]
+        + link_latency
+        + _node_latency(topology, link_latency, True)[topology.link_dst]
     )
 
 
-def _node_latency(topology: Topology, late: Floats, back: bool) -> Floats:
+def _node_latency(topology: Topology, link_latency: Floats, back: bool) -> Floats:
     """Return by node the least latency of a path there from a rank; `back`: from there to a rank."""
     tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
     far = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
     while True:
         nearer = far.copy()
-        np.minimum.at(nearer, head, far[tail] + late)
+        np.minimum.at(nearer, head, far[tail] + link_latency)
         if (nearer == far).all():
             return far
         far = nearer

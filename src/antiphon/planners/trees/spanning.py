@@ -104,6 +104,7 @@ def pack_edges(edges: Sequence[WeightedEdge], tau: Fraction, partition: Sequence
 
 
 def _renumber_edges(trees: list[WeightedTree], numbers: Sequence[int]) -> list[WeightedTree]:
+    """Return the trees with edge e as numbers[e]."""
     return [(weight, tuple(numbers[e] for e in chosen)) for weight, chosen in trees]
 
 
@@ -140,7 +141,7 @@ def _pack_base(vertices: int, edges: Sequence[WeightedEdge], goal: int) -> list[
 
 
 class _Orientation:
-    """How much of each edge is used in which direction: `held[e]` is the amount into its first and into its second end.
+    """How much of each edge is used in which direction: `inflows[e]` is the amount into its first and second end.
 
     At most `goal` enters each vertex, and exactly `goal` each but the root. Edges are added one by one, each as far as
     no set S of vertices then has more than goal * (|S| - 1) on the edges inside: that is possible if as much room can
@@ -153,14 +154,14 @@ class _Orientation:
         self.root = _central_vertex(vertices, edges)
         total = sum(capacity for *_, capacity in edges)
         if total == goal * (vertices - 1):
-            self.held = self._orient_all()
+            self.inflows = self._orient_all()
         else:
-            self.held = self._orient_each()
+            self.inflows = self._orient_each()
 
     def to_arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
         """Return arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
         pairs = [pair for a, b, _ in self.edges for pair in ((a, b), (b, a))]
-        return pairs, [x for at_a, at_b in self.held for x in (at_b, at_a)]
+        return pairs, [x for at_a, at_b in self.inflows for x in (at_b, at_a)]
 
     def _orient_all(self) -> list[tuple[int, int]]:
         """Direct all of every edge so that `goal` enters every vertex but the root: one maximum flow."""
@@ -182,26 +183,26 @@ class _Orientation:
     def _orient_each(self) -> list[tuple[int, int]]:
         """Add edges by descending capacity, each as far as possible, turning earlier ones to make room."""
         n, goal = self.vertices, self.goal
-        kept_at_ends = [(0, 0)] * len(self.edges)
+        inflows = [(0, 0)] * len(self.edges)
         order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
         missing = goal * (n - 1)
         for e in order:
             a, b, capacity = self.edges[e]
-            kept_at_ends = self._gather_room(kept_at_ends, (a, b), goal + capacity)
-            room_a, room_b = (goal - self._vertex_load(kept_at_ends, v) for v in (a, b))
+            inflows = self._gather_room(inflows, (a, b), goal + capacity)
+            room_a, room_b = (goal - self._vertex_load(inflows, v) for v in (a, b))
             # room of `goal` must remain at both ends together: |S| - 1 times `goal` is allowed, not |S| times
             keep = min(capacity, room_a + room_b - goal)
-            kept_at_ends[e] = (min(keep, room_a), keep - min(keep, room_a))
+            inflows[e] = (min(keep, room_a), keep - min(keep, room_a))
             missing -= keep
             if not missing:
                 break
-        return self._gather_room(kept_at_ends, (self.root,), goal)
+        return self._gather_room(inflows, (self.root,), goal)
 
-    def _vertex_load(self, kept_at_ends: list[tuple[int, int]], v: int) -> int:
+    def _vertex_load(self, inflows: list[tuple[int, int]], v: int) -> int:
         """Return the amount that enters a vertex."""
-        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True))
+        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True))
 
-    def _gather_room(self, kept_at_ends: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
+    def _gather_room(self, inflows: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
         """Turn edges until the vertices `at` have `want` of room together, or as much as possible; return the amounts.
 
         A vertex has room `goal` minus the amount that enters it. A maximum flow carries load away from `at`: turning
@@ -209,14 +210,16 @@ class _Orientation:
         """
         n, goal = self.vertices, self.goal
         load = [0] * n
-        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             load[a] += x
             load[b] += y
         missing = want - sum(goal - load[v] for v in at)
         if missing <= 0:
-            return list(kept_at_ends)
+            return list(inflows)
+        # flow network: n -> the vertices `at` (their load) -> along edges, as far as they can be turned -> vertices
+        # with room -> n + 1
         tail, head, capacity = [n] * len(at), list(at), [load[v] for v in at]
-        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             tail += [a, b]
             head += [b, a]
             capacity += [x, y]
@@ -229,7 +232,7 @@ class _Orientation:
         capacity.append(missing)
         flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
         turned = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
-        return [(x - t, y + t) for (x, y), t in zip(kept_at_ends, turned, strict=True)]
+        return [(x - t, y + t) for (x, y), t in zip(inflows, turned, strict=True)]
 
 
 class Arborescences:
@@ -245,7 +248,7 @@ class Arborescences:
 
     def __init__(self, vertices: int, arcs: Sequence[tuple[int, int]], capacity: Sequence[int], root: int) -> None:
         self.vertices, self.arcs, self.root = vertices, arcs, root
-        self.left = list(capacity)
+        self.remaining = list(capacity)
 
     def pack_all(self, goal: int) -> list[WeightedTree]:
         """Return trees of total weight `goal`, as arc numbers."""
@@ -258,16 +261,16 @@ class Arborescences:
 
     def _start_flows(self) -> None:
         """Build the flow network of the arcs that are not used up."""
-        n, remaining = self.vertices, self.left
-        live = [e for e in range(len(self.arcs)) if remaining[e]]
-        self.place = {e: i for i, e in enumerate(live)}
+        n, remaining = self.vertices, self.remaining
+        usable = [e for e in range(len(self.arcs)) if remaining[e]]
+        self.place = {e: i for i, e in enumerate(usable)}
         self.out: list[list[int]] = [[] for _ in range(n)]
         self.into: list[list[int]] = [[] for _ in range(n)]
-        for e in live:
+        for e in usable:
             self.out[self.arcs[e][0]].append(e)
             self.into[self.arcs[e][1]].append(e)
-        tail, head = [self.arcs[e][0] for e in live], [self.arcs[e][1] for e in live]
-        self.now = [remaining[e] for e in live]
+        tail, head = [self.arcs[e][0] for e in usable], [self.arcs[e][1] for e in usable]
+        self.capacity_now = [remaining[e] for e in usable]
         self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))  # n feeds any vertex, where opened
 
     def _cut_tree(self, goal: int) -> WeightedTree:
@@ -276,7 +279,7 @@ class Arborescences:
         `goal`: the weight of all trees still to be packed.
         """
         self._start_flows()
-        widest_in = [max((self.left[e] for e in into), default=0) for into in self.into]
+        widest_in = [max((self.remaining[e] for e in into), default=0) for into in self.into]
         weight = min([goal, *(widest_in[v] for v in range(self.vertices) if v != self.root)])
         depth = {self.root: 0}
         chosen: list[int] = []
@@ -285,11 +288,12 @@ class Arborescences:
 
         def offer(e: int) -> None:
             """Sort an arc into `ready` or `aside`."""
-            if self.left[e] >= weight:
-                heapq.heappush(ready, (depth[self.arcs[e][0]], -self.left[e], e))
+            if self.remaining[e] >= weight:
+                heapq.heappush(ready, (depth[self.arcs[e][0]], -self.remaining[e], e))
             else:
-                aside[e] = self.left[e]
+                aside[e] = self.remaining[e]
 
+        # start with the arcs out of the root, then add an arc at a time
         for e in self.out[self.root]:
             offer(e)
         while len(depth) < self.vertices:
@@ -321,8 +325,8 @@ class Arborescences:
 
     def _use_arc(self, e: int, weight: int) -> None:
         """Subtract the weight from an arc's capacity."""
-        self.left[e] -= weight
-        self.now[self.place[e]] -= weight
+        self.remaining[e] -= weight
+        self.capacity_now[self.place[e]] -= weight
 
     def _widest_arc(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
         """Return the arc of `aside` that can carry most, and how much.
@@ -334,7 +338,7 @@ class Arborescences:
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
             if aside[e] <= max_slack:
                 break
-            slack = min(self.left[e], self._spare_flow(e, rest, weight))
+            slack = min(self.remaining[e], self._spare_flow(e, rest, weight))
             if slack > max_slack:
                 best, max_slack = e, slack
         return best, max_slack
@@ -347,20 +351,20 @@ class Arborescences:
         u, v = self.arcs[e]
         enough = rest + weight
         # cheap test first: paths of at most two arcs often carry enough, and need no maximum flow
-        fed = [0] * self.vertices
+        inflow = [0] * self.vertices
         for w in {u, self.root}:
             for other in self.out[w]:
-                fed[self.arcs[other][1]] += self.left[other]
-        fed[u] = fed[self.root] = enough
+                inflow[self.arcs[other][1]] += self.remaining[other]
+        inflow[u] = inflow[self.root] = enough
         near: dict[int, int] = {}
         for other in self.into[v]:
-            near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.left[other]
-        if sum(min(x, fed[w]) for w, x in near.items()) >= enough:
+            near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.remaining[other]
+        if sum(min(x, inflow[w]) for w, x in near.items()) >= enough:
             return weight  # paths of one or two arcs suffice
-        opened = [0] * self.vertices
-        opened[u] = opened[self.root] = enough
+        feed = [0] * self.vertices
+        feed[u] = feed[self.root] = enough
         source = u if u == self.root else self.vertices
-        return min(weight, self.flows.value(self.now + opened, source, v) - rest)
+        return min(weight, self.flows.value(self.capacity_now + feed, source, v) - rest)
 
 
 def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
@@ -396,6 +400,7 @@ def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int],
     pairs = list(zip(tail, head, strict=True))
     if sum(capacity) < EXACT_DOUBLES:
         return [int(x) for x in igraph.Graph(nodes, pairs, directed=True).maxflow(source, sink, capacity).flow]
+    # capacity scaling: find the flow's high bits first, then augment it in the residual graph with the next 20 bits
     residual_graph = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
     top = EXACT_DOUBLES // (4 * len(pairs))
     flow = [0] * len(pairs)

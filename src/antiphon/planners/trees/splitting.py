@@ -140,14 +140,14 @@ def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]
     widest = 1 + max((place for _, place in where.values()), default=0)
     stages: list[list[tuple[int, Arc]]] = [[], [], []]
     for tail in into:
-        own, seat = where[tail]
+        own, own_place = where[tail]
         rows: list[list[tuple[int, int, int, int]]] = [[], [], []]
         for head in out:
             other, place = where[head]
-            kin = 2 if tail == head else 1 if own == other else 0
+            stage_number = 2 if tail == head else 1 if own == other else 0
             joined_capacity = sum(arc_paths.get((tail, head), {}).values())
             # keys of the turn order: capacity so far, then equal places, then the nearest group
-            rows[kin].append((joined_capacity, (place - seat) % widest, (other - own) % groups, head))
+            rows[stage_number].append((joined_capacity, (place - own_place) % widest, (other - own) % groups, head))
         for stage, row in zip(stages, rows, strict=True):
             stage += [(turn, (tail, head)) for turn, (*_, head) in enumerate(sorted(row))]
     return [[pair for _, pair in sorted(stage)] for stage in stages]
@@ -194,10 +194,10 @@ def _split_off(link_graph: LinkGraph, arc_paths: ArcPaths, switch: int, amounts:
             (first, a), (second, b) = rest[tail, switch][-1], rest[switch, head][-1]
             moved = min(missing, a, b)
             missing -= moved
-            for arc, path, had in (((tail, switch), first, a), ((switch, head), second, b)):
+            for arc, path, path_capacity in (((tail, switch), first, a), ((switch, head), second, b)):
                 rest[arc].pop()
-                if had > moved:
-                    rest[arc].append((path, had - moved))
+                if path_capacity > moved:
+                    rest[arc].append((path, path_capacity - moved))
             if tail != head:
                 capacities = remaining_paths.setdefault((tail, head), {})
                 path = link_graph.join_paths(first, second)
@@ -491,10 +491,10 @@ class SinkFlows:
             reached = 0
             for node in level:
                 reached |= masks[node]
-            hit = reached & goals & ~visited
-            if hit:
+            reached_goals = reached & goals & ~visited
+            if reached_goals:
                 # back from the goal, level by level: any node of the level before with a residual arc to the path
-                path = [(hit & -hit).bit_length() - 1]
+                path = [(reached_goals & -reached_goals).bit_length() - 1]
                 for before in reversed(levels):
                     bit = 1 << path[-1]
                     path.append(next(node for node in before if masks[node] & bit))

@@ -79,6 +79,7 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
     pruned: dict[tuple[int, frozenset[int]], list[list[tuple[int, Hop]]]] = {}
     shares: list[tuple[int, Fraction]] = []
     rows: list[Row] = []
+    # a chunk per block and tree of its source; a block without receivers gets one chunk that stays
     for block in range(collective.blocks):
         root, ends = source[block], frozenset(receivers[block])
         block_trees = by_root.get(root, []) if ends - {root} else []

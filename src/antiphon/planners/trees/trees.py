@@ -126,6 +126,7 @@ def trees(
     limit = bounds.without_help
     stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
     stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
+    # stages 1 and 2, then 3
     best = _best_packing(task, limit.bytes_per_second)
     for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, limit):
         findings = _describe_plan(packing, topology, bounds)
@@ -197,12 +198,14 @@ def _pipeline_plan(
     @cache
     def split_in_halves() -> tuple[TreePlan, PipelinePlans, PipelinePlans]:
         # halves need two forests: pack them if the best packing is of another kind
+        """Return the plan by two forests, and its halves prepared for pipelining."""
         split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
         assert split.halves is not None
         gather, reversed_gather = split.halves
         return split, PipelinePlans([gather], topology), PipelinePlans([reversed_gather], reverse(topology))
 
     def pipeline_halves(pipelining: PipelineOptions) -> list[PipelinedPlan]:
+        """Return the pipelined plans in two halves."""
         split, gather, reversed_gather = split_in_halves()
         return [
             (split, candidate) for candidate in _one_after_the_other(gather, reversed_gather, collective, pipelining)
@@ -239,6 +242,7 @@ def _faster_with_halves(
     """Return the faster of the candidate and halves. Halves are only tried between HALVES_FROM and HALVES_TO."""
 
     def seconds(option: PipelinedPlan) -> float:
+        """Return the predicted time."""
         return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
     bound_seconds = float(limit.seconds(nbytes))
@@ -283,6 +287,7 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
     }
     if packing.fewest is not None:
         findings["few"] = packing.fewest
+    # state the rate before rounding, too
     if packing.rounding is not None:
         exact = packing.exact_rate(topology)
         findings["how"] = f"{packing.how}; {packing.rounding.describe()}"
@@ -417,6 +422,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
     out = pack_trees(topology, demand, members, seed=task.seed)
     group = None if out.forest is None else out.forest.group
     into = pack_trees(reverse(topology), demand, members, seed=task.seed, group=group)
+    # with symmetries of both machines, only the trees of one root per orbit are kept
     if out.forest is None or into.forest is None:
         out_trees, in_trees, group = out.trees, into.trees, None
     else:
@@ -452,6 +458,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
         how += ", parts of the links by cuts"
+    # pair the trees by root, and round the pairs' shares
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
     portions = [
