@@ -113,9 +113,8 @@ class _Traffic:
         """Return the envelope per class of capacity; machines that differ only in speeds often have the
         same classes."""
         key = pieces, klass.tobytes()
-        cached = next(
-            (tops for of, tops in self.cached_tops[:] if of == key), None
-        )  # other threads may keep something, too
+        # A copy of the list, as other threads may change it.
+        cached = next((tops for of, tops in self.cached_tops[:] if of == key), None)
         if cached is None:
             cached = tops_of(self.in_one_piece, pieces, klass)
             self.cached_tops.append((key, cached))
@@ -136,9 +135,8 @@ def pipelined_steps(schedule: Schedule) -> int:
 
 
 _CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
-_traffic_cache: list[
-    _CachedTraffic
-] = []  # the rate, time and pipelining of one schedule are computed in several consecutive calls
+# The rate, time and pipelining of one schedule are computed in several consecutive calls.
+_traffic_cache: list[_CachedTraffic] = []
 FEW_KEPT = 4  # schedules cached
 MOST_KEPT, MOST_LAST = 2**20, 2**23  # entries of a cached schedule; of the most recent one
 

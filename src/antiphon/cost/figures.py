@@ -50,9 +50,8 @@ class Level:
         sizes = _parse_figures(self.sizes, "sizes", float("inf"))
         if not sizes or any(b <= a for a, b in pairwise(sizes)):
             raise Invalid("sizes: expected bytes in ascending order, each once")
-        object.__setattr__(
-            self, "sizes", sizes if len(sizes) > 1 else (1.0,)
-        )  # constant: the single size does not matter
+        # A single size is arbitrary, as the figures are then constant.
+        object.__setattr__(self, "sizes", sizes if len(sizes) > 1 else (1.0,))
         for name in FIGURES:
             values = _parse_figures(getattr(self, name), name, MOST_SECONDS)
             if len(values) == 1:

@@ -217,9 +217,8 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], list[i
     """Return which trees to look for, and the right-hand side of the equations for their rates."""
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
-    if (
-        kind == "allreduce"
-    ):  # into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r
+    if kind == "allreduce":
+        # Into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r.
         halves = [
             _TreeRequest(0, direction, root, members, *((0, 1, root + 1) if direction == "out" else (root + 1, 1)))
             for root in range(collective.ranks)

@@ -59,9 +59,7 @@ _OFFERED_CUTS = 50  # of these cuts so many are evaluated exactly
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
 _IN_HALVES = "attained by reducescatter, then allgather"
-_RANKS_BY_PLACE = (
-    256  # with more ranks, "every rank alone" and "every host" are tried before the exact partition search
-)
+_RANKS_BY_PLACE = 256  # with more ranks, the partitions into ranks and into hosts are tried before the exact search
 _HALVED_RANKS = 2048  # up to so many ranks, cuts through the middle are tried
 _OFFERED_HALVES = 4  # of these cuts so many are evaluated exactly
 _STALLED_ROUNDS = 3  # after so many rounds without gain no more partitions are added

@@ -39,9 +39,8 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
         renamed = Collective("custom", collective.ranks, members, weights=collective.weights, custom=custom)
         return renamed, np.arange(collective.blocks)
     renamed_members = name[list(collective.members)]
-    place = np.empty(
-        len(renamed_members), np.int64
-    )  # member i -> its place among the renamed members, which are sorted
+    # Member i -> its place among the renamed members, which are sorted.
+    place = np.empty(len(renamed_members), np.int64)
     place[np.argsort(renamed_members)] = np.arange(len(renamed_members))
     roots = tuple(name[list(collective.roots)].tolist())
     m, r = len(renamed_members), max(len(roots), 1)

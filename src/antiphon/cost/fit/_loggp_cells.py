@@ -33,9 +33,8 @@ from antiphon.units import format_size
 LEAST_SIZES, MOST_SIZES = 3, 300  # message sizes that a fit needs, and accepts
 MANY = 8  # least number of sizes for estimating errors from the scatter about lines through neighbours
 FEW = 3  # least number of repetitions for estimating errors from their scatter
-LEAST_TIME = (
-    0.97e-10  # seconds: no processor handles a message in less; not a round number, so exact data differ from it
-)
+# Seconds: no processor handles a message in less. Not a round number, so that exact data differ from it.
+LEAST_TIME = 0.97e-10
 FAR = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
 ALIKE = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1

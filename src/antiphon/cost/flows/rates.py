@@ -43,15 +43,12 @@ class Network:
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; none has 0
         self.numbers: Longs = np.arange(none + 1)
         self.cost = np.append(tables.cost[:-1], 1e-300)  # the padding resource "none" never limits a flow
-        self.senders = np.zeros(
-            none + 1, np.int64
-        )  # per resource: senders to the receiver with most, if incast is possible
+        # Per resource: senders to the receiver with most, if incast is possible.
+        self.senders = np.zeros(none + 1, np.int64)
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
-        self.lost, self.losing = (
-            np.zeros(message_count),
-            np.zeros(message_count),
-        )  # seconds, and their part of all, because of incast
+        # Per message: seconds lost to incast so far, and the fraction of its time that it loses at its current rate.
+        self.lost, self.losing = np.zeros(message_count), np.zeros(message_count)
         self.mark: Bools = np.zeros(none + 1, np.bool_)
 
     def next_end(self) -> float:
