@@ -75,8 +75,8 @@ def mscclpp_json(
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
-    plans = {kind: _with_relays(plan) for kind, plan in plans.items()}
-    ranks = {len(job_of(plan.collective)) for plan in plans.values()}
+    with_relays = {kind: _with_relays(plan) for kind, plan in plans.items()}
+    ranks = {len(job_of(plan.collective)) for plan in with_relays.values()}
     if len(ranks) > 1:
         raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
     writer = _Writer(blocks, threads, alignment, lag, parse_yes(alone, "option alone"), name)
@@ -93,7 +93,7 @@ def mscclpp_json(
             if not writer.files and kind == list(plans)[-1]:
                 raise
             continue
-        writer.add(plan, small, f"{kind}-" if len(plans) > 1 else "")
+        writer.add(with_relays[kind], small, f"{kind}-" if len(plans) > 1 else "")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
     text = registration_text(ranks.pop(), per_node, writer.rows)
     return Files({**writer.files, "register.py": text.encode()}, notes)
