@@ -44,10 +44,10 @@ from antiphon.cost import Profile, as_profile
 from antiphon.options import Option
 from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Pieces, refuse_more_than_fits
-from antiphon.planners.switchtrees.plan_rows import block_owners, plan_rows, tree_routes
 from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
 from antiphon.planners.switchtrees.cost import SLACK, Cost
 from antiphon.planners.switchtrees.graph import Graph, read_tree
+from antiphon.planners.switchtrees.plan_rows import block_owners, plan_rows, tree_routes
 from antiphon.planners.switchtrees.tree import Tree, candidate_roots, root_tree
 from antiphon.units import parse_size
 
