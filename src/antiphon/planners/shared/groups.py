@@ -160,7 +160,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
     seats = Seats.in_order(collective, order)
     rows: list[tuple[int, int, int]] = []
 
-    def go(group: Groups, first: int, seat: int, step: int) -> None:
+    def add_chain(group: Groups, first: int, seat: int, step: int) -> None:
         """Add the rows of a group whose seats begin at `first`; the data are at `seat` from `step` on."""
         subgroups, starts = group.subgroups, group.part_starts()
         if not subgroups:
@@ -174,9 +174,9 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
             rows.append((step + hop, places[a], places[b]))
         for hop, number in enumerate(part_order):
             # a rank first sends along this chain, then within its subgroup
-            go(subgroups[number], first + starts[number], places[number], step + hop)
+            add_chain(subgroups[number], first + starts[number], places[number], step + hop)
 
-    go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
+    add_chain(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
     return rows_to_schedule(collective, seats, when, np.zeros_like(when), src, dst)
 

@@ -51,16 +51,16 @@ Span = tuple[Longs, Longs]  # by group: first item, and end
 
 @dataclass(frozen=True, eq=False)
 class HopClasses:
-    """Classes of hops, as the linear program sees them. `of`: the class of every row.
+    """Classes of hops, as the linear program sees them. `class_of`: by row, its class.
 
-    By class: `owner`, the label of its chunks (chunks of one label are cut alike); `late`, its latency; `load[class,
+    By class: `owner`, the label of its chunks (chunks of one label are cut alike); `latency`, in seconds; `load[class,
     kind]`, seconds per byte of nbytes that the whole class puts on each kind of resource; `depth` and `height`, the
     steps needed before and after it. Constraints: class `later[i]` at least `lag[i]` steps after class `earlier[i]`.
     """
 
-    of: Longs
+    class_of: Longs
     owner: Longs
-    late: Floats
+    latency: Floats
     earlier: Longs
     later: Longs
     lag: Longs
@@ -113,10 +113,10 @@ class HopTimer:
         classes: of chunks of a class (1), of chunks of a class of blocks (2), of any chunks (3).
         """
         for level in range(LABELS):
-            of, owner = self._label_rows(level)
-            if int(of.max(initial=-1)) < max_classes:
+            class_of, owner = self._label_rows(level)
+            if int(class_of.max(initial=-1)) < max_classes:
                 if level not in self._hop_classes:
-                    self._hop_classes[level] = self._make_hops(of, owner)
+                    self._hop_classes[level] = self._make_hops(class_of, owner)
                 hops = self._hop_classes[level]
                 if hops is not None:
                     yield hops
@@ -134,23 +134,23 @@ class HopTimer:
             self._row_labels[level] = classes.hop if level == 0 else merge_classes(classes, owner), owner
         return self._row_labels[level]
 
-    def _make_hops(self, of: Longs, owner: Longs) -> HopClasses | None:
+    def _make_hops(self, class_of: Longs, owner: Longs) -> HopClasses | None:
         """Return the classes with their loads; None if there are too many kinds of resources."""
-        classes, count = self.classes, int(of.max(initial=-1)) + 1
-        load = self._class_loads(of, count)
+        classes, count = self.classes, int(class_of.max(initial=-1)) + 1
+        load = self._class_loads(class_of, count)
         if load is None:
             return None
         member = np.zeros(count, np.int64)
-        member[of] = np.arange(len(of))
+        member[class_of] = np.arange(len(class_of))
         start_order = classes.before
         # one constraint per pair of classes and lag, for any number of rows
         first, later, lag = np.unique(
-            np.stack([of[start_order.earlier], of[start_order.later], start_order.lag]), axis=1
+            np.stack([class_of[start_order.earlier], class_of[start_order.later], start_order.lag]), axis=1
         )
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
-        return HopClasses(of, owner[member], classes.late[member], first, later, lag, load, depth, height)
+        return HopClasses(class_of, owner[member], classes.latency[member], first, later, lag, load, depth, height)
 
-    def _class_loads(self, of: Longs, count: int) -> Floats | None:
+    def _class_loads(self, class_of: Longs, count: int) -> Floats | None:
         """Return the load by class and kind (class of resources), or None if that would take too long.
 
         Kinds that another one exceeds in every class are left out: they never decide the length of a step.
@@ -167,7 +167,9 @@ class HopTimer:
         crosses_one = place[on] >= 0
         row, at = row[crosses_one], place[on[crosses_one]]
         # bytes of each class on each kind's representative, then seconds: divided by its capacity
-        load = np.bincount(at * count + of[row], weights=classes.weight[row], minlength=len(representatives) * count)
+        load = np.bincount(
+            at * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
+        )
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
         # heaviest first: a resource can only be dominated by a heavier one
         order = np.argsort(-load.sum(axis=1), kind="stable")
@@ -182,7 +184,7 @@ class HopTimer:
 
     def count_rows(self, progress: HopProgress) -> int:
         """Return the number of transfers of the schedule."""
-        hops_of = np.bincount(progress.hops.of, minlength=len(progress.hops))
+        hops_of = np.bincount(progress.hops.class_of, minlength=len(progress.hops))
         return sum(
             int(hops_of[owned].sum()) * (len(_cut_points(progress.counts[owned])) - 1)
             for owned in _classes_by_owner(progress.hops)
@@ -225,13 +227,13 @@ class HopTimer:
         for owned in _classes_by_owner(hops):
             place = np.full(len(hops), -1, np.int64)
             place[owned] = np.arange(len(owned))
-            hop_rows = np.flatnonzero(place[hops.of] >= 0)
+            hop_rows = np.flatnonzero(place[hops.class_of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
             for low, high in pairwise(_cut_points(progress.counts[owned])):
                 # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
                 due = (progress.counts[owned] < high).sum(axis=1)
                 table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
-                rows.append((0, hop_rows, due[place[hops.of[hop_rows]]], number + count))
+                rows.append((0, hop_rows, due[place[hops.class_of[hop_rows]]], number + count))
                 count += len(chunks)
         return join_plans([plan], table, rows, plan.chunks.denominator * progress.denominator, np.ones(count, np.int64))
 
@@ -348,7 +350,7 @@ def _seconds_per_byte(hops: HopClasses, through: Floats) -> float:
 def _latency_seconds(hops: HopClasses, counts: Counts) -> float:
     """Return the latency of all steps: in each, that of the slowest class of hops that moves data."""
     moving = np.diff(counts, axis=1, prepend=0) > 0
-    return float(np.where(moving, hops.late[:, None], 0.0).max(axis=0).sum())
+    return float(np.where(moving, hops.latency[:, None], 0.0).max(axis=0).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,7 +404,7 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     ]
     # a row that reads and writes one cell need not wait for itself
     earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
-    lag = np.concatenate([np.full(len(pair[0]), late, np.int64) for pair, late in pairs])
+    lag = np.concatenate([np.full(len(pair[0]), distance, np.int64) for pair, distance in pairs])
     apart = earlier != after
     return StartOrder(earlier[apart], after[apart], lag[apart])
 
@@ -430,7 +432,7 @@ def _all_pairs(
 class Classification:
     """The class (a number) of every row (`hop`), chunk, block and resource of a schedule, and what `HopClasses` needs.
 
-    `crossed`: pairs of a row and a resource that it uses. By row: `late`, the latency of its path; `weight`, its
+    `crossed`: pairs of a row and a resource that it uses. By row: `latency`, that of its path; `weight`, its
     fraction of nbytes; `adds`, whether it is a reduction. `before`: the order of rows.
     """
 
@@ -439,7 +441,7 @@ class Classification:
     block: Longs
     resource: Longs
     crossed: tuple[Longs, Longs]
-    late: Floats
+    latency: Floats
     weight: Floats
     adds: Bools
     before: StartOrder
@@ -464,12 +466,12 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     row = np.concatenate([row, np.repeat(row, limits_per_link)])
     if limits_per_link.any():
         on = np.concatenate([on, resources.limit_of[ranges(resources.limit_ptr[on], limits_per_link)]])
-    late = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
+    latency = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
     start_order = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
     # first colors: of rows by amount, latency and operation; of resources by capacity; of chunks and blocks by weight
-    mark = _hash_rows(_number_values(weights)[chunk], _number_values(late), schedule.op.astype(np.uint64))
+    mark = _hash_rows(_number_values(weights)[chunk], _number_values(latency), schedule.op.astype(np.uint64))
     place = _hash_rows(_number_values(resources.klass))
     owner = _hash_rows(_number_values(weights))
     home = _hash_rows(_number_values(schedule.collective.weights))
@@ -500,7 +502,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
         np.unique(marks, return_inverse=True)[1].astype(np.int64) for marks in (mark, owner, home, place)
     )
     weight = np.asarray(weights, np.float64)[chunk] / float(scale)
-    return Classification(hop, owners, blocks, places, (row, on), late, weight, schedule.op == REDUCE, start_order)
+    return Classification(hop, owners, blocks, places, (row, on), latency, weight, schedule.op == REDUCE, start_order)
 
 
 def merge_classes(classes: Classification, owner: Longs) -> Longs:
@@ -516,7 +518,7 @@ def merge_classes(classes: Classification, owner: Longs) -> Longs:
     first, after, lag = start_order.earlier[inside], start_order.later[inside], start_order.lag[inside]
     # sums progress towards a root: reversed, they look like copies from it
     first, after = np.where(adds[first], after, first), np.where(adds[first], first, after)
-    base = _hash_rows(_number_values(owner), _number_values(classes.late), adds.astype(np.uint64))
+    base = _hash_rows(_number_values(owner), _number_values(classes.latency), adds.astype(np.uint64))
     mark, kinds = base, 0
     # refine from the sources on: after i rounds, classes distinguish what lies up to i hops before
     while (now := len(np.unique(mark))) > kinds:

@@ -59,7 +59,7 @@ class Cost:
     # ---- plan types of equal children ----
 
     def list_tiers(self, node: int, holds: ServerMask | None = None, *, crowded: bool = False) -> list[Tier]:
-        """Return the figures of the links below a switch as one of the parallel groups sees them, equal ones once.
+        """Return the figures (`Tier`) of links below a switch as one of the parallel groups sees them, equal ones once.
 
         `crowded`: the cautious assumption that the excess senders of all groups add up.
         """
@@ -140,12 +140,19 @@ class Cost:
         tree = self.tree
         inside, counts = self._servers_below(holds, node)
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
-        h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
-        rows = len(holder_counts) - 1
+        holders_per_child, owned_shares = np.array(holder_counts, np.float64), np.array(owned, np.float64)
+        other_children = len(holder_counts) - 1
         # fractions of nbytes per holder: sent, all that is not owned in its child; received, its blocks from all others
-        out, into = ((1 - y) / h)[child], (rows * y / h)[child]
-        blocks = np.maximum(tree.servers * y / h, 1)
-        ratio = np.maximum(h[None, :] / h[:, None], 1)  # holders in child j per owner in child i
+        out, into = (
+            ((1 - owned_shares) / holders_per_child)[child],
+            (other_children * owned_shares / holders_per_child)[child],
+        )
+        # senders to one server at once: to an owner while reducing (no more than it owns blocks), to a holder in the
+        # allgather
+        blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
+        ratio = np.maximum(
+            holders_per_child[None, :] / holders_per_child[:, None], 1
+        )  # holders in child j per owner in child i
         np.fill_diagonal(ratio, 0)
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]
@@ -155,7 +162,7 @@ class Cost:
                 up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
                 down = self._slowest_link(tree.down, inside, counts * got, fan)
                 seconds += float(tree.alpha[node]) + max(up, down)
-        return seconds + self._price_combining(float(into.max(initial=0.0)), rows + 1)
+        return seconds + self._price_combining(float(into.max(initial=0.0)), other_children + 1)
 
     def _slowest_link(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
         """Return the seconds of the slowest link, in one direction, of the nodes in a slice.

@@ -50,8 +50,8 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     box, boxes = _find_boxes(topology, members)
     a, b, link = _link_ends(topology, members, box)
     links: dict[tuple[int, int], list[int]] = {}
-    for first, second, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
-        links.setdefault((first, second), []).append(wire)
+    for first, second, link_number in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
+        links.setdefault((first, second), []).append(link_number)
     near: dict[int, set[int]] = {rank: set() for rank in members}
     # only neighbours that are linked both ways: a collective's reducescatter and allgather run in opposite directions
     for first, second in links:
@@ -75,14 +75,14 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     # number the nodes, members first, and collect the links between them
     nodes = [*members, *sorted(node for node in tree if node >= topology.ranks)]
     number = {node: i for i, node in enumerate(nodes)}
-    wires: dict[tuple[int, int], list[int]] = {}
+    tree_links: dict[tuple[int, int], list[int]] = {}
     for (first, second), numbers in links.items():
         if (
             merged_into.get(first) in number
             and merged_into.get(second) in number
             and merged_into[first] != merged_into[second]
         ):
-            wires.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
+            tree_links.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
     sides: dict[int, list[int]] = {}
     for node in sorted(merged_into):
         sides.setdefault(merged_into[node], []).append(node)
@@ -90,8 +90,8 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
         len(members),
         tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
-        wires,
-        not boxes and not merged and all(len(links) == 1 for links in wires.values()),
+        tree_links,
+        not boxes and not merged and all(len(links) == 1 for links in tree_links.values()),
         bool(boxes),
     )
 

@@ -126,7 +126,7 @@ class _RowBuilder:
         """Add the rows of all switches, from the root down.
 
         `gathered_above`: for each gathering at a switch above, by block the server that it is gathered on. Below, this
-        server keeps its partial sum and does not send it to the holder.
+        server keeps its own partial sum: it need not send it to the holder, whose sum comes to it later.
         """
         ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
         while ahead:

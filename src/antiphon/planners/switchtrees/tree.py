@@ -202,15 +202,15 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
     rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
-    wires = [(-1, -1)]
+    link_numbers = [(-1, -1)]
     for node in order[1:]:
         to, half = parent[node], 1.0
         # an end of a split link: figures of the whole link, with half of its latency
         if to == MIDDLE and isinstance(root, tuple):
             to, half = root[1 - root.index(node)], 0.5
         rows.append((links.bundle_figures(node, to, half), links.bundle_figures(to, node, half)))
-        wires.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
-    up, down = (_make_direction([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
+        link_numbers.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
+    up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
         (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),

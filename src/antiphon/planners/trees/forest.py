@@ -85,10 +85,10 @@ def pack_forests(
     )
     if not best:
         raise Invalid(_unreachable_message(topology, next(root for root in weights if side[root]), members))
+    # the rate is p/q: with demands times p, and capacities times q, everything is integral
     supply = {root: weight * best.numerator for root, weight in weights.items()}
     unit = topology.resources.scale / best.denominator
-    # first trees over the members only; then over all ranks, as if all were sinks: Edmonds' theorem needs that where
-    # some must relay
+    # try trees over the members only, then over all ranks as if all were sinks, which lets the others relay
     for spanned in (members, list(range(topology.ranks))):
         trees = _pack_spanned(link_graph, link_graph.to_arc_paths(best.denominator), supply, spanned, tries)
         if trees is not None:
@@ -118,11 +118,11 @@ def _check_arguments(topology: Topology, weights: Mapping[int, int], members: Se
 
 def _unreachable_message(topology: Topology, root: int, members: Sequence[int]) -> str:
     """Return the message for members that no links with bandwidth lead to from the root."""
-    wide = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
-    side = reachable_nodes(topology, [root], wide)
+    has_bandwidth = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
+    side = reachable_nodes(topology, [root], has_bandwidth)
     lost = [str(rank) for rank in members if not side[rank]]
     shown = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
-    return f"topology {topology.name}: no way leads from rank {root} to rank {shown}; add links or leave these out"
+    return f"topology {topology.name}: no path leads from rank {root} to rank {shown}; add links or leave these out"
 
 
 def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[int]:

@@ -89,8 +89,8 @@ class Capacities:
         every += [limit.bandwidth for limit in topology.limits]
         rows = np.arange(len(every)) if group is None else rows_of(topology, group)
         size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
-        alike = 1 if group is None else len(group)
-        capacity = [every[at] * n / alike for at, n in zip(first.tolist(), size.tolist(), strict=True)]
+        images = 1 if group is None else len(group)
+        capacity = [every[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
         of = [[row] for row in rows[: topology.links].tolist()]
         for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
             for link in limit.links:
