@@ -34,7 +34,10 @@ PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes
 
 # Colours of a terminal, marks of a forum, tags of launchers, which may stand within a line
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+> ?:?)?")
-_STARTED = re.compile(r"\b([a-z_]{4,20})_perf(?:_mpi)?\b")
+# A program: as a command with options, or in a listing, a build log or prose
+_STARTED = re.compile(
+    r"(?P<verb>Collective test starting: |\./)?\b(?P<name>[a-z_]{4,20})_perf(?:_mpi)?\b(?P<option>\s+-)?"
+)
 _BEGIN = re.compile(
     r"\bnThread\s+\d|Collective test starting|Using devices|\bsize\s+count\s+(?:\(elements\)\s+)?type\b"
 )
@@ -94,11 +97,13 @@ class Run:
     rows: list[LogRow] = field(default_factory=list)
     garbled: int = 0
 
-    def points(self, ranks: int = 0) -> list[tuple[int, float]]:
-        """Return the median seconds of each size, sizes as nccl-tests counts them. `ranks`: if the log has none."""
+    def points(self, ranks: int = 0, *, steady: bool = False) -> list[tuple[int, float]]:
+        """Return the median seconds of each size, sizes as nccl-tests counts them. `ranks`: if the log has none.
+        `steady`: of each row the faster one of out of place and in place, as first calls may be slow."""
         times: dict[int, list[float]] = {}
         for row in self.rows:
-            times.setdefault(row.nbytes * self.scale(ranks), []).append(row.seconds)
+            seconds = min(row.seconds, row.in_place or row.seconds) if steady else row.seconds
+            times.setdefault(row.nbytes * self.scale(ranks), []).append(seconds)
         return sorted((nbytes, median(seconds)) for nbytes, seconds in times.items() if nbytes)
 
     def scale(self, ranks: int = 0) -> int:
@@ -152,7 +157,7 @@ class _Reader:
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
         self.ratio = (0.0, 0.0)  # busbw / algbw of the row with the greatest algbw, and its rounding error
         self.columns = ("", "")  # operator and root of the rows
-        self.failed = False
+        self.failed = self.is_commanded = False
         self.exported: dict[str, str] = {}  # variables of all later runs
         self.following: dict[str, str] = {}  # variables behind the rows of this run, which belong to the next
 
@@ -181,9 +186,13 @@ class _Reader:
         run = self.run
         if title:
             run.program, run.version = OSU, title[2]
+            run.library = next((name for name in ("NCCL", "RCCL") if name in title[1]), "")
             self.named = run.kind = _osu_kind(title[1])
         elif started:
-            self.named = run.kind = _nccl_kind(started[1])
+            is_command = bool(started["verb"] or started["option"])
+            if is_command or not self.is_commanded:
+                self.named = run.kind = kind_named(started["name"].replace("_", "")) or started["name"]
+            self.is_commanded = self.is_commanded or is_command
         if device := _DEVICE.search(line):
             self.devices[int(device[1])] = (device[3], device[2])
             run.gpu = run.gpu or device[4].strip()
@@ -258,7 +267,8 @@ class _Reader:
         run.processes = len(set(self.devices.values()))
         if self.failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
-        self.run, self.devices, self.ratio, self.columns, self.failed = Run(), {}, (0.0, 0.0), ("", ""), False
+        self.run, self.devices, self.ratio, self.columns = Run(), {}, (0.0, 0.0), ("", "")
+        self.failed = self.is_commanded = False
         self.run.environment = {**self.exported, **self.following}
         self.following = {}
         return run
@@ -307,10 +317,6 @@ def _agrees(nbytes: int, values: _Tail) -> bool:
     """Whether algbw follows from size and time; old versions leave out the part that stays (a half for two ranks)."""
     expected = nbytes / values.times[0] / 1e3 if values.times[0] else 0.0
     return 0.45 * expected - 0.02 <= values.algbw <= 1.05 * expected + 0.02
-
-
-def _nccl_kind(program: str) -> str:
-    return kind_named(program.replace("_", "")) or program
 
 
 def _osu_kind(title: str) -> str:

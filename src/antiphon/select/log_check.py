@@ -62,7 +62,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         return result
     own, why_not = _find_library(run, topology, request)
     result["notes"] = _notes(run, own)
-    points = run.points(topology.ranks)
+    points = run.points(topology.ranks, steady=True)
     choices: dict[int, Priced] = {}
     try:
         choices = {} if own is None else {nbytes: own.at(run.kind, nbytes)[0] for nbytes, _ in points}
@@ -107,7 +107,7 @@ def _notes(run: Run, own: Library | None) -> list[str]:
     notes = []
     if run.garbled:
         notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
-    if run.program == OSU and own is not None:
+    if run.program == OSU and own is not None and not run.library:
         notes.append("OSU measures your MPI; it is held to what NCCL would take")
     named = generation_named(run.gpu, shipped_calls()) if run.gpu else None
     if own is not None and named and named != own.costs.gpu.name:

@@ -45,7 +45,8 @@ class DiagnosisLimits:
     halves_error: float = 0.45  # allgather and reducescatter of medium sizes, by the figures of allreduce
     unknown_error: float = 0.8  # alltoall, gather, scatter: in no table of the fit
     tolerance: float = 2.0  # a band is slow beyond so many errors, and
-    min_slowdown: float = 0.25  # beyond this, but for large sizes within a node, whose links are best known
+    min_slowdown: tuple[float, ...] = (0.25, 0.7, 0.25)  # beyond this by band; but large sizes within a node, whose
+    # links are known best, beyond so many errors alone
     named_slowdown: float = 0.1  # enough for a fault that the log names
     max_misfit: float = 1.6  # of a likely cause
     min_gain: float = 0.7  # its misfit over that of the healthy machine, at most
@@ -151,7 +152,8 @@ def error_of(collective: str, nbytes: int) -> float:
 def most_normal(collective: str, nbytes: int, nodes: int) -> float:
     """Return the greatest measured / predicted that is still within the error of the model."""
     slowdown = LIMITS.tolerance * error_of(collective, nbytes)
-    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, LIMITS.min_slowdown))
+    least = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
+    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, least))
 
 
 def band_of(nbytes: int) -> str:
