@@ -222,29 +222,27 @@ def test_rccl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("allreduce,0,1,ring,ll,1,1\n", "line 2: expected 8 to 10 fields"),
-        ("allreduce,0,1,ring,ll,1,1,1,1,1,1\n", "line 2: expected 8 to 10 fields"),
-        ("alltoall,0,1,ring,ll,1,1,8\n", "line 2: 'alltoall'"), ("allreduce,0,1,rings,ll,1,1,8\n", "line 2: 'rings'"),
-        ("allreduce,0,1,ring,auto,1,1,8\n", "line 2: 'auto'"), ("allreduce,0,1e6,ring,ll,1,1,8\n", "whole numbers"),
-        ("allreduce,0,,ring,ll,1,1,8\n", "whole numbers"), ("allreduce,0,1,ring,ll,1,1,²\n", "whole numbers"),
-        ("allreduce,0,1,ring,ll,1,1,8," + "1" * 300 + "\n", "line 2"), ("\x00,\n", "line 2"),
+        "allreduce,0,1,ring,ll,1,1", "allreduce,0,1,ring,ll,1,1,1,1,1,1", "alltoall,0,1,ring,ll,1,1,8",
+        "allreduce,0,1,rings,ll,1,1,8", "allreduce,0,1,ring,auto,1,1,8", "allreduce,0,1e6,ring,ll,1,1,8",
+        "allreduce,0,,ring,ll,1,1,8", "allreduce,0,1,ring,ll,1,1,²", "allreduce,-1,1,ring,ll,1,1,8",
+        "allreduce,0,1,ring,ll,1,1,8," + "1" * 300, "\x00,",
     ],
 )  # fmt: skip
-def test_a_table_to_merge_with_anything_wrong(text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "shipped.csv").write_text("# a comment\n" + text)
+def test_a_table_to_merge_with_anything_wrong(text: str, tmp_path: Path) -> None:
+    (tmp_path / "shipped.csv").write_text(f"# a comment\n{text}\n", encoding="utf-8")
     plan = measured("allreduce", "mi300x", [(0, None, nccl("ring ll", "RCCL"))])
-    with pytest.raises(Invalid, match=r"merge=.*shipped\.csv") as error:
+    with pytest.raises(Invalid, match=r"merge=.*shipped\.csv, line 2: .*: expected colltype,minbytes") as error:
         antiphon.export(plan, "nccl-csv", options={"merge": str(tmp_path / "shipped.csv")})
-    assert says in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 def test_tables_that_cannot_be_merged_or_written(tmp_path: Path) -> None:
     plan = measured("allreduce", "mi300x", [(0, None, nccl("ring ll", "RCCL"))])
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "large").write_text("#" * 2**21)
-    for name, says in (("none", "No such file"), ("", "Is a directory"), ("binary", "is no text"), ("large", "1 MiB")):
+    for name, says in (("none", "cannot be read"), ("", "is a directory"), ("binary", "line 1"), ("large", "1048576")):
         with pytest.raises(Invalid, match=says):
             antiphon.export(plan, "nccl-csv", options={"merge": str(tmp_path / name)})
     for claim in (nccl("rings ll"), nccl("ring fast"), nccl("ring ll", channels=65), nccl("ring ll", number=1)):

@@ -17,9 +17,11 @@ model holds to be best changes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from antiphon.core.files import read_bytes
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
@@ -37,7 +39,11 @@ CSV_FILE, NCCLX_FILE = "nccl-tuner.csv", "ncclx-tuner.csv"
 CSV_COLUMNS = "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 NCCLX_COLUMNS = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize"
 ANY_BYTES = 2**64 - 1
-MAX_LINE = 250  # characters: the readers cut longer lines
+_RULE = re.compile(
+    rf"({'|'.join(ABLE['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),(ll|ll128|simple)"
+    r"(,-?\d{1,9}){3,5}",
+    re.ASCII,
+)
 MAX_MERGED = 2**20  # bytes of a file to merge
 WITH_PROTOCOLS = ("ring", "tree")  # the others have simple alone
 
@@ -145,35 +151,13 @@ def _best_protocol(item: RangeRule, table: RuleTable, nbytes: int) -> str:
 
 
 def _read_rules(path: str) -> list[str]:
-    """Return the rules of a file of this format, checked line by line."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_MERGED + 1)
-        text = data.decode()
-    except (OSError, ValueError) as error:
-        raise Invalid(f"merge={path}: cannot be read: {getattr(error, 'strerror', None) or 'is no text'}") from None
-    if len(data) > MAX_MERGED:
-        raise Invalid(f"merge={path}: has more than 1 MiB")
+    """Return the rules of a file of this format. Invalid if a line is none."""
     rules = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = [word.strip() for word in line.split(",")]
-        if not line.strip() or words[0].startswith("#") or words[0].lower() in ("colltype", "collective_type"):
+    for number, line in enumerate(read_bytes(path, MAX_MERGED).decode("utf-8", "replace").splitlines(), 1):
+        rule = re.sub(r"\s+", "", line)
+        if not rule or rule.startswith(("#", "colltype", "collective_type")):
             continue
-        problem = _find_problem(line, words)
-        if problem:
-            raise Invalid(f"merge={path}, line {number}: {problem}")
-        rules.append(",".join(words))
+        if not _RULE.fullmatch(rule):
+            raise Invalid(f"merge={path}, line {number}: {quote(line[:80])}: expected {CSV_COLUMNS[2:]}")
+        rules.append(rule)
     return rules
-
-
-def _find_problem(line: str, words: list[str]) -> str:
-    """Return what is wrong with a line that was cut at its commas; empty if nothing is."""
-    if not 8 <= len(words) <= 10 or len(line) > MAX_LINE or not line.isprintable():
-        return f"expected 8 to 10 fields: {CSV_COLUMNS[2:]}"
-    for word, names in zip((words[0], *words[3:5]), (ABLE["ring"], ALGORITHMS, PROTOCOLS[1:]), strict=True):
-        if word.replace("_", "-") not in names:
-            return f"{quote(word)}: expected one of {', '.join(names).replace('-', '_')}"
-    numbers = (*words[1:3], *words[5:])
-    if not all(word.removeprefix("-").isascii() and word.removeprefix("-").isdecimal() for word in numbers):
-        return "expected whole numbers of bytes, channels, nodes and ranks"
-    return ""

@@ -19,8 +19,7 @@ A table of two ranges becomes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -37,11 +36,10 @@ from antiphon.units import format_ends, format_size
 FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
-MAX_CHANNELS = 64
-MAX_CHUNK = 2**30
+MAX_CHANNELS, MAX_CHUNK = 64, 2**30
 MIN_SPEEDUP = 1.005  # less prints as 1x
-MAX_NOTES = 12  # rules that the summary lists
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
+MEASURED = "measured"  # how the reasons of measured rules begin
 NEEDS_ONE_PER_NODE = "NCCL's pat needs one rank per node"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
@@ -97,50 +95,34 @@ class RangeRule(NamedTuple):
     stop: int | None
     rule: Rule
 
-    @property
-    def last(self) -> str:
-        return "-" if self.stop is None else str(self.stop - 1)
+    def __str__(self) -> str:
+        return f"{self.kind} {self.start} {'-' if self.stop is None else self.stop - 1}"
 
 
-@dataclass(frozen=True)
-class RuleTable:
+class RuleTable(NamedTuple):
     """The rules of all plans of a table. `unruled`: ranges left to the library; `library`: None without figures."""
 
-    machine: Topology
     library: Library | None
-    rules: tuple[RangeRule, ...]
-    unruled: tuple[RangeRule, ...]
-
-    @property
-    def ranks(self) -> int:
-        return self.machine.ranks
-
-    @property
-    def nodes(self) -> int:
-        return len(set(hosts(self.machine))) or 1
+    title: str
+    ranks: int
+    nodes: int
+    rules: Sequence[RangeRule]
+    unruled: Sequence[RangeRule]
 
     @property
     def name(self) -> str:
         """Return the library: NCCL or RCCL."""
         return self.library.name.upper() if self.library is not None else "NCCL"
 
-    @property
-    def title(self) -> str:
-        return f"# for {' '.join(self.machine.name.split())[:100]}"
-
     def notes(self) -> list[str]:
         """Return the summary: measured rules with their gains, and what is left to the library and why."""
-        counts, *left_notes = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.unruled])
+        counts, *reasons = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.unruled])
         measured = [item for item in self.rules if item.rule.reason.startswith(MEASURED)]
-        lines = []
-        for item in measured[:MAX_NOTES]:
-            begin, end = format_ends(item.start, item.stop)
-            lines.append(f"  {item.kind} {begin} to {end}: {item.rule}: {item.rule.reason}")
-        omitted = len(measured) - MAX_NOTES
-        return [counts, *lines, *([f"  and {omitted} more"] if omitted > 0 else []), *left_notes]
-
-
-MEASURED = "measured"
+        lines = [
+            f"  {item.kind} {' to '.join(format_ends(item.start, item.stop))}: {item.rule}: {item.rule.reason}"
+            for item in measured
+        ]
+        return [counts, *lines, *reasons]
 
 
 def nccl_tuner(
@@ -169,21 +151,13 @@ def nccl_tuner(
     lines = [HEAD, table.title, COLUMNS + (" chunk" if any(item.rule.chunk for item in table.rules) else "")]
     for item in sorted((*table.rules, *table.unruled), key=lambda item: (list(plans).index(item.kind), item.start)):
         rule = item.rule
-        if not rule.algorithm:
-            lines.append(f"# {item.kind} {item.start} {item.last}: left to NCCL: {rule.reason}")
-            continue
-        lines += [f"# {rule.reason}"] if rule.reason else []
-        words = (
-            item.kind,
-            item.start,
-            item.last,
-            rule.algorithm,
-            rule.protocol,
-            rule.channels,
-            table.ranks,
-            table.nodes,
-        )
-        lines.append(" ".join(map(str, (*words, rule.chunk) if rule.chunk else words)))
+        if rule.algorithm:
+            lines += [f"# {rule.reason}"] if rule.reason else []
+            chunk = f" {rule.chunk}" if rule.chunk else ""
+            settings = f"{rule.algorithm} {rule.protocol} {rule.channels}"
+            lines.append(f"{item} {settings} {table.ranks} {table.nodes}{chunk}")
+        else:
+            lines.append(f"# {item}: left to NCCL: {rule.reason}")
     notes = table.notes()
     if table.name == "RCCL":
         notes.append("with a plugin RCCL ignores AMD's own tuner table: measure calls without a rule, too")
@@ -202,14 +176,14 @@ def choose_rules(
     unproven = parse_yes(unproven, "option unproven")
     machine = first_plan(plans).topology
     library = _library_on(machine)
-    one_per_node = len(set(hosts(machine))) == machine.ranks
+    nodes = len(set(hosts(machine))) or 1
     rules, unruled = list[RangeRule](), list[RangeRule]()
     for kind, plan in plans.items():
         refuse_subset(plan, format_name)
         for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
             rule = size_range.value
             assert rule is not None
-            if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and not one_per_node:
+            if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
                 rule = Rule("", NEEDS_ONE_PER_NODE)
             rule = rule._replace(
                 protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
@@ -226,7 +200,8 @@ def choose_rules(
             f"{format_name}: NCCL's own choice is as good: nothing to write ({'; '.join(reasons)}); "
             "--option unproven=yes writes lines to measure, each with what it costs by the model"
         )
-    return RuleTable(machine, library, tuple(rules), tuple(unruled))
+    title = f"# for {' '.join(machine.name.split())[:100]}"
+    return RuleTable(library, title, machine.ranks, nodes, rules, unruled)
 
 
 def _library_on(machine: Topology) -> Library | None:
