@@ -1,18 +1,19 @@
 """Explain measured times of NCCL or RCCL: are they what this machine should give, and if not, which fault fits best?
 
-Input: the library's model on the healthy machine, and measured seconds by size. A fault is the same model on a degraded
-machine: NVLS off, one protocol or algorithm alone, slower links within nodes, PCIe in their place, some network cards
-missing, a slow network, a slow launch. Each predicts the whole curve, and its misfit is
+Input: the library's model of the healthy machine, and measured seconds by size. A fault is the same model of a degraded
+machine: NVLS off, only one protocol or algorithm in use, slower links within nodes, PCIe in their place, some network
+cards missing, a slow network, a slow launch. Each predicts the time of every size, and its misfit is
 
-    mean over sizes of  |ln(measured / predicted)| / error(size)        (error: of the model, held out of its fit)
+    mean over sizes of  |ln(measured / predicted)| / error(size)    (error: of the model, on machines not in its fit)
 
-so 1 means "off by as much as the model usually is". Faults with a degree (a link at 40 %, 3 of 8 cards) are tried at
-every degree, and charged for the choice. A variable or a line in the log that names a fault counts in its favour.
+so 1 means "wrong by as much as the model usually is". Faults with a degree (a link at 40 %, 3 of 8 cards) are tried at
+every degree, and a constant is added to their misfit for that choice. A fault counts as more likely if the log has a
+*sign* of it, a variable or a line that names it.
 
-The verdict comes from the healthy model alone, by bands of sizes (up to 64 KB, between, from 64 MB on): slow where the
-median of measured / predicted of a band exceeds the model's error. Only then faults are ranked. A likely cause is one
-whose misfit is small and much smaller than that of the healthy machine; faults that fit about as well as the best are
-reported beside it, as the log cannot tell them apart. Without a likely cause the answer is "cannot tell".
+The verdict follows from the healthy model alone, by *bands* of sizes (up to 64 KB, between, from 64 MB on): a band is
+slow if its median of measured / predicted exceeds the model's error. Only then faults are ranked. A likely cause has a
+small misfit, much smaller than that of the healthy machine; faults that fit about as well as the best are reported with
+it, as the measurements cannot distinguish them. Without a likely cause the answer is "cannot tell".
 
     2 boxes of 8 H100, an allreduce of 8 GB at 95 instead of 448 GB/s busbw: "2 of 8 network cards" predicts 103 and the
     small sizes as measured; "NVLS off" predicts 360, "PCIe in place of NVLink" 40: only the first is reported.
@@ -34,35 +35,36 @@ from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 from antiphon.units import format_bandwidth, format_seconds
 
-Points = Sequence[tuple[int, float]]
+Points = Sequence[tuple[int, float]]  # (nbytes, measured seconds)
 
 
 @dataclass(frozen=True)
 class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
-    min_error: float = 0.075  # no size is predicted better than this on a machine that is not in the fit
+    min_error: float = 0.075  # the error is assumed to be at least this on a machine that is not in the fit
     halves_error: float = 0.45  # allgather and reducescatter of medium sizes, by the figures of allreduce
     unknown_error: float = 0.8  # alltoall, gather, scatter: in no table of the fit
-    tolerance: float = 2.0  # a band is slow beyond so many errors, and
-    min_slowdown: tuple[float, ...] = (0.25, 0.7, 0.25)  # beyond this by band; but large sizes within a node, whose
-    # links are known best, beyond so many errors alone
+    tolerance: float = 2.0  # a band is slow if measured / predicted - 1 exceeds this many errors and also
+    # by band this value (but not large sizes within a node, whose links are best known)
+    min_slowdown: tuple[float, ...] = (0.25, 0.7, 0.25)
     named_slowdown: float = 0.1  # enough for a fault that the log names
     max_misfit: float = 1.6  # of a likely cause
-    min_gain: float = 0.7  # its misfit over that of the healthy machine, at most
-    alike: float = 0.35  # misfits this near to the best cannot be told apart
-    per_degree: float = 0.15  # charged for each number that is chosen to fit
-    min_points: int = 3  # sizes; fewer have no shape to be explained
+    min_gain: float = 0.7  # greatest ratio of a likely cause's misfit to that of the healthy machine
+    alike: float = 0.35  # faults whose misfit exceeds the best by at most this are reported, too
+    per_degree: float = 0.15  # added to the misfit for each number that is chosen to fit
+    min_points: int = 3  # sizes; fewer do not distinguish faults
     max_points: int = 32  # sizes used, evenly spread
-    pcie: float = 0.145  # of the wire that a GPU of the same years has on PCIe, at most (H100: 64 of 450 GB/s)
+    pcie: float = 0.145  # greatest ratio of PCIe's bandwidth to a GPU's wire (H100: 64 of 450 GB/s)
 
 
 LIMITS = DiagnosisLimits()
-DEGREES = tuple(0.96 * 0.93**i for i in range(56))  # 96 % down to 1.7 %
-HOPS = (2.0, 4.0, 8.0, 16.0)
-LAUNCHES = tuple(2e-6 * 1.6**i for i in range(14))  # seconds: 2 us to 0.9 ms
+DEGREES = tuple(0.96 * 0.93**i for i in range(56))  # fractions of the bandwidth that are tried: 96 % down to 1.7 %
+HOPS = (2.0, 4.0, 8.0, 16.0)  # factors on the latency of network hops that are tried
+LAUNCHES = tuple(2e-6 * 1.6**i for i in range(14))  # further seconds per call that are tried: 2 us to 0.9 ms
 BANDS = ("small sizes", "medium sizes", "large sizes")
-# What to check for each fault, and what in a log names it: a variable with its value (*: any), or a sign (formats)
+# Kind of fault -> what the user should check, and its signs in a log: a variable with its value (*: any), or words that
+# the reader of the log (formats) uses for a line.
 CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "nvls-off": (
         "NCCL_NVLS_ENABLE, nvidia-fabricmanager; NCCL_DEBUG=INFO logs NVLS", ("no NVLS", "NCCL_NVLS_ENABLE=0"),
@@ -88,8 +90,11 @@ CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A degraded machine. `degrees`: numbers chosen to fit; `more`: seconds of each call; `setting`: the variable with
-    the value that causes it."""
+    """A degraded machine.
+
+    `degrees`: how many numbers are chosen to fit; `call_seconds`: further seconds of each call; `setting`: the variable
+    with the value that causes it.
+    """
 
     name: str
     text: str
@@ -98,7 +103,7 @@ class Fault:
     algorithms: Sequence[str]
     protocols: Sequence[str] = PROTOCOLS
     degrees: int = 0
-    more: float = 0.0
+    call_seconds: float = 0.0
     setting: str = ""
 
     @property
@@ -106,14 +111,14 @@ class Fault:
         return CHECKS[self.name.partition("-")[0] if self.setting else self.name][0]
 
     def at(self, collective: str, nbytes: int) -> Priced:
-        """Return the library's choice on the degraded machine; Unsupported where nothing is left to choose."""
+        """Return the library's choice on the degraded machine; Unsupported if no option is left."""
         for option in prices(self.place, self.costs, collective, nbytes, self.algorithms):
             if option.protocol in self.protocols:
-                return replace(option, seconds=option.seconds + self.more)
+                return replace(option, seconds=option.seconds + self.call_seconds)
         raise Unsupported(f"{collective}: no option is left")
 
     def is_named(self, sign: str) -> bool:
-        """Whether this sign of a log names the fault."""
+        """Return whether this sign of a log names the fault."""
         signs = (self.setting,) if self.setting else CHECKS[self.name][1]
         name, _, value = sign.rstrip(".").lower().partition("=")
         return any(own.lower() in (f"{name}={value}" if value else name, f"{name}=*") for own in signs)
@@ -131,8 +136,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`verdict`: normal, slow, fast, or cannot tell. `ratios`: by band the median of measured over predicted seconds.
-    `causes`: likely ones, the best first, if it is slow. `misfit`: of the healthy machine."""
+    """The result. `verdict`: normal, slow, fast, or cannot tell. `ratios`: by band the median of measured / predicted
+    seconds. `slow`: the slow bands.
+
+    `causes`: likely ones, the best first, if it is slow. `misfit`: of the healthy machine.
+    """
 
     verdict: str
     ratios: Mapping[str, float]
@@ -142,7 +150,7 @@ class Diagnosis:
 
 
 def error_of(collective: str, nbytes: int) -> float:
-    """Return the relative error with which a size is predicted."""
+    """Return the relative error that the model usually has at this size."""
     error = error_at(collective, nbytes)
     if collective in HALVES and SMALL < nbytes < LARGE:
         return LIMITS.halves_error
@@ -150,24 +158,28 @@ def error_of(collective: str, nbytes: int) -> float:
 
 
 def most_normal(collective: str, nbytes: int, nodes: int) -> float:
-    """Return the greatest measured / predicted that is still within the error of the model."""
+    """Return the greatest measured / predicted that the model's error explains."""
     slowdown = LIMITS.tolerance * error_of(collective, nbytes)
-    least = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
-    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, least))
+    min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
+    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, min_slowdown))
 
 
 def band_of(nbytes: int) -> str:
+    """Return the band of a size."""
     return BANDS[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2]
 
 
 def diagnose(library: Library, collective: str, points: Points, signs: Sequence[str] = (), cards: int = 0) -> Diagnosis:
-    """Judge measured seconds by size. `signs`: of the log, as `Fault.signs`; `cards`: network cards of a node."""
+    """Judge measured seconds by size, and return the verdict with its likely causes.
+
+    `signs`: variables and words of the log that may name a fault (see CHECKS); `cards`: network cards of a node.
+    """
     predicted = {nbytes: library.at(collective, nbytes)[0].seconds for nbytes, _ in points}
     ratios: dict[str, list[float]] = {}
     for nbytes, seconds in points:
         ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
     medians = {band: median(values) for band, values in ratios.items()}
-    # A band is judged by the size that is predicted worst.
+    # The limit of a band is that of its worst predicted size.
     nodes = library.place.nodes
     limits = {band: max(most_normal(collective, n, nodes) for n, _ in points if band_of(n) == band) for band in ratios}
     slow = tuple(band for band, ratio in medians.items() if ratio > limits[band])
@@ -175,7 +187,7 @@ def diagnose(library: Library, collective: str, points: Points, signs: Sequence[
     misfit = _misfit(collective, points, predicted)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
-        # A fault that the log names, and that fits much better, needs no more than some slowdown.
+        # For a fault that the log names, and that fits much better than none, a small slowdown suffices.
         named = tuple(c for c in causes if c.evidence and c.misfit < LIMITS.min_gain * misfit)
         slow = tuple(band for band, ratio in medians.items() if named and ratio > 1 + LIMITS.named_slowdown)
         if not slow:
@@ -200,20 +212,21 @@ def rank_causes(
             evidence = tuple(sign for sign in signs if fault.is_named(sign))
             best[fault.name] = Cause(fault, misfit, evidence, seconds)
     causes = sorted(best.values(), key=lambda cause: (not cause.evidence, cause.misfit))
-    # What the log names needs to explain less; the others must explain it well, and as well as the best.
+    # A fault that the log names must only fit better than none; others must fit well, and about as well as the best.
     named = [c for c in causes if c.evidence and c.misfit < healthy]
-    least = min((c.misfit for c in causes), default=0.0)
-    limit = min(LIMITS.max_misfit, LIMITS.min_gain * healthy, least + LIMITS.alike)
+    min_misfit = min((c.misfit for c in causes), default=0.0)
+    limit = min(LIMITS.max_misfit, LIMITS.min_gain * healthy, min_misfit + LIMITS.alike)
     fitting = [c for c in causes if c not in named and c.misfit <= limit] if len(points) >= LIMITS.min_points else []
     return (*named, *fitting)
 
 
 def _misfit(collective: str, points: Points, predicted: Mapping[int, float]) -> float:
+    """Return the mean of |ln(measured / predicted)|, in units of the model's error."""
     return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n)) for n, seconds in points)
 
 
 def list_faults(library: Library, cards: int) -> Iterator[Fault]:
-    """Yield the degraded machines, those with a degree once for each."""
+    """Yield the degraded machines; faults with a degree once per degree."""
     place, costs, every = library.place, library.costs, tuple(library.algorithms)
     healthy = Fault("", "", place, costs, every)
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
@@ -226,7 +239,7 @@ def list_faults(library: Library, cards: int) -> Iterator[Fault]:
         yield replace(healthy, name=f"{kind}-{value}", text=text, setting=setting, **only)  # type: ignore[arg-type]
     for seconds in LAUNCHES:
         text = f"each call takes {format_seconds(seconds)} more, whatever its size"
-        yield replace(healthy, name="launch", text=text, more=seconds, degrees=1)
+        yield replace(healthy, name="launch", text=text, call_seconds=seconds, degrees=1)
     if place.wire and place.local > 1:
         yield from _list_faults_within(healthy, unaided)
     if place.nodes > 1:

@@ -101,13 +101,13 @@ def _find_library(topology: Topology, members: Sequence[int], leaves: bool, over
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """A prepared schedule. `ways`: predictors by protocol; `launch`: its seconds as a function of the other seconds;
-    `more`: seconds of simultaneous messages; `costs`: the figures used; `joined`: switches between nodes multicast or
+    """A prepared schedule. `by_protocol`: predictors; `launch`: its seconds as a function of the other seconds;
+    `extra`: seconds of simultaneous messages; `costs`: the figures used; `joined`: switches between nodes multicast or
     reduce; `strange`: remark about links without figures."""
 
-    ways: Mapping[str, Predictor]
+    by_protocol: Mapping[str, Predictor]
     launch: Callable[[float], float]
-    more: Mapping[str, float]
+    extra: Mapping[str, float]
     costs: Costs
     joined: bool
     strange: str
@@ -115,13 +115,14 @@ class _Called:
     def best(self, nbytes: int) -> tuple[str, Prediction]:
         """Return the fastest protocol at a size, and its prediction."""
         return min(
-            ((name, predictor(nbytes)) for name, predictor in self.ways.items()), key=lambda pair: pair[1].seconds
+            ((name, predictor(nbytes)) for name, predictor in self.by_protocol.items()),
+            key=lambda pair: pair[1].seconds,
         )
 
     def __call__(self, nbytes: int) -> Prediction:
         name, best = self.best(nbytes)
-        rest = sum(self.more.values()) + best.seconds
-        terms = {"launch": self.launch(rest), **self.more, **best.terms}
+        rest = sum(self.extra.values()) + best.seconds
+        terms = {"launch": self.launch(rest), **self.extra, **best.terms}
         return Prediction(
             terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe_units(name)
         )
@@ -131,7 +132,7 @@ class _Called:
         switched = protocol == NVLS
         # NVLS runs by the Simple protocol, so its remarks are those of Simple.
         remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
-            self.more
+            self.extra
         )
         remarks += (f"; {COLLNET} not calibrated" if self.joined else "") + self.strange
         units = units_text(self.costs, NVLS if switched else RING)
@@ -144,8 +145,8 @@ class _Traced(_Called):
     def events(self, nbytes: int) -> Events:
         """Return the events of the fastest protocol, all after the launch."""
         name, best = self.best(nbytes)
-        unshifted: Events = self.ways[name].events(nbytes)  # type: ignore[attr-defined]
-        extra = sum(self.more.values())
+        unshifted: Events = self.by_protocol[name].events(nbytes)  # type: ignore[attr-defined]
+        extra = sum(self.extra.values())
         late = self.launch(extra + best.seconds) + extra
         return replace(
             unshifted,
