@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import sys
 import tracemalloc
 from collections import Counter
@@ -216,10 +217,57 @@ def test_who_waits_for_packets_before_sending_them_may_hang() -> None:
         assert any("hangs" in one for one in seen) is hangs
 
 
+PORTED = ("allreduce", "allgather", "reducescatter", "alltoall")
+
+
+@pytest.mark.parametrize(
+    ("kind", "planner"),
+    in_turn([*((kind, "direct") for kind in PORTED), ("allreduce", "hierarchical-ps"), ("allreduce", "ring"),
+             ("allgather", "recmult"), ("reducescatter", "halving-doubling"), ("alltoall", "bruck")], 2),
+)  # fmt: skip
+def test_packets_between_hosts_go_by_way_of_scratch(kind: str, planner: str) -> None:
+    """A proxy copies them with their flags; nothing but scratch is touched at others."""
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5))
+    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5))
+    for name, text in antiphon.export(plan, "mscclpp-json", options={"packets": 4096}).items():
+        if "packets" not in name:
+            continue
+        read = json.loads(text)
+        assert judge(plan_of(text).code) is None, name
+        every = [one for gpu in read["gpus"] for block in gpu["threadblocks"] for one in block["ops"]]
+        by_port = {one["name"] for one in every if one.get("channel_type") == "port"}
+        assert by_port == {"rppkt"}
+        assert {one["type"] for gpu in read["gpus"] for one in gpu["remote_buffers"]} == {"s"}
+        for seed in some(range(2)):
+            executor.Executor(read, seed, calls=3).run()
+
+
+def test_a_tuned_plan_is_written_by_the_protocol_that_it_won_by() -> None:
+    """Else a note says how much longer it takes, and where NCCL is faster then the range is left to that."""
+    plan = antiphon.plan("allreduce", antiphon.topology("hgx-h100"), planner="direct")
+    schedule, at = plan.entries[0].schedule, 2**14
+    seconds = antiphon.predict(plan, at, model="calls")[0]["seconds"]
+
+    def export(speedup: float, **options: Any) -> tuple[list[str], tuple[str, ...]]:
+        claims = {"model": "calls", "at": at, "seconds": seconds, "speedup": speedup, "reference": "nccl"}
+        entries = (Entry(0, 2**15, schedule, claims), Entry(2**15, None, schedule))
+        files = antiphon.export(Plan(plan.topology, plan.collective, entries), "mscclpp-json", options=options)
+        return sorted(name for name in files if "plan0" in name), files.notes
+
+    assert export(1.1) == (["plan0-packets-in-place.json", "plan0-packets.json"], ())
+    files, (note,) = export(1.1, packets=0)
+    assert files == []
+    said = r"allreduce from 0B: at 16KiB protocol Simple takes [1-9.]+ times the time of the choice, which won by ll"
+    assert re.fullmatch(said + r": left to NCCL \(--option packets=16KiB\)", note)
+    files, (note,) = export(100.0, packets=0)
+    assert files == ["plan0-in-place.json", "plan0.json"]
+    assert "won by ll (--option" in note
+
+
 def test_packets_where_they_suit() -> None:
-    """Not between hosts, not where some hear from nobody, not where switches work; and all sizes are served."""
+    """Not where some hear from nobody, not where switches work; and all sizes are served."""
     for kind, machine, planner in (
-        ("allgather", "delta:nodes=2", "ring"), ("broadcast", "full:ranks=4", "binomial-tree"),
+        ("broadcast", "full:ranks=4", "binomial-tree"),
         ("allreduce", "hgx-h100", "nvls"),
     ):  # fmt: skip
         assert set(files_of(kind, machine, planner, packets=4096)) == set(files_of(kind, machine, planner))

@@ -140,6 +140,15 @@ def test_packets_share_connections_and_fit_the_shared_scratch(packets: str) -> N
                 assert 2 * gpu["scratch_chunks"] * (small["max_message_size"] // chunks) <= 2**26
 
 
+def test_no_packets_in_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would repeat their flags."""
+    job, space = job_of(plan_of("allreduce"), tmp_path, monkeypatch, packets=8192)
+    for captured in (False, True):
+        space["is_captured"] = lambda stream, captured=captured: captured
+        small, large = job.call("allreduce", 4096), job.call("allreduce", 2**20)
+        assert (small is None, large is None) == (captured, False)
+
+
 def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
     """A rank may leave a broadcast two calls ahead of another; then both halves of its scratch may be in use."""
     plans = {kind: plan_of(kind) for kind in ("allreduce", "broadcast")}

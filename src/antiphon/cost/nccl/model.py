@@ -52,7 +52,7 @@ def calls(
     network: str = "",
     processes: str = "each",
     by: str = "alpha-beta",
-) -> Predictor:
+) -> _Called:
     """Price a launch, then the schedule by the model `by`, with whichever protocol is fastest at the size.
 
     A hop within a node, or between nodes, has the protocol's latency, and links have the protocol's fraction of their
@@ -118,6 +118,10 @@ class _Called:
             ((name, predictor(nbytes)) for name, predictor in self.by_protocol.items()),
             key=lambda pair: pair[1].seconds,
         )
+
+    def seconds_by_protocol(self, nbytes: int) -> dict[str, float]:
+        rests = {name: sum(self.more.values()) + predictor(nbytes).seconds for name, predictor in self.ways.items()}
+        return {name: self.launch(rest) + rest for name, rest in rests.items()}
 
     def __call__(self, nbytes: int) -> Prediction:
         name, best = self.best(nbytes)

@@ -43,6 +43,7 @@ from antiphon.lower.onesided.form import (
     ADD,
     FOLD,
     PACK,
+    PACKETS,
     PUT,
     SIGNAL,
     SPREAD,
@@ -164,7 +165,7 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int
         for step in steps:
             if step.kind not in (SWITCHES, SPREAD):
                 connections.update([(peer, number) for peer in step.peers])
-                connections.update([(move.peer, number) for move in step.moves])
+                connections.update([(move.peer, number) for move in step.moves if move.peer != ends.rank])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
     by_block: list[dict[int, int]] = [{} for _ in steps_of_block]
     for peer, number in sorted(connections):
@@ -199,7 +200,7 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
     pending: dict[int, list[Move]] = {}
     ported: list[Step] = []
     for step in steps:
-        far = [move for move in step.moves if ends.far(ends.rank, move.peer)]
+        far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
         for move in far:
             pending.setdefault(move.peer, []).append(move)
         near = tuple(move for move in step.moves if move not in far)
@@ -236,7 +237,7 @@ class _Cut:
             elif step.kind == PUT:
                 self._write_put("put", MEMORY, step.moves)
             elif step.kind == PACK:
-                self._write_put("ppkt", MEMORY, step.moves)
+                self._write_pack(step.moves)
             elif step.kind in (FOLD, ADD, UNPACK):
                 self._write_fold(step)
             else:
@@ -295,6 +296,17 @@ class _Cut:
             f'"channel_type":"{kind}"{self.part if kind == MEMORY else ""}}}'
         )
 
+    def _write_pack(self, moves: tuple[Move, ...]) -> None:
+        """Write packets at others; at the rank itself for ports, which pass them on from there."""
+        if moves[0].source[0] == PACKETS:
+            self._write_put("rppkt", PORT, moves)
+        elif moves[0].peer != self.ends.rank:
+            self._write_put("ppkt", MEMORY, moves)
+        else:
+            for move in moves:
+                source, target = (self._local_text(place, move.size) for place in (move.source, move.target))
+                self._append_operations([f'{{"name":"cpkt","src_buff":[{source}],"dst_buff":[{target}]{self.part}}}'])
+
     def _write_fold(self, step: Step) -> None:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
@@ -308,9 +320,13 @@ class _Cut:
                 [f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.part}}}']
             )
         else:
-            block, ids, target = self._name_moves(MEMORY, step.moves)
+            own = [move for move in step.moves if move.peer == self.ends.rank]
+            others = [move for move in step.moves if move.peer != self.ends.rank]
+            block, ids, target = self._name_moves(MEMORY, others)
+            target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
+            name = f"re{'c' if own else ''}{'s' if others else ''}{flagged}"
             block.operations.append(
-                f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
+                f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"{self.part}}}'
             )
 
@@ -454,7 +470,7 @@ def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far, room: int = 0) -> tuple[Bound, list[Gpu]]:
-    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT))
+    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
     ends = [Ends(rank, far, _buffer_kinds(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.dealt, room)
     if int(bound.sizes.sum()) > FEW_CELLS:

@@ -12,6 +12,7 @@ registered plans, by collective, ranks, place and size alone. What either does n
                     the input of ranks other than the root means nothing
     operator        in no request, and the executor adds: the caller must state that it does nothing else
     memory, type    switches reach only memory that is mapped for them, and the executor has kernels for some types
+    graphs          a captured call repeats the flags of its packets, so plans by packets are not captured
 
 Example: an allgather of 4 ranks with 1 KB each arrives as 1 KB; `select` looks for a plan for 4 KB, in place where the
 input of rank r begins r KB behind the output.
@@ -38,6 +39,7 @@ class PlanRow(NamedTuple):
     largest: int
     unit: int
     switches: bool
+    packets: bool
 
 
 def registration_text(ranks: int, ranks_per_node: int, rows: Iterable[PlanRow]) -> str:
@@ -63,7 +65,8 @@ does not tell a selector the operator. So `register` wants sum_only=True, the pr
 size, place, type and memory; for a call that no plan fits it gives None. Then MSCCL++ uses an algorithm of its own for
 allreduce and allgather within a node, the NCCL of MSCCLPP_NCCL_LIB_PATH for all else, and fails without one.
 
-All ranks must choose alike: pass buffers in place at all ranks or at none. With a selector of your own, call
+All ranks must choose alike: pass buffers in place at all ranks or at none. Plans by packets may hang where one process
+runs plans for several communicators of different ranks in turn. With a selector of your own, call
 `select(algorithms, request)` from it; modules of several exports that share a builder call each other. Older versions
 have an ExecutionPlanRegistry instead: use `fitting` with that.
 """
@@ -77,7 +80,8 @@ COMBINES = {combines!r}  # collectives of these plans that add
 TYPES = {types!r}
 SWITCH_TYPES = {added!r}  # that switches add
 # file, name, collective, root, in place (None: both), smallest and largest size in bytes of the largest buffer of a
-# rank, what sizes must be multiples of, and whether switches work, which need memory that is mapped for them
+# rank, what sizes must be multiples of, whether switches work, which need memory that is mapped for them, and whether
+# packets do, which no graph may repeat
 PLANS = (
 {rows})
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -94,13 +98,15 @@ def check(world_size, ranks_per_node):
             raise RuntimeError(f"{{file}} is missing beside {{__file__}}")
 
 
-def fitting(collective, nbytes, in_place, root=None, bindable=False, dtype=None):
+def fitting(collective, nbytes, in_place, root=None, bindable=False, dtype=None, captured=False):
     """The name of the plan for a call, or None. `nbytes`: of the largest buffer of a rank. `bindable`: whether switches
-    reach its buffers. `dtype`: the name of its type, where it is known."""
-    for _, name, kind, from_root, place, smallest, largest, unit, switches in PLANS:
+    reach its buffers. `dtype`: the name of its type, where it is known. `captured`: whether it goes into a graph."""
+    for _, name, kind, from_root, place, smallest, largest, unit, switches, packets in PLANS:
         if kind != collective or from_root not in (None, root) or place not in (None, in_place):
             continue
-        if not smallest <= nbytes <= largest or not nbytes or nbytes % unit or (switches and not bindable):
+        if not smallest <= nbytes <= largest or not nbytes or nbytes % unit:
+            continue
+        if (switches and not bindable) or (packets and captured):
             continue
         if dtype is None or dtype in (SWITCH_TYPES if switches and kind in COMBINES else TYPES):
             return name
@@ -118,6 +124,17 @@ def is_bindable(address):
     return driver.cuMemRelease(handle) == 0
 
 
+def is_captured(stream):
+    """Whether what is launched on a stream goes into a graph."""
+    for library, function in (("libcuda.so.1", "cuStreamIsCapturing"), ("libamdhip64.so", "hipStreamIsCapturing")):
+        try:
+            status, call = ctypes.c_int(), getattr(ctypes.CDLL(library), function)
+        except (OSError, AttributeError):
+            continue
+        return call(ctypes.c_void_p(stream), ctypes.byref(status)) != 0 or status.value != 0
+    return False
+
+
 def select(algorithms, request):
     """A selector: what fits the request, of the algorithms that were registered, by collective and name."""
     if request.world_size != RANKS or (RANKS_PER_NODE and request.n_ranks_per_node != RANKS_PER_NODE):
@@ -131,8 +148,9 @@ def select(algorithms, request):
     dtype = getattr(getattr(request, "dtype", None), "name", None)
     # The input of a broadcast means nothing but at its root, where switches do not reach it either.
     reached = (target,) if kind == "broadcast" else (source, target)
-    bindable = any(row[-1] and row[2] == kind for row in PLANS) and all(map(is_bindable, reached))
-    name = fitting(kind, nbytes, in_place, roots[0], bindable, dtype)
+    bindable = any(row[8] and row[2] == kind for row in PLANS) and all(map(is_bindable, reached))
+    captured = any(row[9] and row[2] == kind for row in PLANS) and is_captured(getattr(request, "stream", 0))
+    name = fitting(kind, nbytes, in_place, roots[0], bindable, dtype, captured)
     return algorithms.get(kind, {{}}).get(name) if name else None
 
 

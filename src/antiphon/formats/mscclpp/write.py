@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.plan import GPU_LIBRARIES, Plan
-from antiphon.core.program import SEND, Bound, Program, among, counted_anew, job_of
+from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
+from antiphon.core.program import Bound, Program, among, counted_anew, job_of
 from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
-from antiphon.errors import Invalid, NotFound, Unsupported, quote
+from antiphon.cost.nccl.model import calls
+from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, Gpu, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
@@ -33,14 +35,15 @@ from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switch
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
-from antiphon.units import parse_size
+from antiphon.units import format_size, parse_size
 
+SAME_PRICE = 1.005  # what is slower by less is as fast as was chosen
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
 def mscclpp_json(
     plans: Mapping[str, Plan], *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0,
-    alone: bool = False, name: str = "", packets: int | str = 0,
+    alone: bool = False, name: str = "", packets: int | str = "auto",
 ) -> Files[bytes]:  # fmt: skip
     """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
@@ -63,7 +66,7 @@ def mscclpp_json(
         Prefix of the plans' names: letters, digits, - and _.
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
-        all ranks exchange data within a host and no switch combines.
+        all ranks exchange data and no switch combines. Default: sizes at which a tuned plan won by packets; 0: none.
     """
     for option, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -80,20 +83,22 @@ def mscclpp_json(
     if len(ranks) > 1:
         raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
     writer = _Writer(blocks, threads, alignment, lag, parse_yes(alone, "option alone"), name)
-    small, notes = parse_size(packets, "packets"), list[str]()
-    if small and len(plans) > 1 and "broadcast" in plans:
+    small, notes = None if packets == "auto" else parse_size(packets, "packets"), list[str]()
+    if small != 0 and len(plans) > 1 and "broadcast" in plans:
         # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
         small = 0
-        notes.append("no packets: a rank may leave a broadcast before others enter it; export broadcast by itself")
+        notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
     for kind, plan in plans.items():
         try:
             notes += refuse_served(plan, WHAT)
         except NotFound as error:
-            notes.append(str(error))
-            if not writer.files and kind == list(plans)[-1]:
+            if len(plans) == 1:
                 raise
+            notes.append(str(error))
             continue
-        writer.add(with_relays[kind], small, f"{kind}-" if len(plans) > 1 else "")
+        notes += writer.add(with_relays[kind], small, f"{kind}-" if len(plans) > 1 else "")
+    if not writer.files:
+        raise NotFound(f"{WHAT}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
     text = registration_text(ranks.pop(), per_node, writer.rows)
     return Files({**writer.files, "register.py": text.encode()}, notes)
@@ -128,8 +133,9 @@ class _Writer:
     rows: list[PlanRow] = field(default_factory=list)
     ranks_per_node: set[int] = field(default_factory=set)
 
-    def add(self, plan: Plan, small: int, prefix: str) -> None:
-        """Write a plan; calls of up to `small` bytes by packets, where that can be."""
+    def add(self, plan: Plan, small: int | None, prefix: str) -> Iterator[str]:
+        """Write a plan; calls of up to `small` bytes by packets, where that can be, None: of sizes at which it won by
+        packets. Yield what is slower than the choice, and leave it to NCCL where that is faster then."""
         members = job_of(plan.collective)
         collective = counted_anew(plan.collective, members)
         far, sizes_of_hosts = _find_hosts(plan, members)
@@ -138,18 +144,31 @@ class _Writer:
             if entry.served_by in GPU_LIBRARIES:
                 continue
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
-            for in_place in (False, True):
-                if in_place and collective.kind == "alltoall" and not _has_equal_counts(collective):
+            is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
+            price = _Price.of(plan, entry, schedule)
+            most = price.largest_by_packets(entry.stop) if small is None else small
+            variants = [
+                (in_place, *variant)
+                for in_place in ((False,) if is_uneven else (False, True))
+                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), most, far)
+            ]
+            largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
+            slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple")
+            if slower:
+                remedy = f" (--option packets={format_size(price.at)})" if small is not None else ""
+                yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
+            for in_place, which, head, gpus in variants:
+                if is_beaten and not which:
                     continue
-                for which, head, gpus in self._variants(schedule, in_place, (entry.start, entry.stop), small, far):
-                    file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
-                    self.files[file] = head.text(gpus)
-                    if collective.kind == "broadcast" and in_place:
-                        continue  # which rank has equal addresses means nothing but at the root
-                    place = None if collective.kind == "broadcast" else in_place
-                    root = collective.roots[0] if collective.roots else None
-                    switches = any(gpu.groups for gpu in gpus)
-                    self.rows.append(PlanRow(file, head.label, collective.kind, root, place, *head.sizes, switches))
+                file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
+                self.files[file] = head.text(gpus)
+                if collective.kind == "broadcast" and in_place:
+                    continue  # which rank has equal addresses means nothing but at the root
+                place = None if collective.kind == "broadcast" else in_place
+                root = collective.roots[0] if collective.roots else None
+                switches = any(gpu.groups for gpu in gpus)
+                row = (collective.kind, root, place, *head.sizes, switches, bool(which))
+                self.rows.append(PlanRow(file, head.label, *row))
 
     def _variants(
         self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], small: int, far: Far
@@ -184,6 +203,53 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     bound, switched_part = _find_switched(program)
     gpus = gpus_of(program, bound, switched_part, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
+
+
+@dataclass(frozen=True)
+class _Price:
+    """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
+    `speedup`: over NCCL, 0 if unknown."""
+
+    at: int
+    seconds: float
+    speedup: float
+    by_protocol: Callable[[int], dict[str, float]]
+
+    @staticmethod
+    def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Price:
+        """Of `schedule`, which stands for that of the entry. Without figures by protocol nothing is known."""
+        claims = entry.claims
+        at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
+        if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
+            with suppress(AntiphonError):
+                known = isinstance(speedup, float) and claims.get("reference")
+                prices = calls(schedule, plan.topology).seconds_by_protocol
+                return _Price(at, seconds, float(speedup or 0) if known else 0.0, prices)
+        return _Price(0, 1.0, 0.0, lambda nbytes: {})
+
+    def best(self, nbytes: int) -> str:
+        prices = self.by_protocol(nbytes)
+        return min(prices, key=lambda name: prices[name], default="")
+
+    def largest_by_packets(self, stop: int | None) -> int:
+        """Return the largest size at which packets are fastest, of a range that ends before `stop`; 0 if none."""
+        if self.best(self.at) != LL.lower():
+            return 0
+        largest = self.at
+        while 2 * largest < (stop or MOST_OFFSET) and self.best(2 * largest) == LL.lower():
+            largest *= 2
+        return stop - 1 if stop is not None and self.best(stop - 1) == LL.lower() else largest
+
+    def compare(self, protocol: str) -> tuple[str, bool]:
+        """Return a note where the choice takes longer by the protocol that is written; and whether NCCL is faster."""
+        slower, best = self.by_protocol(self.at).get(protocol.lower(), self.seconds) / self.seconds, self.best(self.at)
+        if slower <= SAME_PRICE:
+            return "", False
+        is_beaten = 0 < self.speedup <= slower
+        note = f"at {format_size(self.at)} protocol {protocol} takes {slower:.3g} times the time of the choice"
+        if best != protocol.lower():
+            note += f", which won by {best}"
+        return note + (": left to NCCL" if is_beaten else ""), is_beaten
 
 
 def _has_equal_counts(collective: Collective) -> bool:
@@ -241,8 +307,7 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
     if schedule.joint is not None:
         return None
     program = among(lower(schedule, in_place=in_place, lag=MAX_LAG), job_of(schedule.collective))
-    sends = program.kind == SEND
-    if not fit(program) or any(map(far, program.rank[sends].tolist(), program.peer[sends].tolist())):
+    if not fit(program):
         return None
     try:
         return program, *gpus_by_packets(program, blocks, far)
