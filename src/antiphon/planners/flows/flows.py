@@ -42,7 +42,7 @@ MOST_VARIABLES = 100_000  # of a linear program
 def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None) -> Iterator[Schedule]:
     """Yield schedules along the paths of the flow with the fewest hops among the fastest.
 
-    `pieces`: in so many equal slices. `steps`: in uneven parts, in so many steps. With neither, the fastest for each
+    `pieces`: number of equal slices. `steps`: number of steps for uneven parts. With neither, the fastest for each
     size; without a size, several.
     """
     topology, collective = request.topology, request.collective

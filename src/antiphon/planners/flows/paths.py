@@ -1,7 +1,7 @@
 """Decompose flows into paths, and round their shares to a common denominator.
 
-Input: how much of each want flows over which link. (A want is all that one rank, its root, sends or receives; its ends
-are the ranks at the other side.) Output: paths between senders and receivers with amounts (`paths_of`), then their
+Input: how much of each want flows over which link. (A want is the data that one rank, its root, sends or receives; its
+ends are the ranks at the other side.) Output: paths between senders and receivers with amounts (`paths_of`), then their
 shares of the data between the two as small fractions (`shares_of`).
 
 A flow is decomposed from its ends backwards: follow the links that carry most back to the root, subtract the least
@@ -76,9 +76,8 @@ class _FlowDecomposition:
         self.program, self.want, self.topology = program, want, program.topology
         tail, head = program.ends_of(want)
         self.tail = tail.tolist()
-        self.remaining: dict[int, dict[int, float]] = defaultdict(
-            dict
-        )  # of every node the links into it that still carry
+        # by node, the links into it that still carry flow, with their amounts
+        self.remaining: dict[int, dict[int, float]] = defaultdict(dict)
         for link in np.flatnonzero(amounts > 0).tolist():
             self.remaining[int(head[link])][link] = float(amounts[link])
 

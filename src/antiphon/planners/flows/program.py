@@ -1,6 +1,6 @@
 """The linear program of flows: how much of each want goes over each link.
 
-Input: a machine and its wants (`Wants`: all that one rank, the root, sends to others, or receives from them). Output: a
+Input: a machine and its wants (`Wants`: the data that one rank, the root, sends to others, or receives). Output: a
 `Flow`. Two programs share variables and constraints:
 
     variables    amount of each want on each link

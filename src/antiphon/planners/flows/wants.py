@@ -26,10 +26,10 @@ MOST_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 rank
 
 @dataclass(frozen=True)
 class Want:
-    """All that one rank, the root, sends (`out`) or receives.
+    """The data that one rank, the root, sends (`out`) or receives.
 
     `ends`: at the other side, sets of ranks with the weight between them and the root. A set is one receiver, or all
-    ranks that hold the same data, any of which may send them.
+    ranks that hold the same data; one of them sends them.
     """
 
     root: int

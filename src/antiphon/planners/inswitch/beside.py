@@ -58,7 +58,7 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
 
 
 def mixture_rows(count: int, served: int, laps: int) -> int:
-    """Return about how many rows a mixture has: the ring, and two joints for each of `served` chunks per step."""
+    """Return about the number of rows of a mixture: the ring, and two joints for each of `served` chunks per step."""
     hops = 2 * (count - 1) * count * laps
     return hops + 2 * (count - 1) * served * (hops // max(count - served, 1))
 

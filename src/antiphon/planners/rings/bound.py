@@ -2,7 +2,7 @@
 
 Input: a machine and its members. Output (`least_time`): seconds per byte that a step of all rings together takes at
 least, and the reason in words. Every ring leaves and enters every rank at least once, and likewise every group of
-ranks whose places have a common beginning (a host, a rack). So all that the rings carry in a step crosses the links out
+ranks whose places have a common beginning (a host, a rack). So the data of all rings in a step cross the links out
 of each such group; the group with the least bandwidth out (or in) gives the bound.
 
 Example: hosts that are left by 4 network cards of 25 GB/s: all rings together carry at most 100 GB/s per step.

@@ -52,7 +52,7 @@ def refuse_too_long(planner: str, topology: Topology, collective: Collective, tr
 
 
 def count_transfers(collective: Collective) -> int:
-    """Return about how many transfers `plan_around` needs."""
+    """Return the approximate number of transfers of `plan_around`."""
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
         return roots * size * (1 if collective.kind in CHAINS else size // 2)

@@ -106,7 +106,7 @@ def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have:
 def _split_into_factors(
     capacity: Capacity, members: tuple[int, ...], number: int, rng: random.Random
 ) -> list[Factor] | None:
-    """Return a random split of links into `number` factors; None if the links do not hold so many.
+    """Return a random split of links into `number` factors; None if the links do not hold that number.
 
     A maximum flow chooses links such that every rank is left and entered `number` times. Then each perfect matching of
     ranks with their successors is a factor; one exists as long as all degrees are equal (König).

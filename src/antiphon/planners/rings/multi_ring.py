@@ -119,7 +119,7 @@ def _choose_rings(
 ) -> Rings:
     """Return the rings that load the busiest link or shared limit least when they share the data; ties: the fewest.
 
-    `exactly`: as many as `max_rings`, if there are so many. `pairs`: rings in both directions, even if they are one
+    `exactly`: `max_rings` of them, if there are enough. `pairs`: rings in both directions, even if they are one
     fewer.
     """
     rings_held = most_rings(capacities(topology, members), members, seed)

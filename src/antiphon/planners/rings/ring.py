@@ -85,7 +85,7 @@ def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
 
 
 def _width(topology: Topology, hops: Sequence[Paths]) -> int:
-    """Return into how many chunks to split a block: the narrowest hop in unit links, or 1 if no small integer.
+    """Return the number of chunks to split a block into: the narrowest hop in unit links, or 1 if no small integer.
 
     So a round, in which a unit link carries one chunk, fills all hops.
     """

@@ -122,7 +122,7 @@ class Pipeline:
 
         @cache
         def sizes(pieces: int) -> EndSizes:
-            """Return the best sizes with so many pieces."""
+            """Return the best sizes with this number of pieces."""
             return self.best_sizes(pieces, ends)
 
         top = min(max_pieces, most_pieces(self.schedule, nbytes))

@@ -240,7 +240,7 @@ def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part
 
 
 def pieces_per_seat(groups: Groups) -> int:
-    """Return into how many units each seat's data must be divided for all stretches to begin and end at whole units."""
+    """Return the number of units per seat with which all stretches begin and end at whole units."""
     # each level may divide stretches by every group size once more
     fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
@@ -295,7 +295,7 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges of groups of which subgroup j, of any size, holds share j, then those inside."""
+    """Yield the exchanges among groups if subgroup j, of any size, holds share j; then those inside."""
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale

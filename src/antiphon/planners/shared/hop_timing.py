@@ -319,7 +319,7 @@ class _Rows:
 
 
 def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts:
-    """Return f in integers over the denominator; halves are rounded down, whatever the solver's last digits are.
+    """Return f in integers over the denominator; halves are rounded down, independent of the solver's last digits.
 
     Rounding is monotone, so constraints f <= f' stay satisfied; where the solver violates one by its tolerance, the
     larger side is raised.
@@ -450,9 +450,9 @@ class Classification:
 def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     """Return the coarsest classes whose members have equally many neighbours of every other class.
 
-    Color refinement: colors start as what is known of each item (amount, latency, operation, bandwidth); in each round
-    an item's color becomes a hash of its own and its neighbours' colors, until the number of colors is stable. O(rounds
-    * rows * links per row).
+    Color refinement: colors start from the properties of each item (amount, latency, operation, bandwidth). In each
+    round an item's color becomes a hash of its own and its neighbours' colors, until the number of colors is stable.
+    O(rounds * rows * links per row).
     """
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows, resources = schedule.transfers, topology.resources

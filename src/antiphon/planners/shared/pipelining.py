@@ -163,7 +163,7 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
 
 
 def _step_options(steps: int, waits: bool) -> dict[str, int]:
-    """Return the options of a schedule in so many steps."""
+    """Return the options of a schedule with this number of steps."""
     return {"steps": steps, "waits": True} if waits else {"steps": steps}
 
 
@@ -428,7 +428,7 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
     """Return the number of pieces with which model alpha-beta is fastest, to within a few thousandths of the time."""
 
     def seconds(pieces: int) -> float:
-        """Return the predicted time in so many pieces."""
+        """Return the predicted time in this number of pieces."""
         return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
 
     return least_of(seconds, most_pieces(schedule, nbytes))

@@ -196,7 +196,7 @@ def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, source_in
 def suggest_planners(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
     """Return the hint to use those of the named planners that support this collective on this machine, or `other`.
 
-    On 4096 ranks of a torus none of these plans an alltoall, but `ring` plans an allgather:
+    On 4096 ranks of a torus the first three plan no alltoall, but `ring` plans an allgather:
 
     >>> from antiphon.topologies import topology
     >>> torus = topology("torus:dims=64x64")

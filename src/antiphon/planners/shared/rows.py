@@ -136,8 +136,8 @@ def rows_to_schedule(
 def collective_among(collective: Collective, kind: str, root: int | None = None) -> Collective:
     """Return a collective of another kind among the same ranks, to be composed into one of the original kind.
 
-    Its blocks have equal weight, since composing would drop blocks of weight 0. (Chunks are shares of blocks, whatever
-    these weigh.) `finish_schedule` restores the original collective.
+    Its blocks have equal weight, since composing would drop blocks of weight 0. (Chunks are shares of blocks, which do
+    not depend on weights.) `finish_schedule` restores the original collective.
     """
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 

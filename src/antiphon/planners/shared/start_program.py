@@ -208,7 +208,7 @@ def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:
 
 
 def distinct_kinds(classes: Sequence[ChunkClass]) -> list[int]:
-    """Return the numbers of kinds of which no two are nearly equal (ALIKE), one for each set of nearly equal ones.
+    """Return kinds (by number), one for each set of nearly equal ones (ALIKE).
 
     >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
     >>> distinct_kinds([ChunkClass(0, np.arange(1), load, np.zeros(2))])

@@ -80,7 +80,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
 
 
 def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
-    """Return how many more blocks each server takes. `load`: those that it owns; `requests`: those meant for it.
+    """Return the number of further blocks that each server takes. `load`: owned ones; `requests`: ones meant for it.
 
     If `blocks` is no multiple of the servers, some end with one more: those that own more already, then those with the
     most requests.

@@ -145,7 +145,7 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
 
 
 def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
-    """Yield choices of how many servers of each child hold its partial sums after gathering.
+    """Yield choices of the number of servers per child that hold its partial sums after gathering.
 
     As many as fill the child's uplink, by the convergence ratio; then twice as many, and so on; and in each child as
     many as the smallest child has.
@@ -167,7 +167,7 @@ def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]
 
 
 def _mark_holders(tree: Tree, node: int, counts: list[int]) -> ServerMask:
-    """Return which servers hold partial sums after gathering on so many of each child."""
+    """Return which servers hold partial sums after gathering on `counts` servers per child."""
     holds = np.zeros(tree.servers, np.bool_)
     for child, count in zip(tree.children[node], counts, strict=True):
         low, high = int(tree.low[child]), int(tree.high[child])

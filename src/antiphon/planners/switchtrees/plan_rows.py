@@ -3,9 +3,9 @@
 Input: the rooted tree, the choice at every switch (choose.py), and the owner of every block. Output of `plan_rows`: the
 rows of a reducescatter, as servers, blocks and steps; the allgather is the same backwards.
 
-At each switch the owners of all blocks are known. For each child, `assign.deal_blocks` says which of its servers holds
-the child's partial sum of each block (the holder) when the switch combines its children. For the switches below, the
-holders are the owners. The steps of a switch, the last ones for everything below it:
+At each switch the owners of all blocks are known. For each child, `assign.deal_blocks` decides which of its servers
+holds the child's partial sum of each block (the holder) when the switch combines its children. For the switches below,
+the holders are the owners. The steps of a switch, the last ones for everything below it:
 
     gather     partial sums of a child move from their holders to fewer servers, if the plan rearranges data
     combine    the plan type among the children: partial sums of a block meet at its owner

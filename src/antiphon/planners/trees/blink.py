@@ -3,7 +3,7 @@
 Input: any collective but alltoall, on a machine of up to 64 ranks. Output: schedules along the trees that the published
 method packs, for comparison with the exact packing of planner `trees`. By section of the paper:
 
-    3.2, 3.3   trees on direct links by multiplicative weights, of which an integer program then chooses few
+    3.2, 3.3   trees on direct links by multiplicative weights; an integer program then chooses a few of them
     3.4        option `hybrid`: slower links (PCIe) carry a second set of trees; Equation 8 divides the data between
                the sets
     3.5        several servers: local reduces, an exchange between one rank of each, local broadcasts

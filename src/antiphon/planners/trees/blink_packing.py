@@ -18,10 +18,10 @@ Results are exact rationals that fit; floats only guide.
 
 Three phases, for any number of servers of any size: every server packs its own undirected trees. Their shares of the
 data differ between servers, so the data are cut wherever a share of any server ends. Each part of the data has one tree
-in every server. It is (1) reduced over these trees to their roots, (2) exchanged between the n roots, each of which
-sums 1/n of the part and sends the result to the others, (3) broadcast down the same trees. The data are also cut where
-the shares of a server's network cards end, each proportional to the card's rate: then the root of a part's tree can be
-a rank at the part's card.
+in every server. It is (1) reduced over these trees to their roots, (2) exchanged between the n roots, where each root
+adds up 1/n of the part and sends the result to the others, (3) broadcast down the same trees. The data are also cut
+where the shares of a server's network cards end, each proportional to the card's rate: then the root of a part's tree
+can be a rank at the part's card.
 
 Example: servers with shares (1/2, 1/2) and (1/3, 2/3): three parts, of 1/3, 1/6 and 1/2.
 """
@@ -53,12 +53,12 @@ from antiphon.planners.trees.pricing import cheapest_tree
 from antiphon.planners.trees.spanning import weakest_partition_of
 from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
-EdgeSet = tuple[int, ...]
+EdgeSet = tuple[int, ...]  # a tree, by the numbers of its edges
 WeightedTrees = list[tuple[Fraction, EdgeSet]]
 FINEST = 8  # largest denominator of weights that the integer program tries
 GRAIN = 2**20  # denominator to which weights are rounded down after that
 NODES = 100  # branch-and-bound nodes per integer program
-PackServer = Callable[[Sequence[int]], list[Tree]]
+PackServer = Callable[[Sequence[int]], list[Tree]]  # packs the undirected trees of one server's ranks
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ HiGHS finds the optimum in floats; `Master.solve_exactly` then solves its basis 
 pricing NP-hard (Steiner trees); then only the cut bound can prove the rate. With symmetries (shared/orbits.py) only one
 root of each orbit has trees; the others use images of these, and a row stands for an orbit of links or limits.
 
-Depth matters for latency, so `Search` looks for the best rate first and then for the least depth that attains it.
+Depth matters for latency, so `DepthSearch` looks for the best rate first and then for the least depth that attains it.
 
 For an allreduce on machines whose links differ by direction (`pack_allreduce_lp`) every root r has two groups of
 trees, in to r and out of r. Both carry the same weight w_r, and the sum of the w_r is maximized. Exhaustive search on
@@ -146,7 +146,9 @@ def _pack_columns(
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
     groups, share = [TreeGroup(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
-    search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut)
+    search = DepthSearch(
+        lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut
+    )
     # Edmonds, and splitting off balanced switches: the cut bound is attained
     attained = not topology.limits and network.balanced
     best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
@@ -171,10 +173,10 @@ class DepthPacking:
         return max(column.depth for column, _ in self.rates)
 
 
-class Search:
+class DepthSearch:
     """One packing problem, solved for several maximum depths; generated columns are shared between them."""
 
-    def __init__(self, make: Callable[[], Generation], bound: Fraction) -> None:
+    def __init__(self, make: Callable[[], ColumnGeneration], bound: Fraction) -> None:
         """`make`: returns the problem without columns; `bound`: an upper bound on its value."""
         self.make, self.bound = make, bound
         self.pool: list[Column] = []
@@ -190,7 +192,7 @@ class Search:
             if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
             return packing
-        unlimited = None if attained and self.make().solve_exactly else self.pack_at_depth(None, self.bound)
+        unlimited = None if attained and self.make().is_exact else self.pack_at_depth(None, self.bound)
         goal = self.bound if unlimited is None else unlimited.value
         last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
         # the rate is known; now find the least depth that has it
@@ -234,13 +236,13 @@ class Search:
         exact = generation.master.solve_exactly(point)
         rates, t = generation.master.round_solution(point) if exact is None else exact
         value = sum((g * v for g, v in zip(generation.master.gain, t, strict=True)), Fraction(0))
-        if generation.solve_exactly and hops is None and value < self.bound:
+        if generation.is_exact and hops is None and value < self.bound:
             proved = prove_bound(generation, point, value)
             self.bound = min(self.bound, proved, proved if bound is None else bound)
         return DepthPacking(value, self.bound, rates)
 
 
-def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fraction:
+def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> Fraction:
     """Return an upper bound on any packing, by the prices at a float optimum, made integral to be exact.
 
     Stop once the bound meets `value`, that of the packing.
@@ -342,7 +344,9 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     row_of = View.plain(topology, roots).row_of
     groups = [TreeGroup(root, turned) for turned in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
-    search = Search(lambda: Generation(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit)
+    search = DepthSearch(
+        lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit
+    )
     best = search.find_best(None, largest_eccentricity(topology, groups, roots), False)
     scale = topology.resources.scale
     trees: dict[bool, list[Tree]] = {False: [], True: []}
@@ -361,11 +365,11 @@ class TreeGroup:
     turned: bool = False
 
 
-class Generation:
+class ColumnGeneration:
     """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
     `share`, `gain`, `unit`: see `Master`. `row_of`: by link and limit, its row in the program. `images`: images of a
-    tree under the symmetries, which load the rows together; 1 without symmetry. `solve_exactly`: whether cheapest
+    tree under the symmetries, which load the rows together; 1 without symmetry. `is_exact`: whether cheapest
     trees can be computed exactly, which they can if no rank only relays.
     """
 
@@ -376,7 +380,7 @@ class Generation:
         self.topology, self.groups, self.sinks, self.images = topology, list(groups), sorted(set(sinks)), images
         self.hop_prices = HopPrices(topology)
         self.ranks = [_useful_ranks(topology, group, self.sinks) for group in self.groups]
-        self.solve_exactly = all(
+        self.is_exact = all(
             len({group.root, *self.sinks}) == len(ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)
         )
         resources = topology.resources
@@ -454,7 +458,7 @@ class Generation:
     ) -> tuple[Point, Fraction | None]:
         """Add columns until none helps or the target is met; return the optimum and an upper bound on any packing.
 
-        The bound holds only if trees are exactly cheapest (`solve_exactly`); it is None with a depth limit. With a
+        The bound holds only if trees are exactly cheapest (`is_exact`); it is None with a depth limit. With a
         depth limit the search gives up once the value stalls or, with `all_or_nothing`, once the prices indicate that
         the target is out of reach.
         """

@@ -69,7 +69,7 @@ class Fewest:
         return self.at_least == len(self.trees)
 
     def describe(self) -> str:
-        """Return in words how many trees there are and whether that is the fewest."""
+        """Return the number of trees in words, and whether it is proved minimal."""
         count = len(self.trees)
         return (
             f"{count} trees, the fewest: proved" if self.proved else f"{count} trees, at least {self.at_least} needed"

@@ -155,7 +155,7 @@ class Search(ABC):
 def _list_assignments(
     groups: Sequence[TreeClass], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return how many trees of each class may take an item, with the capacity then unused: every choice, fullest first.
+    """Return the possible numbers of trees per class that take an item, with the capacity then unused, fullest first.
 
     `with_item`: by class None if it may not take the item; `can_skip`: whether it need not; `room`: the most capacity
     that may stay unused (None: any).

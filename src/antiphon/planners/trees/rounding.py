@@ -241,7 +241,7 @@ def tree_portions(
 ) -> list[Portion]:
     """Return a portion per tree. The trees of one root form a group; without weights, all trees form one of weight 1.
 
-    Hops that lead to none of the `ends` are left out. `side`: distinguishes groups of equal roots.
+    Hops that do not lead to any of the `ends` are left out. `side`: distinguishes groups of equal roots.
     """
     receivers = frozenset(ends)
     total: dict[int, Fraction] = defaultdict(Fraction)

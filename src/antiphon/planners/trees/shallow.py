@@ -111,8 +111,8 @@ def shallow(
 ) -> Iterator[Schedule]:
     """Yield schedules along forests of several depths, each near the greatest rate of its depth.
 
-    `pieces`: the fastest forest, in so many equal slices. `steps`: all kinds mixed, in so many steps. With neither, the
-    fastest for each size; without a size, several.
+    `pieces`: the fastest forest in this number of equal slices. `steps`: all kinds mixed, in this number of steps. With
+    neither, the fastest for each size; without a size, several.
     """
     topology, collective = request.topology, request.collective
     if len(collective.roots) > 1:

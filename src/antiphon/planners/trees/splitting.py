@@ -1,14 +1,14 @@
 """Replace switches by direct arcs between ranks, so that trees can be packed over ranks alone (edge splitting).
 
-Input: a machine as a `LinkGraph`; the supply, that is, the amount that each root sends; the sinks, that is, the ranks
-each of which must be able to receive the whole supply. Output (`without_switches`): arcs between ranks that still let
+Input: a machine as a `LinkGraph`; the supply, that is, the amount that each root sends; the sinks, that is, ranks
+that must each be able to receive the whole supply. Output (`without_switches`): arcs between ranks that still let
 every sink receive it. Each arc comes with the paths of links that it stands for (`ArcPaths`), so that trees over arcs
 translate back to links.
 
 A switch with equal capacity in and out can be split off: for a pair of neighbours u and t, some capacity of u -> switch
 and of switch -> t moves to a new arc u -> t, until no capacity passes through the switch any more. Some choice of
 amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and it is
-found in any order of pairs if each pair moves no more than the cuts allow (`ExactSplit`). Spreading capacity evenly
+found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`). Spreading capacity evenly
 over the pairs is a cheap guess that usually suffices; the exact amounts are computed only where the guess fails. An
 unbalanced switch is treated alike; if that leaves some sink short, the result is None.
 
@@ -157,7 +157,7 @@ def _even_amounts(arc_paths: ArcPaths, switch: int, nodes: int) -> Amounts:
     """Return amounts that spread the switch's capacity evenly over the pairs of ports.
 
     In each stage of `_pair_stages`: first in proportion to the capacities of both ports, then single units in turns,
-    then all that remains.
+    then the remainder.
     """
     into, out = _port_capacities(arc_paths, switch)
     amounts: Amounts = {}
@@ -390,12 +390,12 @@ def set_bits(mask: int) -> list[int]:
 class SinkFlows:
     """Per sink a flow that brings it every root's whole supply, maintained while capacities change.
 
-    Nodes are 0..nodes-1, of which 0..sinks-1 are the sinks; each ordered pair of nodes has at most one arc. `served`:
+    Nodes are 0..nodes-1, and 0..sinks-1 are the sinks; each ordered pair of nodes has at most one arc. `served`:
     whether every sink could be served at the start.
 
     For packing (forest.py) one tree grows at a time. Its weight has left the root's supply, but a sink outside the
     tree must still be able to receive it: from any node that the tree has reached, over capacity that the tree does not
-    use. `taken[node][sink]` says how much of the sink's flow starts at that node of the tree.
+    use. `taken[node][sink]` is the part of the sink's flow that starts at that node of the tree.
     """
 
     def __init__(self, nodes: int, sinks: int, arcs: Mapping[Arc, int], supply: Mapping[int, int]) -> None:
