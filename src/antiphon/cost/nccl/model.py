@@ -120,7 +120,9 @@ class _Called:
         )
 
     def seconds_by_protocol(self, nbytes: int) -> dict[str, float]:
-        rests = {name: sum(self.more.values()) + predictor(nbytes).seconds for name, predictor in self.ways.items()}
+        """Return the seconds of a call by each protocol."""
+        extra = sum(self.extra.values())
+        rests = {name: extra + predictor(nbytes).seconds for name, predictor in self.by_protocol.items()}
         return {name: self.launch(rest) + rest for name, rest in rests.items()}
 
     def __call__(self, nbytes: int) -> Prediction:
