@@ -174,8 +174,8 @@ class Collective:
         return self._side_weights(self.relation.post_block, self.relation.post_rank)
 
     def _all_blocks(self) -> Longs:
-        """Return the weights if every member has every block: blocks times members are too many to add
-        up one by one."""
+        """Return the weights if every member has every block: blocks times members are too many to add up one by
+        one."""
         sums = np.zeros(self.ranks, np.int64)
         sums[list(self.members)] = int(self.weights.sum())
         return sums

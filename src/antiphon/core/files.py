@@ -268,8 +268,8 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """Return the text fit for one line of a terminal, with control characters replaced and at most
-    `limit` characters."""
+    """Return the text fit for one line of a terminal, with control characters replaced and at most `limit`
+    characters."""
     clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 

@@ -173,8 +173,8 @@ def _check_keys(data: bytes) -> None:
 
 
 def _key_text(token: bytes) -> str:
-    """Return a key without its escapes. Decoders skip unknown keys unread, so a bad escape in one is
-    noticed only here."""
+    """Return a key without its escapes. Decoders skip unknown keys unread, so a bad escape in one is noticed only
+    here."""
     try:
         return str(msgspec.json.decode(token, type=str))
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -110,8 +110,8 @@ class _Traffic:
         return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
 
     def tops(self, klass: Ints, pieces: int) -> _Tops:
-        """Return the envelope per class of capacity; machines that differ only in speeds often have the
-        same classes."""
+        """Return the envelope per class of capacity; machines that differ only in speeds often have the same
+        classes."""
         key = pieces, klass.tobytes()
         # A copy of the list, as other threads may change it.
         cached = next((tops for of, tops in self.cached_tops[:] if of == key), None)
@@ -147,8 +147,8 @@ def loads(schedule: Schedule, topology: Topology) -> Loads:
 
 
 def _uniform_pieces(schedule: Schedule) -> int:
-    """Return the number of pieces if all chunks have the same; else 1, and the traffic then accounts for
-    each chunk's."""
+    """Return the number of pieces if all chunks have the same; else 1, and the traffic then accounts for each
+    chunk's."""
     return schedule.pieces if isinstance(schedule.pieces, int) else 1
 
 

@@ -267,8 +267,8 @@ def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
 
 
 def _has_second_path(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
-    """Return whether there is another simple path. It lacks some link of this one, so search without
-    each link in turn."""
+    """Return whether there is another simple path. It lacks some link of this one, so search without each link in
+    turn."""
     return any(switch_path(topology, src, dst, without=link, out=out) is not None for link in path)
 
 

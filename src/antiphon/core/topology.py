@@ -113,8 +113,11 @@ FORWARDS = Ability()  # only forwards
 
 @dataclass(frozen=True)
 class NetworkCard:
-    """A network card of a box, connected to nothing yet: bytes per second each way (None: unknown), and the nodes that
-    it is next to (ranks, or a switch of PCIe)."""
+    """A network card of a box that is connected to nothing yet.
+
+    `bandwidth`: bytes per second in each direction (None: unknown). `nodes`: the nodes next to it (ranks, or a PCIe
+    switch).
+    """
 
     name: str
     bandwidth: Fraction | None

@@ -46,8 +46,8 @@ SHIPPED = Path(__file__).parent / "profiles"  # profiles that come with the pack
 
 @dataclass(frozen=True)
 class Incast:
-    """Each sender beyond `w_t` that sends to one receiver at the same time adds `epsilon` seconds per
-    byte over a link."""
+    """Each sender beyond `w_t` that sends to one receiver at the same time adds `epsilon` seconds per byte over a
+    link."""
 
     epsilon: float = 0.0
     w_t: int = 0

@@ -412,6 +412,6 @@ class BandwidthSearch:
 
 
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:
-    """Return the needs grouped by receiving and by holding rank; of a rooted collective only the groups
-    of its roots."""
+    """Return the needs grouped by receiving and by holding rank; of a rooted collective only the groups of its
+    roots."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]

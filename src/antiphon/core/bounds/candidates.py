@@ -166,8 +166,8 @@ def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Flo
 
 
 def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:
-    """Return the nodes reached from `start` over `usable_links` (with `back`: those that reach it).
-    O(links) per layer."""
+    """Return the nodes reached from `start` over `usable_links` (with `back`: those that reach it). O(links) per
+    layer."""
     tail, head = topology.link_src[usable_links], topology.link_dst[usable_links]
     if back:
         tail, head = head, tail

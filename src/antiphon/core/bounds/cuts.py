@@ -102,8 +102,8 @@ class _CutSearch:
         self._rescale_capacities()
 
     def _rescale_capacities(self) -> None:
-        """Set the capacities of all arcs for the current rate p/q: links times q, supplies times p, all
-        whole numbers."""
+        """Set the capacities of all arcs for the current rate p/q: links times q, supplies times p, all whole
+        numbers."""
         assert self.best is not None
         p, q = self.best[0].numerator, self.best[0].denominator
         self.need = p * self.total

@@ -97,8 +97,8 @@ def _latency_graph(topology: Topology, backwards: bool = False) -> Any:
 
 
 def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders: Longs, dst: Longs) -> Quickest:
-    """Return the slowest of the rows (sets[holders], dst), each by its quickest path from any rank of
-    the set to dst."""
+    """Return the slowest of the rows (sets[holders], dst), each by its quickest path from any rank of the set to
+    dst."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
@@ -113,8 +113,8 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
 def _slowest_between_ranks(
     topology: Topology, begin: Longs, end: Longs, max_searches: int, *, backwards: bool
 ) -> Quickest:
-    """Return the slowest of the rows (begin, end) of ranks, many searches at once; `backwards`: along
-    reversed links."""
+    """Return the slowest of the rows (begin, end) of ranks, many searches at once; `backwards`: along reversed
+    links."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _latency_graph(topology, backwards), Quickest(-1.0, 0, 0)

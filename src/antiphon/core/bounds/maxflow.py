@@ -52,8 +52,8 @@ class Flows:
         return int(least_cut.value), inside
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
-        """Return the same for capacities in floating point, for searches whose result is evaluated
-        exactly afterwards."""
+        """Return the same for capacities in floating point, for searches whose result is evaluated exactly
+        afterwards."""
         least_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
         inside = [False] * self.nodes
         for node in least_cut.partition[0]:
@@ -87,8 +87,8 @@ def dinic(
 
 
 def _bfs_levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
-    """Return the distance of every node from the source over arcs with residual capacity; -1 if it
-    cannot be reached."""
+    """Return the distance of every node from the source over arcs with residual capacity; -1 if it cannot be
+    reached."""
     level = [-1] * len(out)
     level[source] = 0
     queue = deque([source])

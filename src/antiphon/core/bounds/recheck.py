@@ -236,8 +236,8 @@ def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -
 
 
 def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
-    """Check that families and partitions pay no more than links cost; return their payment over price
-    times capacity."""
+    """Check that families and partitions pay no more than links cost; return their payment over price times
+    capacity."""
     assert collective.weights is not None
     resources = topology.resources
     count = topology.links + len(topology.limits)

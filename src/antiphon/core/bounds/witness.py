@@ -189,8 +189,8 @@ class Packing(Record):
 
 
 def witness_of(value: Mapping[str, Any]) -> Witness:
-    """Read a witness from its JSON; raise Invalid if it is none. Whether it proves anything is for
-    `recheck` to check."""
+    """Read a witness from its JSON; raise Invalid if it is none. Whether it proves anything is for `recheck` to
+    check."""
     try:
         kind = value["kind"]
         if kind == "cut":

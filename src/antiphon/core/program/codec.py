@@ -364,8 +364,8 @@ _BUFFERS = ("in", "out", "scratch")
 
 
 def dump(program: Program, rank: int) -> str:
-    """Return one rank's operations as text, one per line, with positions in units of weight within the
-    buffer or slot."""
+    """Return one rank's operations as text, one per line, with positions in units of weight within the buffer or
+    slot."""
     if not 0 <= rank < program.ranks:
         raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
     weights = tuple(int(w[rank]) for w in program.weights)

@@ -260,8 +260,8 @@ class Usage:
 
 
 def usage(program: Program, unit: int) -> Usage:
-    """Return elements of scratch per rank, and the operations, parts, waits and messages (pieces
-    counted) of all ranks."""
+    """Return elements of scratch per rank, and the operations, parts, waits and messages (pieces counted) of all
+    ranks."""
     messages = int(program.pieces[program.kind == SEND].sum())
     return Usage(
         bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),

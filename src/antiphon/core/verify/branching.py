@@ -281,8 +281,8 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
 
 
 def _sum_upward(tree: Tree, values: Longs) -> Longs:
-    """Return for each place the sum of `values` on its path to the first place of its joint: log2(path
-    length) rounds."""
+    """Return for each place the sum of `values` on its path to the first place of its joint: log2(path length)
+    rounds."""
     total, up = values.copy(), tree.up.copy()
     # Pointer jumping: after k rounds every place has the sum over its 2^k nearest ancestors.
     while bool((unfinished := np.flatnonzero(up >= 0)).size):

@@ -163,8 +163,8 @@ class Solution:
         return float(np.sqrt(dot(by_vector, by_vector)))
 
     def share(self, weights: Floats) -> float:
-        """Return the combination if each of its parameters alone explained a whole measurement: the
-        scale of the data."""
+        """Return the combination if each of its parameters alone explained a whole measurement: the scale of the
+        data."""
         used = weights != 0
         greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
         return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
@@ -209,8 +209,8 @@ class Models:
         return list(dict.fromkeys([self.best, *self.tied, *near]))
 
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
-        """Return models whose squares are within the tolerance; if incast was certainly seen, not the
-        one without it."""
+        """Return models whose squares are within the tolerance; if incast was certainly seen, not the one without
+        it."""
         upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
         lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
         keys = [key for key in self.solutions if key is not None or self.best is None]

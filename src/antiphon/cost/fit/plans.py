@@ -50,8 +50,8 @@ class Step(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) pairs
-    for epsilon."""
+    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) pairs for
+    epsilon."""
 
     alpha: float
     beta: float

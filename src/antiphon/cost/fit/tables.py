@@ -163,8 +163,8 @@ def read_rows(
 
 
 def _check_header(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
-    """Return the names of columns in the first line, checked: all `needed` ones, no others than
-    `allowed`, none twice."""
+    """Return the names of columns in the first line, checked: all `needed` ones, no others than `allowed`, none
+    twice."""
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:

@@ -101,8 +101,8 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
 
 
 def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Price a ring in one direction: n - 1 steps each way, two values combined in each, one sender per
-    receiver. O(1)."""
+    """Price a ring in one direction: n - 1 steps each way, two values combined in each, one sender per receiver.
+    O(1)."""
     return _pairwise_steps(n - 1, (n - 1) / _check_servers(n), nbytes, tier, server, collective)
 
 
@@ -179,8 +179,8 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
 
 
 def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
-    """Price steps in which every server has one sender and combines two values; `share` of nbytes in
-    total, each way."""
+    """Price steps in which every server has one sender and combines two values; `share` of nbytes in total, each
+    way."""
     moved = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
     return _both_halves(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)

@@ -101,12 +101,12 @@ class Work:
         """
         routing, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
         nothing = np.zeros(0, np.int64)
-        suffering = incasts.epsilon > 0
-        if not suffering.any() or not len(routing.use_message):
+        has_incast = incasts.epsilon > 0
+        if not has_incast.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
-        # Filter first: only messages to receivers with more senders than the smallest threshold can suffer.
-        crowded = self._crowded_messages(int(incasts.w_t[suffering].min()))
-        uses = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
+        # Filter first: only messages to receivers with more senders than the smallest threshold can have incast.
+        crowded = self._crowded_messages(int(incasts.w_t[has_incast].min()))
+        uses = np.flatnonzero(crowded[routing.use_message] & has_incast[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))

@@ -142,8 +142,8 @@ class Simulation:
         return np.where(np.abs(size - rounded) <= 1e-9 * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """Return L, o_s, ... of every class of messages; messages within a rank only have the gamma of
-        the first level."""
+        """Return L, o_s, ... of every class of messages; messages within a rank only have the gamma of the first
+        level."""
         size = self.sizes(nbytes)
         out = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:

@@ -36,8 +36,8 @@ MOST_SECONDS = 1.0  # greatest latency in a file
 
 
 class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Reduction and multicast in the switches: seconds of both together, and the fraction of a GPU's
-    bandwidth reached."""
+    """Reduction and multicast in the switches: seconds of both together, and the fraction of a GPU's bandwidth
+    reached."""
 
     latency: float
     share: float

@@ -276,8 +276,8 @@ def protocol_figures(
 
 
 def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -> str:
-    """Return a remark if the schedule uses kinds of links without figures, or a group those of the rest
-    of the machine."""
+    """Return a remark if the schedule uses kinds of links without figures, or a group those of the rest of the
+    machine."""
     place, network = own.place, own.costs.network
     calibrated = {kind for kind, _ in place.inner}
     if network is not None:

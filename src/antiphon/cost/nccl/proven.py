@@ -99,8 +99,8 @@ class ProvedFigures:
 
 
 def proved_limits(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
-    """Return the bound of a collective among all ranks, computed once; None if nothing must move, or it
-    takes too long."""
+    """Return the bound of a collective among all ranks, computed once; None if nothing must move, or it takes too
+    long."""
     proofs = _proofs.setdefault(machine, {})
     key = (kind, root if kind in ROOTED else 0)
     if key not in proofs:

@@ -73,8 +73,8 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient, ready after this many seconds of work of a rank's line since the beginning
-    of its step."""
+    """A parameter's gradient, ready after this many seconds of work of a rank's line since the beginning of its
+    step."""
 
     nbytes: int
     work: float
