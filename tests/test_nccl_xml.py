@@ -120,7 +120,7 @@ def test_addresses_and_options(tmp_path: Path) -> None:
     gpus = [f"00000000:{0x10 + rank:02X}:00.0" for rank in range(8)]
     nics = [f"0000:{0x40 + card:02x}:00.0" for card in range(8)]
     files = nccl_xml(
-        read_machine("hgx-h100"), gpus=", ".join(gpus), nics=",".join(nics), nic="200Gbit/s", gdr="no", cpu="amd"
+        read_machine("hgx-h100"), gpus="\n".join(gpus), nics=",".join(nics), nic="200Gbit/s", gdr="no", cpu="amd"
     )
     root = check_form(files["topo.xml"])
     found = {pci.attrib["busid"]: pci[0].tag for pci in root.iter("pci") if pci[0].tag != "pci"}
@@ -153,7 +153,8 @@ def test_names_that_xml_would_escape(tmp_path: Path) -> None:
         ("ring:ranks=4", {}, "has links of kind link; NCCL's file has NVLink, xGMI and PCIe"),
         ("gaudi3", {}, "has links of kind"),
         ("z52", {}, "joins GPUs 1 and 2 by PCIe without a switch"),
-        ("gb200-nvl72", {}, "NCCL reads at most 256"),
+        ("gb200-nvl72", {}, "needs 507 XML elements; NCCL reads at most 256"),
+        ("full:ranks=129", {}, "has 129 GPUs; NCCL reads at most 256"),
         ("dgx1v slow", {}, "from GPU 0 to rank 3, 10 GB/s, is no whole number of links of 25 GB/s"),
         ("pcie8 slow", {}, "a PCIe link of 10 GB/s has no whole number of lanes"),
         ("mi300x", {"nics": ","}, "nics: .* is no PCIe address"),

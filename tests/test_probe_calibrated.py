@@ -8,7 +8,7 @@ from pathlib import Path
 import probe_cases
 import pytest
 from probe_text import bandwidths, bridge, core, cpu, gpu, lstopo, nvlink_status, pci, slot, system, thing, topo
-from test_probe_here import Linux
+from test_probe_here import Linux, program
 
 import antiphon
 from antiphon.core.symmetry import canonical
@@ -146,6 +146,12 @@ def check_as_good(box: Probed, name: str) -> None:
     figures = generation_of(box.machine, place_of(box.machine), shipped_calls())
     assert figures is not None
     assert figures[0].name == FIGURES[name]
+    library = "rccl" if name in GENERATIONS else "nccl"
+    for kind in ("allreduce", "alltoall"):
+        sizes = ["1KB", "1MB", "1GB"]
+        rows, expected = (antiphon.predict(kind, sizes, topology=m, library=library) for m in (box.machine, catalogue))
+        for row, other in zip(rows, expected, strict=True):
+            assert all(row[key] == other[key] for key in ("algorithm", "protocol", "seconds"))
     assert not any("--model" in note for note in box.notes)
 
 
@@ -177,6 +183,17 @@ def test_this_machine_without_the_vendors_program(
         check_as_good(box, machine)
     else:
         assert any("NVLinks cannot be seen" in note for note in box.notes)
+
+
+@pytest.mark.parametrize("machine", MATRICES)
+def test_this_machine_by_the_vendors_program(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    linux = Linux(tmp_path / "sys")
+    for rank in range(8):
+        linux.gpu(f"00:0{rank}/{0x10 + rank:02x}:00", device=f"0x{DEVICES[machine]}")
+    program(linux, "nvidia-smi", {"topo -m": MATRICES[machine], "nvlink -s": nvidia_names(machine)})
+    check_as_good(look_at_machine("", str(linux.root), {}), machine)
 
 
 GRAPH = '<graphs><graph id="0" pattern="4" speedintra="20"><channel>{}</channel></graph></graphs>'

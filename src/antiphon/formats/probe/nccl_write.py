@@ -57,7 +57,7 @@ def nccl_xml(
     Parameters
     ----------
     gpus, nics
-        PCIe addresses of the GPUs (by rank) and network cards, separated by commas. Default: made up.
+        PCIe addresses of the GPUs (by rank) and network cards, separated by commas or spaces. Default: made up.
     nic
         Bandwidth of each network card. Default: as the machine has it, else as such a box is sold.
     gdr
@@ -68,6 +68,8 @@ def nccl_xml(
     machine, notes = box.machine, list[str]()
     if hosts(machine):
         raise Unsupported(f"{machine.name}: has several hosts; NCCL's file describes one, so name the box alone")
+    if 2 * machine.ranks > MAX_ELEMENTS:
+        raise Unsupported(f"{machine.name}: has {machine.ranks} GPUs; NCCL reads at most {MAX_ELEMENTS} XML elements")
     if cpu not in CPUS:
         raise Invalid(f"cpu={quote(cpu)}: expected {', '.join(CPUS)}")
     direct = int(parse_yes(gdr, "gdr"))
@@ -86,7 +88,7 @@ def nccl_xml(
     if not gpus:
         notes.append(
             "PCIe addresses of GPUs are made up, so NCCL will not find them in the file: pass --option "
-            "gpus=ADDRESS,... as nvidia-smi --query-gpu=pci.bus_id --format=csv (rocm-smi --showbus) prints them"
+            "gpus=ADDRESS,... as nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader prints them"
         )
     if cards and not nics:
         notes.append("PCIe addresses of network cards are made up: pass --option nics=ADDRESS,... (see lspci)")
@@ -101,7 +103,7 @@ def nccl_xml(
 
 def _addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> list[str]:
     """The PCIe addresses in an option; in the domain ffff, which no device has, where it is left out."""
-    words = [word.strip().lower() for word in text.split(",")] if text else []
+    words = re.split(r"[,\s]+", text.strip().lower()) if text else []
     if strange := [word for word in words if not _BUS.fullmatch(word)]:
         raise Invalid(f"{option}: {quote(strange[0])} is no PCIe address; expected such as 0000:1b:00.0")
     if words and len(words) != count:
