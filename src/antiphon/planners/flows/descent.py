@@ -25,7 +25,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.portable import exp
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 
-ROUNDS = 48
+ROUNDS = 48  # of routing and moving
 SHARP = 24.0  # the fullest row costs e^SHARP times an empty one
 SHARPER = 2.0  # factor on that exponent when no step improves
 HOP = 1e-3  # surcharge per link, relative to the mean price: of equally good paths the shortest is taken

@@ -27,7 +27,7 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.flows.paths import Path, Shares
-from antiphon.planners.shared.orbits import Table
+from antiphon.planners.shared.orbits import Symmetries
 
 Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]  # (sender or holders, receiver) -> blocks between them
 
@@ -47,7 +47,7 @@ class _Pattern:
 
 
 def schedule_paths(
-    topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
+    topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Symmetries, blocks: Blocks
 ) -> Schedule:
     """Return the schedule of these paths and all their images. O(rows log rows)."""
     pattern = _make_pattern(paths, shares, blocks)
@@ -101,7 +101,7 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     return _Pattern(sender, receiver, block_of, counts_of, offset_of, at[:, 0], at[:, 1], links)
 
 
-def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
+def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:
     """Return the block of every chunk of every image, image by image."""
     if len(node) == 1:
         return pattern.block
@@ -112,7 +112,7 @@ def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
     return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
 
 
-def _distinct_hops(hops: Table) -> tuple[Routes, Longs]:
+def _distinct_hops(hops: Longs) -> tuple[Routes, Longs]:
     """Return the distinct hops as routes, and the number of each row's route. O(rows log rows).
 
     >>> routes, route = _distinct_hops(np.array([[3, -1], [0, 2], [3, -1]]))  # links of three rows

@@ -18,7 +18,7 @@ from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.orbits import Table, free_group
+from antiphon.planners.shared.orbits import Symmetries, free_group
 from antiphon.planners.shared.reach import suggest_planners
 
 MOST_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 ranks has
@@ -45,7 +45,7 @@ class Wants:
     """
 
     wants: tuple[Want, ...]
-    group: Table
+    group: Symmetries
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
     return Wants(wants, group, blocks)
 
 
-def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
+def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Symmetries:
     """Return symmetries that preserve the wants: for an alltoall of equal blocks those found, else the identity."""
     members: Sequence[int] = collective.members
     weights = needs.weights[needs.block]

@@ -416,4 +416,4 @@ def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanin
     return fans
 
 
-ONE = Groups(1)
+ONE = Groups(1)  # a single rank

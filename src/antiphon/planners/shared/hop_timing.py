@@ -40,7 +40,7 @@ from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
 
-Counts = NDArray[np.int64]
+Counts = NDArray[np.int64]  # [class, step]
 LABELS = 4  # levels of merging classes
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
 NEAR = 1e-6  # in units of rounding: values this near to a half count as a half, whatever the solver's last digits are

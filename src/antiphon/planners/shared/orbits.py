@@ -2,7 +2,7 @@
 
 A symmetry is a permutation of the nodes, links and shared limits that keeps the machine the same. Input of
 `free_group`: a machine, the demand of every root (its amount of data) and the sinks (ranks that receive). Output: a
-group of symmetries that keep demands and sinks, as a `Table` with a row per symmetry. Each of them but the identity
+group of symmetries that keep demands and sinks, as `Symmetries`, a row per symmetry. Each of them but the identity
 moves every root: mathematicians say that the group acts freely on the roots. So the roots of an orbit are as many as
 the symmetries, and each is the image of the first one by exactly one symmetry.
 
@@ -32,20 +32,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.columns import Longs
 from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import LinkType, Topology
 from antiphon.planners.shared.groups import nested_groups
 
-# A row per symmetry: where it takes each node, then each link, then each shared limit. All are numbered together: nodes
-# first, then links (link l is number nodes + l), then limits.
-Table = NDArray[np.int64]
+Symmetries = NDArray[np.int64]  # a row per symmetry of a group
+# where a symmetry takes each node, then each link, then each shared limit. All are numbered together: nodes first, then
+# links (link l is number nodes + l), then limits. Some functions below use the part for nodes only.
+Symmetry = NDArray[np.int64]
 _TRIES = 1500  # random symmetries examined for the first one chosen,
 _MORE = 200  # and for each further one
 _MANY = 256  # with more roots, symmetries that places suggest are tried first: random ones rarely succeed
 MOST = 32  # rotations tested by `find_turns`, two canonical labellings each
 
 
-def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
+def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Symmetries:
     """Return a group of symmetries, as large as found, that keep demands and sinks and move every root.
 
     The first is the identity, the only one if there are no others. O(tries * size) and a few runs of BLISS, which finds
@@ -56,7 +58,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     sink_set, ranks = set(sinks), topology.ranks
     roles: dict[tuple[int, bool], int] = {}
     colour = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
-    # ranks of equal role may be mapped to each other; switches have a color of their own
+    # colors: symmetries take ranks only to ranks of equal role (demand, sink or not), and switches to switches
     colour += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     # many roots: first try rotations that the places suggest, which only cost a few canonical labellings
@@ -78,22 +80,22 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
 def _grow_group(
     machine: Topology,
     colour: list[int],
-    generators: list[Table],
-    roots: Table,
+    generators: list[Symmetry],
+    roots: Longs,
     max_order: int,
     longest: bool,
     seed: int,
-) -> Table:
+) -> Symmetries:
     """Return a free group, extended step by step by the commuting symmetry that makes it largest.
 
     `generators`: of all symmetries. `max_order`: the most symmetries that a free group can have. `longest`: whether the
     first symmetry shall have cycles as long or as short as possible.
     """
     group = np.arange(machine.nodes + machine.links + len(machine.limits), dtype=np.int64)[None]
-    chosen: list[Table] = []
+    chosen: list[Symmetry] = []
     while len(group) < max_order:
         rng = np.random.default_rng(seed + len(chosen))
-        best: tuple[Table, Table] | None = None
+        best: tuple[Symmetries, Symmetry] | None = None
         # the first symmetry is made to move all roots in cycles of one length
         for element in _random_symmetries(generators, rng, _MORE if chosen else _TRIES):
             power = element if chosen else _even_power(element, roots, longest)
@@ -113,7 +115,7 @@ def _grow_group(
     return group
 
 
-def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Table]) -> list[Table]:
+def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Symmetry]) -> list[Symmetry]:
     """Return generators of the symmetries that commute with all of `chosen`."""
     nodes = machine.nodes
     marked = machine
@@ -130,8 +132,8 @@ def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence
     return _with_links(machine, automorphisms(marked, colour))
 
 
-def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]:
-    """Return symmetries of nodes as rows of a `Table`, with links and limits; those that no limits fit are left out."""
+def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Symmetry]:
+    """Return symmetries of nodes with their images of links and limits, without those that do not fit the limits."""
     nodes, links = machine.nodes, machine.links
     limits: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
     for number, limit in enumerate(machine.limits):
@@ -151,14 +153,14 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
     return out
 
 
-def _max_group_order(generators: Sequence[Table], roots: Table) -> int:
+def _max_group_order(generators: Sequence[Symmetry], roots: Longs) -> int:
     """Return an upper bound on the size of a free group, which divides the size of every orbit of roots."""
     if not generators:
         return 1
     return math.gcd(*np.unique(_orbit_labels(generators)[roots], return_counts=True)[1].tolist())
 
 
-def _orbit_labels(generators: Sequence[Table]) -> Table:
+def _orbit_labels(generators: Sequence[Symmetry]) -> Longs:
     """Return for each number the smallest in its orbit. Permutation [1, 2, 0, 3] gives [0, 0, 0, 3].
 
     Labels spread along images, and by pointer doubling: a few rounds of O(size) per generator. (SciPy's connected
@@ -175,7 +177,7 @@ def _orbit_labels(generators: Sequence[Table]) -> Table:
             return label
 
 
-def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
+def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator, tries: int) -> Iterator[Symmetry]:
     """Yield the generators, then `tries` random symmetries."""
     if not generators:
         return
@@ -194,7 +196,7 @@ def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tr
                 yield total
 
 
-def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
+def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | None:
     """Return the power of the symmetry whose cycles of roots all have one length, as long (or as short) as possible."""
     lengths = set(_cycle_lengths(element, roots))
     common = math.gcd(*lengths)
@@ -208,7 +210,7 @@ def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
     return None
 
 
-def _cycle_lengths(element: Table, roots: Table) -> list[int]:
+def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     """Return the lengths of the cycles of the roots. Pointer doubling: each takes the minimum over twice as many steps.
 
     >>> sorted(_cycle_lengths(np.array([1, 2, 0, 4, 3, 5]), np.array([0, 1, 2, 3, 4])))
@@ -221,7 +223,7 @@ def _cycle_lengths(element: Table, roots: Table) -> list[int]:
     return np.unique(first_seen, return_counts=True)[1].tolist()
 
 
-def _permutation_power(element: Table, times: int) -> Table:
+def _permutation_power(element: Symmetry, times: int) -> Symmetry:
     """Return the permutation applied `times` times, by repeated squaring."""
     out = np.arange(len(element))
     while times:
@@ -231,7 +233,7 @@ def _permutation_power(element: Table, times: int) -> Table:
     return out
 
 
-def _extend_group(group: Table, element: Table, roots: Table, max_order: int) -> Table | None:
+def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order: int) -> Symmetries | None:
     """Return the group extended by a symmetry that commutes with it.
 
     None if the symmetry is in the group, if some product keeps a root in place, or if there are more than `max_order`.
@@ -248,13 +250,13 @@ def _extend_group(group: Table, element: Table, roots: Table, max_order: int) ->
     return np.concatenate(cosets) if len(cosets) > 1 else None
 
 
-def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
+def rows_of(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
     """Return the number of the orbit of every link, then of every shared limit."""
     first_image = group[:, topology.nodes :].min(axis=0)
     return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
 
 
-def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
+def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:
     """Yield symmetries of nodes that keep colors and rotate the roots, level by level of their places, outermost first.
 
     On 4 boxes of 8 GPUs these take each box to the next, or each GPU to the next in its box. A level that cannot be
@@ -275,7 +277,7 @@ class _LabelledRoots:
         self.machine, self.colour = machine, colour
         self.left = MOST
 
-    def turn_axis(self, grid: Table, axis: int) -> list[Table]:
+    def turn_axis(self, grid: Longs, axis: int) -> list[Symmetry]:
         """Return the symmetry that rotates this axis of the grid of roots, or those that rotate factors of it; or [].
 
         If the axis cannot be rotated as a whole, its length is split into two factors, each rotated in turn.
@@ -295,7 +297,7 @@ class _LabelledRoots:
                     return [*outer, *inner]
         return []
 
-    def extend_to_symmetry(self, grid: Table, images: Table) -> Table | None:
+    def extend_to_symmetry(self, grid: Longs, images: Longs) -> Symmetry | None:
         """Return a symmetry of the machine that takes the roots of `grid` to those of `images`, if there is one."""
         colour = np.array(self.colour)
         if not self.left or not np.array_equal(colour[grid], colour[images]):
@@ -307,10 +309,10 @@ class _LabelledRoots:
         # equal canonical forms: label leads from the grid's machine to the form, back from there to the images' machine
         back = np.empty(len(image_label), np.int64)
         back[image_label] = np.arange(len(image_label))
-        symmetry: Table = back[label]
+        symmetry: Symmetry = back[label]
         return symmetry
 
-    def _canonical_label(self, ranks: Table) -> tuple[NDArray[np.int32], str]:
+    def _canonical_label(self, ranks: Longs) -> tuple[NDArray[np.int32], str]:
         """Return the canonical labelling of the machine with these ranks in distinct colors, and the canonical form."""
         colours = list(self.colour)
         top = max(colours) + 1

@@ -29,7 +29,7 @@ from antiphon.core.routes import Routes, out_links
 from antiphon.core.topology import Topology
 from antiphon.registry import Entry, PlannerCapabilities, find
 
-Path = tuple[int, ...]
+Path = tuple[int, ...]  # links, in order
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from antiphon.planners.switchtrees.cost import SLACK, Cost, ServerMask
 from antiphon.planners.switchtrees.tree import Tree
 from antiphon.planners.switchtrees.types import ACPS, CPS
 
-NEVER, AUTO, ALWAYS = "never", "auto", "always"
+NEVER, AUTO, ALWAYS = "never", "auto", "always"  # option `rearrange`
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from antiphon.core.columns import Ints
 
-CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"
+CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"  # names of plan types, see above
 
 
 @dataclass(frozen=True, eq=False)

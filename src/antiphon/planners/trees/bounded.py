@@ -34,7 +34,7 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
-from antiphon.planners.shared.orbits import Table, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 
@@ -78,7 +78,7 @@ class Machine:
     """
 
     def __init__(
-        self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None,
+        self, topology: Topology, root: int, members: Sequence[int], group: Symmetries | None = None,
         links: Longs | None = None,
     ) -> None:  # fmt: skip
         """`members`: the ranks that trees reach. `group`: symmetries that keep the root and the members (default: only
@@ -297,7 +297,7 @@ def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Sy
     return SymmetricTrees.of_trees(machine.topology, packed_trees, machine.group)
 
 
-def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
+def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Symmetries | None:
     """Return symmetries that keep the root in place and move as many other members as possible; None without any.
 
     No symmetry but the identity keeps a moved member in place (the group acts freely on them), so that all trees have
@@ -315,7 +315,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     return _box_rotations(topology, free_group(topology, moved, other_members, seed))
 
 
-def _box_rotations(topology: Topology, group: Table) -> Table:
+def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
     """Return the symmetries; on large machines only those that rotate boxes, since more would multiply the trees."""
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:

@@ -45,7 +45,7 @@ from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.shared.orbits import Table, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
 from antiphon.planners.trees.exact_solve import simple_ratio
 from antiphon.planners.trees.master import TINY, Column, Master, Point
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
@@ -113,9 +113,9 @@ def pack_orbits(
 class View:
     """A machine modulo some of its symmetries: one root per orbit, and the orbit of every link and shared limit."""
 
-    group: Table  # a row per symmetry: the image of every node, link and limit
+    group: Symmetries  # a row per symmetry: the image of every node, link and limit
     roots: list[int]  # one per orbit
-    row_of: Table  # by link, then by limit: the number of its orbit
+    row_of: NDArray[np.int64]  # by link, then by limit: the number of its orbit
 
     @property
     def images(self) -> int:
@@ -124,7 +124,7 @@ class View:
 
     @staticmethod
     def of(
-        topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Table | None = None
+        topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Symmetries | None = None
     ) -> View:
         """Return the view by symmetries that preserve demands and sinks and move every root (`group`: if known)."""
         group = free_group(topology, demand, sinks, seed) if group is None else group

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.orbits import Table, rows_of
+from antiphon.planners.shared.orbits import Symmetries, rows_of
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
 MOST = 1024  # largest denominator by default,
@@ -83,7 +83,7 @@ class Capacities:
     of: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of_topology(topology: Topology, group: Table | None = None) -> Capacities:
+    def of_topology(topology: Topology, group: Symmetries | None = None) -> Capacities:
         """Return a machine's capacities. `group`: symmetries by which links and limits form orbits (default: none)."""
         every = [topology.bandwidth(link) for link in range(topology.links)]
         every += [limit.bandwidth for limit in topology.limits]
@@ -269,7 +269,7 @@ def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0
 
 def rounded_trees(
     trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
-    max_denominator: int | None, group: Table | None = None,
+    max_denominator: int | None, group: Symmetries | None = None,
 ) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
     """Round the shares of a packing; return its trees at rates that fit all links, and the rounding (None: exact).
 

@@ -38,7 +38,7 @@ from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.core.topology import SharedLimit, Topology
 
-Arc = tuple[int, int]
+Arc = tuple[int, int]  # from node, to node
 Amounts = dict[Arc, int]  # pair of neighbours (from, to) -> capacity that the switch passes between them
 Path = tuple[int, ...]  # links, in order
 ArcPaths = dict[Arc, dict[Path, int]]  # arc -> the paths of links that it stands for, each with its capacity

@@ -14,7 +14,7 @@ Example: root 0 with trees 0 > 1 > 2 at rate 2 and 0 > 2 > 1 at rate 1: two chun
 transfers of the first are (step 0, 0 -> 1) and (step 1, 1 -> 2).
 
 A symmetry is a permutation of the machine's nodes, links and limits that keeps the machine the same. A group of them
-is a `Table`, one row per symmetry: where it takes each node, then each link, then each limit.
+is stored as `Symmetries`, one row per symmetry: where it takes each node, then each link, then each limit.
 
 Exact packings may have shares with denominators of many digits; rounding.py makes them small first.
 """
@@ -39,7 +39,7 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.orbits import Table
+from antiphon.planners.shared.orbits import Symmetries
 from antiphon.planners.shared.reach import Hop, Path, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
 
@@ -200,7 +200,7 @@ class Forest:
     """
 
     topology: Topology
-    group: Table
+    group: Symmetries
     representatives: tuple[Tree, ...]
 
     @cached_property
@@ -218,12 +218,12 @@ class SymmetricTrees:
     """
 
     topology: Topology
-    group: Table
+    group: Symmetries
     representatives: tuple[Tree, ...]
     elements: tuple[Longs, ...]
 
     @staticmethod
-    def of_trees(topology: Topology, trees: Iterable[Tree], group: Table | None = None) -> SymmetricTrees:
+    def of_trees(topology: Topology, trees: Iterable[Tree], group: Symmetries | None = None) -> SymmetricTrees:
         """Group trees that are images of each other, and add missing images. `group` None: no symmetry."""
         identity = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         symmetries = identity if group is None else group
@@ -288,7 +288,7 @@ class SymmetricTrees:
         return _images_to_schedule(collective, table, rows, self.topology, self.group, list(paths))
 
 
-def _distinct_images(topology: Topology, group: Table, tree: Tree) -> dict[bytes, int]:
+def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[bytes, int]:
     """Return the distinct images of a tree, as bytes of parents and links by rank, each with its first symmetry."""
     longest = max(len(hop.path) for _, hop in tree.hops)
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
@@ -300,7 +300,7 @@ def _distinct_images(topology: Topology, group: Table, tree: Tree) -> dict[bytes
     return {tree_image.tobytes(): number for number, tree_image in reversed(list(enumerate(image)))}
 
 
-def image_trees(topology: Topology, group: Table, trees: Sequence[Tree]) -> tuple[Tree, ...]:
+def image_trees(topology: Topology, group: Symmetries, trees: Sequence[Tree]) -> tuple[Tree, ...]:
     """Return every image of these trees, sorted by root. O(hops of all trees)."""
     out = []
     for element in group:
@@ -350,7 +350,7 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
 
 
 def _images_to_schedule(
-    collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Table,
+    collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Symmetries,
     paths: Sequence[Path],
 ) -> Schedule:  # fmt: skip
     """Return the schedule with these chunks and the rows that `_image_rows` returned for every tree.
@@ -373,7 +373,9 @@ def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
     return [share.numerator * (common // share.denominator) for share in shares], common
 
 
-def _image_rows(group: Table, elements: Longs, chunk: Longs, tree: Tree, paths: dict[Path, int]) -> tuple[Longs, ...]:
+def _image_rows(
+    group: Symmetries, elements: Longs, chunk: Longs, tree: Tree, paths: dict[Path, int]
+) -> tuple[Longs, ...]:
     """Return step, chunk, sender, receiver, symmetry and path of all hops of a tree's images, image by image.
 
     `elements`: a symmetry per image, `chunk`: the chunk that it carries. The path is the number of the original hop's
@@ -387,7 +389,9 @@ def _image_rows(group: Table, elements: Longs, chunk: Longs, tree: Tree, paths: 
     return np.tile(step, count), chunk[every], src, dst, elements[every], np.tile(path, count)
 
 
-def _image_routes(topology: Topology, group: Table, paths: Sequence[Path], row_path: Longs) -> tuple[Routes, Longs]:
+def _image_routes(
+    topology: Topology, group: Symmetries, paths: Sequence[Path], row_path: Longs
+) -> tuple[Routes, Longs]:
     """Return the distinct images of paths in order of their first row, and for each row the number of its image.
 
     `row_path`: per row (number of its symmetry) * len(paths) + (number of its path).

@@ -41,7 +41,7 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import Option
-from antiphon.planners.shared.orbits import Table
+from antiphon.planners.shared.orbits import Symmetries
 from antiphon.planners.shared.pipelining import (
     PipelinedSchedule,
     PipelineOptions,
@@ -178,7 +178,7 @@ class TreePlan:
         return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
 
 
-PipelinedPlan = tuple[TreePlan, PipelinedSchedule]
+PipelinedPlan = tuple[TreePlan, PipelinedSchedule]  # a plan, and one of its schedules
 
 
 # ---- stage 3: pipelining ----
@@ -518,7 +518,7 @@ class ForestPacking:
 
 def pack_trees(
     topology: Topology, demand: Mapping[int, int], members: Sequence[int], loss: Fraction = Fraction(0), seed: int = 0,
-    group: Table | None = None,
+    group: Symmetries | None = None,
 ) -> ForestPacking:  # fmt: skip
     """Return the fastest trees from every root to all members, as few and shallow as possible.
 
