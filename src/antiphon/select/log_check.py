@@ -19,7 +19,7 @@ from typing import Any
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
-from antiphon.core.topology import Topology, hosts
+from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import KINDS, Priced
 from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
@@ -70,7 +70,10 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         own, why_not = None, str(error)
     proofs = proved_limits(topology, run.kind, 0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
-    result["rows"] = [_size_row(run, topology, n, seconds, choices.get(n), rate) for n, seconds in points]
+    most = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
+    result["rows"] = [
+        _size_row(run, topology, n, seconds, choices.get(n), most.get(n, 1.0), rate) for n, seconds in points
+    ]
     diagnosis = None
     if own is not None:
         signs = [*run.signs, *(f"{name}={value}" for name, value in run.environment.items())]
@@ -116,12 +119,12 @@ def _notes(run: Run, own: Library | None) -> list[str]:
 
 
 def _size_row(
-    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, rate: Fraction | None
+    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, most: float, rate: Fraction | None
 ) -> dict[str, Any]:
-    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words."""
+    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words. `most`:
+    the greatest measured / modelled that is normal; `rate`: bytes per second of the bound."""
     scale = nbytes / max(seconds, 1e-12)
     bound = float(nbytes / rate) if rate else None
-    nodes = len(set(hosts(topology))) or 1
     wrong = any(row.wrong for row in run.rows if row.nbytes * run.scale(topology.ranks) == nbytes)
     row = {
         "nbytes": nbytes, "seconds": seconds, "busbw": scale * busbw_factor(Collective(run.kind, topology.ranks)),
@@ -130,10 +133,10 @@ def _size_row(
         "bound": bound, "share": bound and bound / max(seconds, 1e-12),
         "ratio": model and seconds / model.seconds, "wrong": wrong,
     }  # fmt: skip
-    return row | {"verdict": _size_verdict(run.kind, row, nodes)}
+    return row | {"verdict": _size_verdict(row, most)}
 
 
-def _size_verdict(kind: str, row: Mapping[str, Any], nodes: int) -> str:
+def _size_verdict(row: Mapping[str, Any], most: float) -> str:
     if row["wrong"]:
         return "wrong result"
     if row["share"] and row["share"] > 1 / IMPOSSIBLE:
@@ -141,7 +144,6 @@ def _size_verdict(kind: str, row: Mapping[str, Any], nodes: int) -> str:
     if row["ratio"] is None:
         return "no model"
     choice = f"{row['algorithm']} {row['protocol']}"
-    most = most_normal(kind, row["nbytes"], nodes)
     if row["ratio"] > most:
         return f"{row['ratio']:.1f} times {choice}"
     return f"faster than {choice}" if row["ratio"] < 1 / most else f"normal for {choice}"

@@ -29,7 +29,7 @@ from statistics import mean, median
 import msgspec
 
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import HALVES, NVLS, NVLS_TREE, Costs, Priced, prices
+from antiphon.cost.nccl.choice import HALVES, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
 from antiphon.cost.nccl.library import LARGE, SMALL, Library, error_at
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
@@ -157,8 +157,19 @@ def error_of(collective: str, nbytes: int) -> float:
     return LIMITS.unknown_error if error is None else max(error, LIMITS.min_error)
 
 
-def most_normal(collective: str, nbytes: int, nodes: int) -> float:
-    """Return the greatest measured / predicted that the model's error explains."""
+def most_normal(library: Library, collective: str, nbytes: int) -> float:
+    """Return the greatest measured / predicted that is still within the error of the model.
+
+    Between two nodes without NVLS a ring is as normal as a tree: which one NCCL takes has changed by version.
+    """
+    choice, *others = library.at(collective, nbytes)
+    ring = min((o.seconds for o in others if o.algorithm == RING), default=0.0)
+    by_version = choice.algorithm == TREE and library.place.nodes == 2 and nbytes > SMALL
+    return _slack(collective, nbytes, library.place.nodes) * max(1.0, ring / choice.seconds if by_version else 1.0)
+
+
+def _slack(collective: str, nbytes: int, nodes: int) -> float:
+    """Return the factor by which a time may be off the model in either direction."""
     slowdown = LIMITS.tolerance * error_of(collective, nbytes)
     min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
     return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, min_slowdown))
@@ -179,11 +190,12 @@ def diagnose(library: Library, collective: str, points: Points, signs: Sequence[
     for nbytes, seconds in points:
         ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
     medians = {band: median(values) for band, values in ratios.items()}
-    # The limit of a band is that of its worst predicted size.
-    nodes = library.place.nodes
-    limits = {band: max(most_normal(collective, n, nodes) for n, _ in points if band_of(n) == band) for band in ratios}
-    slow = tuple(band for band, ratio in medians.items() if ratio > limits[band])
-    fast = [band for band, ratio in medians.items() if ratio < 1 / limits[band]]
+    slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes
+    for band in filter(ratios.__contains__, BANDS):
+        here = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
+        if median(ratio / most_normal(library, collective, n) for n, ratio in here) > 1:
+            slow += (band,)
+        fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in here) < 1
     misfit = _misfit(collective, points, predicted)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
