@@ -146,6 +146,27 @@ def test_names_that_xml_would_escape(tmp_path: Path) -> None:
     assert [card.nodes for card in cards] == [(0, 1), (2,)]
 
 
+HUB = NetworkCard("hub", SPEED, (8,))  # by the NVSwitch
+
+
+@pytest.mark.parametrize("cards", [(HUB,), (HUB, NetworkCard("a", SPEED, (0, 8))), (NetworkCard("a", SPEED, (5, 0)),)])
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx1v:pcie=true"])
+def test_cards_at_odd_places(name: str, cards: tuple[NetworkCard, ...]) -> None:
+    machine = replace(antiphon.topology(name), cards=cards)
+    root = check_form(nccl_xml(Probed(machine))["topo.xml"])
+    assert {net.attrib["name"] for net in root.iter("net")} == {card.name for card in cards}
+    assert len([*root.iter("gpu")]) == machine.ranks
+
+
+def test_pcie_links_of_one_way() -> None:
+    box = antiphon.topology("pcie8")
+    ways = box.link_src < box.link_dst
+    machine = replace(
+        box, link_src=box.link_src[ways], link_dst=box.link_dst[ways], link_type=box.link_type[ways], limits=()
+    )
+    assert len([*check_form(nccl_xml(Probed(machine))["topo.xml"]).iter("gpu")]) == 8
+
+
 @pytest.mark.parametrize(
     ("machine", "options", "line"),
     [

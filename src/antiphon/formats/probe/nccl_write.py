@@ -54,16 +54,8 @@ def nccl_xml(
 ) -> Files[str]:
     """Return the file, and notes on what it assumes.
 
-    Parameters
-    ----------
-    gpus, nics
-        PCIe addresses of the GPUs (by rank) and network cards, separated by commas or spaces. Default: made up.
-    nic
-        Bandwidth of each network card. Default: as the machine has it, else as such a box is sold.
-    gdr
-        Whether network cards access GPU memory directly (GPUDirect RDMA).
-    cpu
-        intel, amd or arm: the processors.
+    `gpus`, `nics`: PCIe addresses of the GPUs (by rank) and network cards, separated by commas or spaces; by default
+    made up. `nic`: bandwidth of each card. `gdr`: whether cards access GPU memory. `cpu`: intel, amd or arm.
     """
     machine, notes = box.machine, list[str]()
     if hosts(machine):
@@ -141,7 +133,8 @@ class _Writer:
         above = {child: node for node, below in self.children.items() for child in below}
         for number, card in enumerate(cards):
             first = card.nodes[0]
-            self.cards_at.setdefault(first if first >= machine.ranks else above.get(first, -1), []).append(number)
+            switch = first if first in self.children else above.get(first, -1)  # -1: below a socket
+            self.cards_at.setdefault(switch, []).append(number)
 
     def system(self, cpu: Mapping[str, object]) -> Element:
         root = _add(None, "system", version=2 if self.amd else 1)
@@ -165,6 +158,7 @@ class _Writer:
         for a, b, kind in self.links:
             if kind.kind == "pcie":
                 near.setdefault(a, {})[b] = kind.bandwidth
+                near.setdefault(b, {}).setdefault(a, kind.bandwidth)
                 if max(a, b) < self.machine.ranks:
                     raise Unsupported(f"{self.machine.name}: joins GPUs {a} and {b} by PCIe without a switch")
         switches = [node for node in sorted(near) if node >= self.machine.ranks]
@@ -182,13 +176,14 @@ class _Writer:
     def _assumed_tree(self) -> list[list[int]]:
         """A switch for GPUs that share cards, with these; half of such groups on each of two sockets."""
         group = list(range(self.machine.ranks))
-        for card in self.cards:
-            for rank in card.nodes[1:]:
-                join_groups(group, card.nodes[0], rank)
+        near = [[node for node in card.nodes if node < self.machine.ranks] for card in self.cards]
+        for ranks in near:
+            for rank in ranks[1:]:
+                join_groups(group, ranks[0], rank)
         groups: dict[int, list[int]] = {}
         for rank in range(self.machine.ranks):
             groups.setdefault(find_group(group, rank), []).append(rank)
-        with_cards = {find_group(group, card.nodes[0]) for card in self.cards}
+        with_cards = {find_group(group, ranks[0]) for ranks in near if ranks}
         tops: list[list[int]] = [[], []] if len(groups) > 1 else [[]]
         for position, (first, ranks) in enumerate(groups.items()):
             switch = self.machine.nodes + first
@@ -230,10 +225,10 @@ class _Writer:
                 continue
             count = kind.bandwidth / self.machine.unit
             if count.denominator > 1:
+                speed, each = format_bandwidth(kind.bandwidth), format_bandwidth(self.machine.unit)
+                ends = f"from GPU {rank} to {self.machine.node_name(b)}"
                 raise Unsupported(
-                    f"{self.machine.name}: the link from GPU {rank} to {self.machine.node_name(b)}, "
-                    f"{format_bandwidth(kind.bandwidth)}, is no whole number of links of "
-                    f"{format_bandwidth(self.machine.unit)}; NCCL's file counts links"
+                    f"{self.machine.name}: the link {ends}, {speed}, is no whole number of links of {each}"
                 )
             if b < self.machine.ranks:
                 key = self.bus[b], self.gpu_class
