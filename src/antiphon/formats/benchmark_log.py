@@ -171,8 +171,9 @@ class _Reader:
             if row:
                 at = self._add_row(row, at)
             elif self.run.program == OSU and (row := _OSU_ROW.search(line)):
-                seconds = float(row[2]) / 1e6
-                self.run.rows.append(LogRow(int(row[1]), seconds, wrong=(row[4] or "").startswith("Fail")))
+                if int(row[1]) and float(row[2]):
+                    wrong = (row[4] or "").startswith("Fail")
+                    self.run.rows.append(LogRow(int(row[1]), float(row[2]) / 1e6, wrong=wrong))
             else:
                 title = _TITLE.search(line)
                 started = None if title or _END.search(line) else _STARTED.search(line)
@@ -307,7 +308,7 @@ def _parse_tail(text: str) -> _Tail | None:
         algbw, busbw = float(groups[0][1]), float(groups[0][2])
     except ValueError:
         return None
-    if not times or not all(0 <= time < 1e12 for time in times):
+    if not times or not 0 < times[0] < 1e12 or not all(0 <= time < 1e12 for time in times):
         return None
     wrong = any(group[3].isdigit() and int(group[3]) > 0 for group in groups)
     return _Tail(times, algbw, busbw, op, root, wrong)
@@ -315,7 +316,7 @@ def _parse_tail(text: str) -> _Tail | None:
 
 def _agrees(nbytes: int, values: _Tail) -> bool:
     """Whether algbw follows from size and time; old versions leave out the part that stays (a half for two ranks)."""
-    expected = nbytes / values.times[0] / 1e3 if values.times[0] else 0.0
+    expected = nbytes / values.times[0] / 1e3
     return 0.45 * expected - 0.02 <= values.algbw <= 1.05 * expected + 0.02
 
 
