@@ -82,6 +82,17 @@ def test_a_machine_that_was_probed_says_that_its_gpus_are_taken_for_others(name:
 
 
 @pytest.mark.parametrize(
+    ("box", "model"),
+    [("mi300x", "AMD Instinct MI325X"), ("mi350x", "AMD Instinct MI355X OAM"), ("mi350x", "MI350X")],
+)
+def test_amds_later_gpus_have_the_figures_of_their_generation(box: str, model: str) -> None:
+    said = told(replace(topology(box), name=f"8 x {model}"))
+    assert said == f"calibrated by {box}; GPUs taken for {box} by their name, {model}"
+    other = "mi350x" if box == "mi300x" else "mi300x"
+    assert not told(replace(topology(other), name=f"8 x {model}"))  # its links are of other speed
+
+
+@pytest.mark.parametrize(
     ("name", "known"),
     [
         ("8 x NVIDIA H100 80GB HBM3 only 0,1", True),

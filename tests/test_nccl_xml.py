@@ -130,7 +130,7 @@ def test_addresses_and_options(tmp_path: Path) -> None:
     assert {(net.attrib["speed"], net.attrib["gdr"]) for net in root.iter("net")} == {("200000", "0")}
     assert {cpu.attrib["vendor"] for cpu in root.iter("cpu")} == {"AuthenticAMD"}
     assert not any("made up" in note for note in files.notes)
-    assert sum("made up" in note for note in nccl_xml(read_machine("hgx-h100")).notes) == 2
+    assert any("made up" in note for note in nccl_xml(read_machine("hgx-h100"), gpus=",".join(gpus)).notes)
 
 
 SPEED = Fraction(25 * 10**9)
@@ -202,7 +202,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run("topology export hgx-h100 -o topo.xml".split()) == 0  # noqa: SIM905
     text = capsys.readouterr().out
     assert text.startswith("written: topo.xml (")
-    assert "note: PCIe addresses of GPUs are made up" in text
+    assert "note: PCIe addresses are made up" in text
     assert run("topology export topo.xml -o again.xml --option gdr=no --json".split()) == 0  # noqa: SIM905
     told = json.loads(capsys.readouterr().out)
     assert told["written"] == ["again.xml"]

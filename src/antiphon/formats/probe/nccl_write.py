@@ -77,13 +77,11 @@ def nccl_xml(
     count = sum(1 for _ in root.iter())
     if count > MAX_ELEMENTS:
         raise Unsupported(f"{machine.name}: needs {count} XML elements; NCCL reads at most {MAX_ELEMENTS}")
-    if not gpus:
+    if not gpus or (cards and not nics):
         notes.append(
-            "PCIe addresses of GPUs are made up, so NCCL will not find them in the file: pass --option "
-            "gpus=ADDRESS,... as nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader prints them"
+            "PCIe addresses are made up, so NCCL will not find these devices in the file: pass --option gpus=ADDRESS,... "
+            "(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader) and nics=ADDRESS,... (lspci)"
         )
-    if cards and not nics:
-        notes.append("PCIe addresses of network cards are made up: pass --option nics=ADDRESS,... (see lspci)")
     if cards and not writer.has_pcie:
         notes.append("assumed: GPUs share a PCIe switch with their network cards, half of them on each of two sockets")
     rdma = "network cards access GPU memory (else --option gdr=no)" if direct else "no GPUDirect RDMA"
