@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sysconfig
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
@@ -99,7 +100,8 @@ def _read_gpus(devices: Path) -> list[dict[str, str]]:
         vendor = VENDORS.get(text(place / "vendor"))
         if vendor and text(place / "class").startswith(GPU_CLASSES):
             board = device_name(text(place / "vendor"), text(place / "device"))
-            gpus.append({"vendor": vendor, "name": board or f"{vendor} {text(place / 'device')}", "driver": ""})
+            driver = text(place / "driver/module/version")
+            gpus.append({"vendor": vendor, "name": board or text(place / "device"), "driver": driver})
     return gpus
 
 
@@ -126,6 +128,7 @@ def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
 
 
 def package_version(name: str) -> str:
+    """Return the version of a Python package; empty where it is missing."""
     try:
         return metadata.version(name)
     except Exception:  # missing, or its metadata is broken
@@ -134,8 +137,8 @@ def package_version(name: str) -> str:
 
 def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
     """Return libraries by the names of their files, whose endings are their versions; of one version the first."""
-    wheels = [str(path) for path in Path(metadata.__file__).parents[1].glob("site-packages/nvidia/nccl/lib")]
-    folders = [*filter(None, search_path.split(":")), *wheels, *(f"{root}/{folder}" for folder in FOLDERS)]
+    wheel = f"{sysconfig.get_paths()['purelib']}/nvidia/nccl/lib"
+    folders = [*filter(None, search_path.split(":")), wheel, *(f"{root}/{folder}" for folder in FOLDERS)]
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for folder in folders:
         for name, pattern in LIBRARIES.items():
