@@ -70,9 +70,8 @@ class Terms(Generic[Job]):
     `seconds`: CPU budget of a job, computed when it begins (None: unlimited). `memory`: bytes that a process may
     allocate beyond its size at the start. `grace`: seconds for the work to return a partial result after TimedOut has
     been raised in it, at the end of its budget or at Ctrl-C; it is killed earlier if it exceeds its budget by OVERRUN.
-    `prepare`: runs once in a worker before its first job, without a budget. `watch`: with `as_done`, called at
-    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each. `fork`: workers are forked from
-    this process, which takes milliseconds, where `can_fork`; else they are programs of their own.
+    `prepare`: runs once in a worker program before its first job, without a budget. `watch`: with `as_done`, called at
+    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each.
     """
 
     work: Callable[[Job, Say], Any]
@@ -82,45 +81,38 @@ class Terms(Generic[Job]):
     grace: float = 0.0
     prepare: Callable[[], None] | None = None
     watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
-    fork: bool = False
 
 
 class Process(Generic[Job]):
-    """A process, its job, and what it has used for it. `job` given: forked for just that one; else a worker, which
-    does one job after another.
-    """
+    """A process, its job, and what it has used for it. `job` given: forked for just that one."""
 
     def __init__(self, terms: Terms[Job], *job: Job) -> None:
-        self.terms, self.is_worker = terms, not job
-        self.ready = not self.is_worker
+        self.terms, self.forked = terms, bool(job)
+        self.ready = self.forked
         self.running, self.result = True, None
         self.stopping = 0.0  # time of the request to stop, 0 if none
         self._code: int | None = None
         self.limit: float | None = terms.seconds(*job) if job else START
         self.channel, theirs = Pipe(duplex=True)
         try:
-            spawned = self.is_worker and not (terms.fork and can_fork())
-            self.pid = _spawn_program(theirs) if spawned else self._fork_child(theirs, *job)
+            self.pid = self._fork_child(theirs, *job) if job else _spawn_program(theirs)
         finally:
             theirs.close()
         self.meter = Meter(self.pid)
         self.job: Job | None = None
         if job:
             self.job = self.given = job[0]
-        elif spawned:
+        else:
             self._send_message((terms.work, terms.prepare, terms.memory))
 
-    def _fork_child(self, theirs: Connection, *job: Job) -> int:
+    def _fork_child(self, theirs: Connection, job: Job) -> int:
         end_threads_of_solvers()
-        parent, terms = os.getpid(), self.terms
+        parent = os.getpid()
         pid = os.fork()
         if not pid:
             try:
                 self.channel.close()
-                if job:
-                    _child.forked(theirs, parent, terms.work, job[0], terms.memory, bool(terms.grace))
-                else:
-                    _child.forked_worker(theirs, parent, terms.work, terms.prepare, terms.memory)
+                _child.forked(theirs, parent, self.terms.work, job, self.terms.memory, bool(self.terms.grace))
             finally:
                 os._exit(0)
         return pid
@@ -149,8 +141,8 @@ class Process(Generic[Job]):
         assert kind == ENDED
         result = self._stopped_error() if self.stopping else _result_of(*value)
         self.job = self.limit = None
-        # a stopped one may be in any state
-        if not self.is_worker or self.stopping:
+        # a forked process serves one job; a stopped one may be in any state
+        if self.forked or self.stopping:
             self.end()
         return Ended(result)
 
@@ -198,15 +190,14 @@ class Process(Generic[Job]):
         return Ended(result)
 
     def end(self) -> None:
-        """Kill the process; a worker also with its descendants."""
+        """Kill the process; a worker program also with its descendants."""
         if not self.running:
             return
         self.running = False
-        if self.is_worker:
-            with suppress(OSError):  # nobody is left, or a worker that was just forked has no group of its own yet
+        with suppress(OSError):  # nobody is left
+            if not self.forked:
                 os.killpg(self.pid, signal.SIGKILL)
-        if self._code is None:
-            with suppress(OSError):
+            elif self._code is None:
                 os.kill(self.pid, signal.SIGKILL)
         self._wait_for_exit(0)
         self.channel.close()
@@ -223,10 +214,10 @@ class Process(Generic[Job]):
 
 
 def _spawn_program(theirs: Connection) -> int:
-    """Start a program of its own, which needs no fork; multiprocessing would run the user's main program again.
+    """A program of its own, not forked: solvers that have run here do not survive a fork, and neither multiprocessing
+    nor a pool of it does without running the main program of the user again.
 
-    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere.
-    """
+    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere."""
     source_folder = str(Path(__file__).parents[2])
     paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]

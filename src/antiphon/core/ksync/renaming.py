@@ -1,9 +1,9 @@
-"""Relabel an instance, and translate duals and refutations between labellings of it.
+"""Relabel an instance and translate duals and refutations between the labelled copies.
 
 Certificates are cached by the isomorphism class of their problem: a proof found for one labelling must be checkable for
-every other one. Only capacities count here: every bond (a group of parallel links) becomes one link of its capacity in
-chunks per round; its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a
-refutation for one labelling is one for the other.
+every other one. Only capacities count here: every bond becomes one link of its capacity in chunks per round;
+its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a refutation of one
+copy is one of the other.
 
 Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price
 1 on bond 0 -> 1 becomes one with price 1 on bond 1 -> 2, and proves the same.
@@ -30,7 +30,7 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Permutations: node n is renumbered nodes[n], and likewise bonds, limits (0 is the first limit) and kinds.
+    """Node n is called nodes[n] now, and so for bonds, limits (0 is the first limit) and kinds.
 
     Chunks of a kind keep their numbers.
     """
@@ -42,14 +42,12 @@ class Naming:
 
     @property
     def resources(self) -> Table:
-        """The permutation of resources: bonds, then limits."""
         return np.concatenate([self.bonds, len(self.bonds) + self.limits])
 
     def inverse(self) -> Naming:
         return Naming(*(np.argsort(permutation) for permutation in (self.nodes, self.bonds, self.limits, self.kinds)))
 
     def path(self, path: Sequence[int]) -> tuple[int, ...]:
-        """Return a path of bonds, renumbered."""
         return tuple(self.bonds[list(path)].tolist())
 
     def as_json(self) -> dict[str, Any]:
@@ -58,7 +56,7 @@ class Naming:
 
     @staticmethod
     def of_json(value: Mapping[str, Any], instance: Instance) -> Naming:
-        """Read the permutations; raise Invalid if they are none of this instance."""
+        """Checked to be one of this instance; Invalid where it is none."""
         ranks, bonds = instance.ranks, len(instance.bonds)
         sizes = {
             "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
@@ -76,7 +74,7 @@ class Naming:
 
 
 def rename_instance(instance: Instance, naming: Naming) -> Instance:
-    """Return the same problem, renumbered. O(links + limits + kinds * ranks)."""
+    """The same problem numbered so. O(links + limits + kinds * ranks)."""
     # Permutations map old to new; argsort inverts them where the new order is needed.
     nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # the bond that each new one was
     tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
@@ -102,7 +100,7 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
 def _bond_topology(
     instance: Instance, tail: Table, head: Table, capacity: Sequence[Fraction], limits_of: Sequence[Sequence[int]]
 ) -> Topology:
-    """Return a machine with one link per bond, whose bandwidth in units of 1 is its capacity in chunks per round."""
+    """A link for every bond, so fast that its capacity is what it carries in a round of the unit 1."""
     count = len(tail)
     under: list[list[int]] = [[] for _ in capacity]
     for bond, limits in enumerate(limits_of):
@@ -119,7 +117,7 @@ def _bond_topology(
 
 
 def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
-    """Translate a dual of an instance to `rename_instance(instance, naming)`, where it proves the same. Linear."""
+    """What a dual of an instance is for `rename_instance(instance, naming)`: it proves the same there. Linear."""
     nodes, bonds, kinds = naming.nodes, naming.bonds, naming.kinds
     spreads = {
         int(kinds[kind]): Spread(
@@ -140,7 +138,7 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
 
 
 def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
-    """Renumber the first columns of rows, and sort the rows.
+    """The rows with their first columns renamed, in ascending order.
 
     Node 0 becomes 2, node 1 becomes 0:
 
@@ -154,7 +152,7 @@ def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
 
 
 def _conjugate_permutation(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
-    """Renumber a permutation: if it mapped x to y, the result maps name[x] to name[y]."""
+    """Where the permutation took x to y, it takes name[x] to name[y]."""
     out = np.zeros(len(permutation), np.int64)
     # Conjugation: the old permutation p becomes name * p * name^-1.
     out[name] = name[list(permutation)]

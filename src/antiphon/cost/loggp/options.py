@@ -1,8 +1,4 @@
-"""Resolve the options of model loggp: limits, who pays overheads, when a send is over.
-
-Explicit options override those that `meaning` implies, which override the profile's. Example: meaning="loggops" with
-device_radix=2 gives one processor per rank, sends over when left, 2 ports and no limit on network cards.
-"""
+"""Resolve the options of model loggp: limits, who pays overheads, when a send is over."""
 
 from __future__ import annotations
 
@@ -15,10 +11,9 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import parse_size
 
-FIDELITIES = ("message", "packet")  # option `fidelity`: what is simulated one by one
-CPUS = ("overlap", "shared")  # option `cpu`: overheads overlap, or share a processor
+FIDELITIES = ("message", "packet")
+CPUS = ("overlap", "shared")
 SENT = (RECEIVED, LEFT)
-# Option `meaning`: a name for several other options
 MEANINGS: dict[str, dict[str, int | str | None]] = {
     "ports": {"cpu": "overlap", "sent": RECEIVED},
     "loggops": {"cpu": "shared", "sent": LEFT, "device_radix": 1, "node_radix": "none"},
@@ -27,8 +22,8 @@ MEANINGS: dict[str, dict[str, int | str | None]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Resolved options. `packets`: fidelity=packet; `processors`: cpu=shared; `sent`: when a sent message counts for
-    its rank's rounds; `eager`: bytes up to which a send is over before the receiver takes the message."""
+    """`packets`: at fidelity packet; `processors`: cpu=shared; `sent`: when what a rank sent counts for its own rounds;
+    `eager`: bytes up to which a send is over before the receiver takes the message."""
 
     limits: LogGP
     packets: bool = False
@@ -59,7 +54,6 @@ def options_of(
 
 
 def _refuse_incompatible_options(options: Options, contention: str) -> None:
-    """Raise Unsupported if options contradict cpu=shared or need it."""
     if not options.processors:
         if options.eager != float("inf"):
             raise Unsupported(
