@@ -17,14 +17,12 @@ import msgspec
 import numpy as np
 from _common import print_table
 from numpy.typing import NDArray
-from published import FIT, ONE_FOR_ALL, Published, published
+from published import FIT, ONE_FOR_ALL, Published, published, relay_tables
 
 from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
 from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
 from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
-from antiphon.cost.nccl.place import place_of
-from antiphon.topologies import topology
 
 LEAST = 1024  # bytes: below, only launch and hops count, and those tables have many such rows
 PRIOR_WEIGHT = 0.1  # of a figure that is off by e, against a measurement that is off by e
@@ -44,6 +42,7 @@ GPUS: Mapping[str, dict[str, Any]] = {
     "a100": {"boxes": ["dgx-a100", "p4d", "delta", "polaris"]},
     "h100": {"boxes": ["hgx-h100", "hgx-h200", "p5"], "nvls": True},
     "mi300x": {"boxes": ["mi300x"], "library": "RCCL"},
+    "mi350x": {"boxes": ["mi350x"], "library": "RCCL"},
 }
 # Multiprocessors of a GPU by its vendor's data sheet; channels as NCCL's log tells them ("24 coll channels, 16 nvls
 # channels, 32 p2p channels"), each a thread block with a multiprocessor for itself. V100: 6 rings, each made twice.
@@ -55,6 +54,7 @@ UNITS = {
         source="https://github.com/aws-samples/awsome-distributed-training/tree/main/micro-benchmarks/nccl-tests",
     ),
     "mi300x": Units(of=304, source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"),
+    "mi350x": Units(of=256, source="https://www.amd.com/en/products/accelerators/instinct/mi350/mi350x.html"),
     # A DGX B200: "32 coll channels, 32 collnet channels, 32 nvls channels, 32 p2p channels". 148 multiprocessors as the
     # driver tells them (pytorch/ao, pull request 4002).
     "b200": Units(
@@ -148,7 +148,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
     """The figures that these tables tell of, the number of measurements, and that of evaluations."""
     from scipy.optimize import least_squares
 
-    places = {table.name: place_of(topology(table.topology)) for table in tables}
+    places = {table.name: table.place for table in tables}
     told = {name for table in tables for name in (table.gpu, table.fabric) if name}
     names = [name for name in prior if name.split(" ")[0] in told]
     start = np.log([prior[name] for name in names])
@@ -174,7 +174,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
 
 
 def main() -> None:
-    tables = [table for table in published() if table.part == FIT]
+    tables = [table for table in (*published(), *relay_tables()) if table.part == FIT]
     prior = priors()
     figures = dict(prior)
     for some in apart(tables):

@@ -10,8 +10,10 @@ out of place, then both in place, as the tests print them. `part` says what a ta
 
 from __future__ import annotations
 
+import csv
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,10 +21,17 @@ from antiphon.core.collective import KINDS, Collective
 from antiphon.core.files import read_bytes, reading
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.jsontext import check_keys, decode
+from antiphon.core.reshape import keep
+from antiphon.cost.nccl.place import Place, place_of
 from antiphon.errors import Invalid, quote
+from antiphon.topologies import topology
 
 FORMAT, VERSION = "antiphon-published", 1
 TABLES = Path(__file__).parent / "data" / "published.json"
+# Times of RCCL and of RCCLX's hand-made relays among 2 and 4 of the 8 MI350X of a box, all others idle: ms, bfloat16,
+# the least of several runs, timed by GPU events from PyTorch. The last column is the version of 27 August 2026.
+RELAYS = TABLES.with_name("rcclx-relay.csv")
+RELAY_SOURCE = "https://github.com/meta-pytorch/torchcomms/pull/3686"
 FIT, HELD_OUT, TOLD = PARTS = ("fit", "held out", "told")
 ONE_EACH, ONE_FOR_ALL = "one per GPU", "one for all GPUs"
 AGREES = 0.02  # by what part the bus bandwidth may differ from factor * nbytes / time
@@ -55,6 +64,12 @@ class Published(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     environment: str = ""
     processes: str = ONE_EACH
     complete: bool = True
+
+    @property
+    def place(self) -> Place:
+        """The machine as NCCL sees it; of a larger machine its first ranks."""
+        machine = topology(self.topology)
+        return place_of(machine if machine.ranks == self.ranks else keep(machine, range(self.ranks)).topology)
 
     @property
     def factor(self) -> float:
@@ -121,3 +136,54 @@ def published() -> tuple[Published, ...]:
     """Return the tables of `data/published.json`."""
     with reading(TABLES.name):
         return read_published(read_bytes(TABLES))
+
+
+class Relayed(NamedTuple):
+    """A row of `data/rcclx-relay.csv`. `nbytes`: the input of one busy rank; seconds of RCCL, of the relay as first
+    published, and of the pipelined one (NaN: not published)."""
+
+    collective: str
+    busy: int
+    nbytes: int
+    nccl: float
+    relay: float
+    pipelined: float
+
+
+@cache
+def relay_sweep() -> tuple[Relayed, ...]:
+    """Return the rows of `data/rcclx-relay.csv`."""
+    with RELAYS.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Relayed(
+                row["collective"], int(row["busy"]), int(row["nbytes"]), float(row["nccl_ms"]) / 1e3,
+                float(row["relay_ms"]) / 1e3, float(row["pipelined_relay_ms"] or "nan") / 1e3,
+            )
+            for row in csv.DictReader(file)
+        )  # fmt: skip
+
+
+@cache
+def relay_tables() -> tuple[Published, ...]:
+    """Return RCCL's times of that sweep as tables.
+
+    Plans are held against those of an allreduce between two, so nothing is fitted to them; alltoall is made of sends,
+    which the fit leaves out.
+    """
+    tables = []
+    for kind, busy in dict.fromkeys((row.collective, row.busy) for row in relay_sweep()):
+        rows = [row for row in relay_sweep() if (row.collective, row.busy) == (kind, busy)]
+        factor = busbw_factor(Collective(kind, busy))
+        measured: list[Measured] = []
+        for row in rows:
+            nbytes = row.nbytes * (busy if kind == "allgather" else 1)
+            us, rate = row.nccl / _US, factor * nbytes / row.nccl / _GB
+            measured.append((nbytes, us, rate, us, rate))  # one time per size is published
+        table = Published(
+            name=f"mi350x-{busy}-{kind}", machine="a box of 8 MI350X", collective=kind, ranks=busy, nodes=1,
+            rows=measured, source=RELAY_SOURCE, topology="mi350x", gpu="mi350x", library="RCCL",
+            part=TOLD if kind == "alltoall" or (kind, busy) == ("allreduce", 2) else FIT,
+        )  # fmt: skip
+        table.check()
+        tables.append(table)
+    return tuple(tables)

@@ -2,10 +2,11 @@
 of plans or the machine that judges them.
 
 Every thread of every block goes through its operations by itself; data is dealt to the threads at random, anew for each
-operation, because nothing but a sync says which thread does what. Each rank is called several times, one call right
-after the other, and its buffers belong to the user from the end of a call until the next begins: then results are
-looked at, inputs get new values, results are spoilt. Semaphores and scratch stay as they are. Priorities of threads are
-drawn, and drawn again at a few moments: what can go wrong mostly does within some dozens of such runs.
+operation, because nothing but a sync says which thread does what (packets in turn, alike by all operations). Each rank
+is called several times, one call right after the other, and its buffers belong to the user from the end of a call until
+the next begins: then results are looked at, inputs get new values, results are spoilt. Semaphores and scratch stay as
+they are. Priorities of threads are drawn, and drawn again at a few moments: what can go wrong mostly does within some
+dozens of such runs.
 """
 
 from __future__ import annotations
@@ -205,7 +206,10 @@ class Executor:
             elif name == "flush":
                 if thread < len(one.get("dst_buff", ())):
                     yield from self.flush((rank, names["port"][one["channel_ids"][thread]]))
-            elif one.get("channel_type") == "port" and name in ("put", "pws", "pwsf"):
+            elif one.get("channel_type") == "port" and name in ("put", "pws", "pwsf", "ppkt", "rppkt"):
+                if name == "rppkt":  # all threads see all packets, and meet
+                    yield from self.data(rank, call, {**one, "dst_buff": []}, refs, thread, width, {})
+                    yield from self.meet(("nop", rank, call, number, at), width)
                 if thread < len(one["dst_buff"]):
                     yield from self.push(rank, call, one, names, refs, thread)
             else:
@@ -262,12 +266,17 @@ class Executor:
 
     def push(self, rank: int, call: int, one: Any, names: Any, refs: Any, at: int) -> Steps:
         channel = names["port"][one["channel_ids"][at]]
-        source, target = one["src_buff"][at], one["dst_buff"][at]
+        flagged = one["name"].endswith("pkt")
+        source, target = one["src_buff"][0 if one["name"] == "rppkt" else at], one["dst_buff"][at]
         buffer = self.gpus[rank]["remote_buffers"][refs["port"][target["buffer_id"]]]
-        size = target["size"] * self.per
-        low, into = source["index"] * self.per, target["index"] * self.per
+        group = one.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
+        size = (source if flagged else target)["size"] * self.per // group["tbg_size"]
+        low, into = (place["index"] * self.per + size * group["tb_id"] for place in (source, target))
+        half = call % 2 if self.plan.get("use_double_scratch_buffer") else 0
         pairs = [
-            (
+            ((rank, half, low + i), (buffer["rank"], half, into + i))
+            if flagged
+            else (
                 self.address(rank, source["type"], low + i),
                 self.address(rank, buffer["type"], into + i, buffer["rank"]),
             )
@@ -275,8 +284,8 @@ class Executor:
         ]
         queue = self.fifo.setdefault((rank, channel), deque())
         for pair in pairs:
-            queue.append(("move", *pair))
-        if one["name"] != "put":
+            queue.append(("packet" if flagged else "move", *pair))
+        if one["name"] in ("pws", "pwsf"):
             peer = self.lists["port", rank][channel]
             queue.append(("signal", ("port", rank, peer, self.lists["port", rank][:channel].count(peer))))
         yield None
@@ -292,7 +301,9 @@ class Executor:
 
     def proxy(self, key: Any) -> None:
         what, *rest = self.fifo[tuple(key)].popleft()
-        if what == "move":
+        if what == "packet":  # as it lies there, with its flag
+            self.flagged[rest[1]] = self.flagged.get(rest[0], (0, 0))
+        elif what == "move":
             self.memory[rest[1]] = self.read(rest[0])
         elif what == "signal":
             self.counter[rest[0]] = self.counter.get(rest[0], 0) + 1
@@ -309,7 +320,8 @@ class Executor:
         for row, (reads, flags, writes, marks, count) in enumerate(self.rows(rank, call, one, refs)):
             if row not in shares:
                 shares[row] = [i % width for i in range(count)]
-                self.rng.shuffle(shares[row])
+                if not one["name"].endswith("pkt"):  # packets are dealt alike by all operations
+                    self.rng.shuffle(shares[row])
             for i in [i for i, owner in enumerate(shares[row]) if owner == thread]:
                 total = 0
                 for address in flags:

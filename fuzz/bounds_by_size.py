@@ -31,7 +31,8 @@ from antiphon.core.serialize import dumps
 from antiphon.core.topology import Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, prepare
-from antiphon.cost.model_bound import ProvedLimits, model_bound
+from antiphon.cost.model_bound import model_bound
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError
 from antiphon.registry import call, table
 

@@ -9,6 +9,7 @@ documentation of operations, and the algorithms it describes): not copied from a
 - `grouped`: an allgather whose puts are shared by a group of two blocks, each with a channel of its own.
 - `pulled`: an allgather by get, after a relaxed signal that all have begun.
 - `ported`: a broadcast through port channels, signalled by the proxy.
+- `posted`: an allgather by packets through port channels, one rank sending what lies in scratch, one once it has come.
 - `staged`: a reducescatter in two blocks, which a semaphore of the GPU holds in order.
 - `switched`: the allreduce of a switch that adds and multicasts (NVLS), relaxed signals around it.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 Row = dict[str, Any]
 NOP: Row = {"name": "nop"}
-NAMES = ("pairs", "packets", "crowd", "forward", "grouped", "pulled", "ported", "staged")
+NAMES = ("pairs", "packets", "crowd", "forward", "grouped", "pulled", "ported", "staged", "posted")
 
 
 def tell(name: str, *ids: int, kind: str = "memory") -> Row:

@@ -22,7 +22,8 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
-from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
+from antiphon.cost.model_bound import BOUNDS, model_bound
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.select import plan
 from antiphon.topologies import topology

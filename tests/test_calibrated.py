@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published import FIT, published
+from published import FIT, published, relay_tables
 
 import antiphon
 from antiphon.cli import run
@@ -49,9 +49,9 @@ def told(machine: Topology, **more: str) -> str:
         (degrade(H100, pairs=[(0, 8)], slower=2), "calibrated by h100"),
         (topology("dgx1v:pcie=true"), ""),  # no table has its PCIe
         (keep(topology("dgx1v"), [0, 1, 2, 3], name="dgx1v").topology, "calibrated by v100"),
-        (keep(topology("dgx1v"), [0, 5], name="dgx1v").topology, ""),  # without a link: not as fast as one likes
-        (keep(topology("dgx1v"), [0, 1, 5], name="dgx1v").topology, ""),  # a line, without a ring
-        (degrade(topology("dgx1v"), pairs=[(0, 3)], remove=True), ""),  # a mesh that no table is of
+        (keep(topology("dgx1v"), [0, 5], name="dgx1v").topology, "calibrated by v100"),  # without a link: PCIe
+        (keep(topology("dgx1v"), [0, 1, 5], name="dgx1v").topology, "calibrated by v100"),  # a line: PCIe
+        (degrade(topology("dgx1v"), pairs=[(0, 3)], remove=True), "calibrated by v100"),  # by the rings left
         (topology("delta:nodes=4"), ""),  # nothing is known of its network
         (topology("ec2:instance=p5en,instances=2"), ""),
         (replace(H100, name="hgx-h100 as I would have it"), ""),
@@ -82,6 +82,17 @@ def test_a_machine_that_was_probed_says_that_its_gpus_are_taken_for_others(name:
 
 
 @pytest.mark.parametrize(
+    ("box", "model"),
+    [("mi300x", "AMD Instinct MI325X"), ("mi350x", "AMD Instinct MI355X OAM"), ("mi350x", "MI350X")],
+)
+def test_amds_later_gpus_have_the_figures_of_their_generation(box: str, model: str) -> None:
+    said = told(replace(topology(box), name=f"8 x {model}"))
+    assert said == f"calibrated by {box}; GPUs taken for {box} by their name, {model}"
+    other = "mi350x" if box == "mi300x" else "mi300x"
+    assert not told(replace(topology(other), name=f"8 x {model}"))  # its links are of other speed
+
+
+@pytest.mark.parametrize(
     ("name", "known"),
     [
         ("8 x NVIDIA H100 80GB HBM3 only 0,1", True),
@@ -107,7 +118,7 @@ def test_links_of_a_probed_machine_may_be_slower_where_its_name_says_so() -> Non
 
 def test_files_of_calls_name_the_boxes_that_their_tables_are_of() -> None:
     for name, calls in shipped_calls().items():
-        tables = [table for table in published() if table.part == FIT and table.gpu == name]
+        tables = [t for t in (*published(), *relay_tables()) if t.part == FIT and t.gpu == name]
         assert calls.measured == sorted({box_of(table.topology) for table in tables})
 
 

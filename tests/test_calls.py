@@ -280,7 +280,12 @@ def test_a_plan_is_priced_by_the_figures_of_its_machine(
 
 @pytest.mark.parametrize(
     ("machine", "ranks", "model"),
-    [("dgx1v", [0, 5], "alpha-beta"), ("dgx1v", [0, 1], "calls"), ("hgx-h100", [2, 5], "calls")],
+    [
+        ("cluster:box=dgx1v,boxes=2", [0, 5, 8, 13], "alpha-beta"),
+        ("dgx1v", [0, 5], "calls"),
+        ("dgx1v", [0, 1], "calls"),
+        ("hgx-h100", [2, 5], "calls"),
+    ],
 )
 def test_a_plan_for_some_ranks_is_priced_as_it_was_tuned(machine: str, ranks: list[int], model: str) -> None:
     found = tune("allreduce", machine, nbytes="1MB", model="", ranks=ranks, workers="none", planners=("ring", "relay"))

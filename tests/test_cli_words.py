@@ -190,7 +190,7 @@ LOG = """\
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (LOG, "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured"),
+        (LOG, "log.json: looks like output of nccl-tests: times, no plan; antiphon check-log FILE --topology TOPO"),
         ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-19\n", "antiphon topology probe FILE -o machine.json"),
         ('<system version="1">\n</system>\n', "antiphon topology probe FILE -o machine.json"),
         ("hello\n", "is not valid JSON"),

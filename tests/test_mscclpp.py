@@ -3,12 +3,12 @@
 import copy
 import json
 import random
+import re
 import sys
 import tracemalloc
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from packing_cases import OPTIMA
 from quick import in_turn, some
 
 import antiphon
+from antiphon.api.checking import check
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
@@ -216,10 +217,57 @@ def test_who_waits_for_packets_before_sending_them_may_hang() -> None:
         assert any("hangs" in one for one in seen) is hangs
 
 
+PORTED = ("allreduce", "allgather", "reducescatter", "alltoall")
+
+
+@pytest.mark.parametrize(
+    ("kind", "planner"),
+    in_turn([*((kind, "direct") for kind in PORTED), ("allreduce", "hierarchical-ps"), ("allreduce", "ring"),
+             ("allgather", "recmult"), ("reducescatter", "halving-doubling"), ("alltoall", "bruck")], 2),
+)  # fmt: skip
+def test_packets_between_hosts_go_by_way_of_scratch(kind: str, planner: str) -> None:
+    """A proxy copies them with their flags; nothing but scratch is touched at others."""
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5))
+    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5))
+    for name, text in antiphon.export(plan, "mscclpp-json", options={"packets": 4096}).items():
+        if "packets" not in name:
+            continue
+        read = json.loads(text)
+        assert judge(plan_of(text).code) is None, name
+        every = [one for gpu in read["gpus"] for block in gpu["threadblocks"] for one in block["ops"]]
+        by_port = {one["name"] for one in every if one.get("channel_type") == "port"}
+        assert by_port == {"rppkt"}
+        assert {one["type"] for gpu in read["gpus"] for one in gpu["remote_buffers"]} == {"s"}
+        for seed in some(range(2)):
+            executor.Executor(read, seed, calls=3).run()
+
+
+def test_a_tuned_plan_is_written_by_the_protocol_that_it_won_by() -> None:
+    """Else a note says how much longer it takes, and where NCCL is faster then the range is left to that."""
+    plan = antiphon.plan("allreduce", antiphon.topology("hgx-h100"), planner="direct")
+    schedule, at = plan.entries[0].schedule, 2**14
+    seconds = antiphon.predict(plan, at, model="calls")[0]["seconds"]
+
+    def export(speedup: float, **options: Any) -> tuple[list[str], tuple[str, ...]]:
+        claims = {"model": "calls", "at": at, "seconds": seconds, "speedup": speedup, "reference": "nccl"}
+        entries = (Entry(0, 2**15, schedule, claims), Entry(2**15, None, schedule))
+        files = antiphon.export(Plan(plan.topology, plan.collective, entries), "mscclpp-json", options=options)
+        return sorted(name for name in files if "plan0" in name), files.notes
+
+    assert export(1.1) == (["plan0-packets-in-place.json", "plan0-packets.json"], ())
+    files, (note,) = export(1.1, packets=0)
+    assert files == []
+    said = r"allreduce from 0B: at 16KiB protocol Simple takes [1-9.]+ times the time of the choice, which won by ll"
+    assert re.fullmatch(said + r": left to NCCL \(--option packets=16KiB\)", note)
+    files, (note,) = export(100.0, packets=0)
+    assert files == ["plan0-in-place.json", "plan0.json"]
+    assert "won by ll (--option" in note
+
+
 def test_packets_where_they_suit() -> None:
-    """Not between hosts, not where some hear from nobody, not where switches work; and all sizes are served."""
+    """Not where some hear from nobody, not where switches work; and all sizes are served."""
     for kind, machine, planner in (
-        ("allgather", "delta:nodes=2", "ring"), ("broadcast", "full:ranks=4", "binomial-tree"),
+        ("broadcast", "full:ranks=4", "binomial-tree"),
         ("allreduce", "hgx-h100", "nvls"),
     ):  # fmt: skip
         assert set(files_of(kind, machine, planner, packets=4096)) == set(files_of(kind, machine, planner))
@@ -283,11 +331,39 @@ def test_some_gpus_of_a_box(form: str, kind: str, root: int | None) -> None:
             codes += codes_of(read_msccl(data))
         else:
             assert b"RANKS = 4\nRANKS_PER_NODE = 4" in data
-            assert f"ROOTS = {() if root is None else (1,)}".encode() in data
+            assert f"'{kind}', {None if root is None else 1}, ".encode() in data
     assert {code.in_place for code in codes} == {False, True}
     for code in codes:
         assert code.collective == Collective(kind, 4, roots=() if root is None else (1,))
         assert judge(code) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "members", "root"),
+    [("allreduce", (0, 1), None), ("allgather", (2, 5), None), ("reduce", (1, 6), 6), ("broadcast", (4, 7), 7)],
+)
+def test_idle_gpus_that_relay_take_part(kind: str, members: tuple[int, ...], root: int | None) -> None:
+    """The files are for a communicator of all, of which the idle have no data of their own."""
+    given = Collective(kind, 8, members=members, **({} if root is None else {"roots": (root,)}))
+    plan = antiphon.plan(given, "mi350x", planner="relay")
+    schedule = plan.entries[0].schedule
+    assert {*schedule.src.tolist()} - {*members}
+    files = emit(plan, "mscclpp-json")
+    assert b"RANKS = 8\n" in bytes(files["register.py"])  # type: ignore[arg-type]
+    codes = [plan_of(data).code for name, data in files.items() if name.endswith(".json") and isinstance(data, bytes)]
+    assert {code.in_place for code in codes} == {False, True}
+    for code in codes:
+        assert code.collective == Collective("custom", 8, weights=given.weights, custom=given.relation)
+        assert judge(code) is None
+    rows = check(plan, "mscclpp-0.9", "64MiB")
+    assert {row["file"] for row in rows} == {name for name in files if name.endswith(".json")}
+    assert "hangs" not in {finding["outcome"] for row in rows for finding in row["findings"]}
+
+
+def test_a_reducescatter_by_relays_is_refused() -> None:
+    plan = antiphon.plan(Collective("reducescatter", 8, members=(1, 6)), "mi350x", planner="relay")
+    with pytest.raises(Unsupported, match="no reducescatter by relays outside of its ranks"):
+        emit(plan, "mscclpp-json")
 
 
 def test_sizes_follow_the_plan() -> None:
@@ -312,38 +388,80 @@ def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
         files_of("allreduce", "full:ranks=2", "ring", **options)
 
 
-# ---- the module beside the plans ----
+# ---- groups of blocks ----
+
+DATA = {"put", "copy", "re", "res", "glres", "gstore", "pwsf"}
+GROUPED = [
+    ("allreduce", "hgx-h100", "direct"), ("allreduce", "hgx-h100", "halving-doubling"),
+    ("allreduce", "hgx-h100", "ring"), ("allreduce", "hgx-h100", "double-binary-tree"),
+    ("allreduce", "hgx-h100", "nvls"),
+    ("allgather", "hgx-h100", "direct"), ("allgather", "hgx-h100", "nvls"), ("reducescatter", "hgx-h100", "direct"),
+    ("alltoall", "hgx-h100", "direct"), ("allreduce", "delta:nodes=2", "hierarchical-ps"),
+]  # fmt: skip
 
 
-def test_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a stand-in: that it says the right things to it, and nothing more."""
-    files = files_of("allreduce", "full:ranks=4", "ring")
-    for name, text in files.items():
-        (tmp_path / name).write_bytes(text)
-    made: list[Any] = []
-    stand_in = SimpleNamespace(
-        ExecutionPlan=lambda path, rank: (Path(path).name, rank),
-        Algorithm=type("Algorithm", (SimpleNamespace,), {"Constraint": SimpleNamespace}),
-    )
-    monkeypatch.setitem(sys.modules, "mscclpp", stand_in)  # type: ignore[arg-type]
-    builder = SimpleNamespace(add_algorithm_builder=made.append, set_algorithm_selector=made.append)
-    space: dict[str, Any] = {"__file__": str(tmp_path / "register.py")}
-    exec(compile(files["register.py"], "register.py", "exec"), space)
-    algorithms = space["register"](builder, 2, 4, 4)
-    assert [one.execution_plan for one in algorithms] == [("plan0.json", 2), ("plan0-in-place.json", 2)]
-    assert made == [*algorithms, space["select"]]
-    names = {one.id: one for one in algorithms}
-    request = SimpleNamespace(world_size=4, n_ranks_per_node=4, collective="allreduce", message_size=4096)
-    request.buffer_mode = lambda: SimpleNamespace(name="IN_PLACE")
-    assert space["select"]({"allreduce": names}, request) is algorithms[1]
-    for nobody in (0, 4096 + 64, 2**40):  # no data, no multiple of 8 chunks of 16 bytes, too much
-        request.message_size = nobody
-        assert space["select"]({"allreduce": names}, request) is None
-    with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):
-        space["register"](builder, 2, 8, 4)
-    (tmp_path / "plan0.json").unlink()
-    with pytest.raises(RuntimeError, match=r"plan0\.json is missing"):
-        space["register"](builder, 2, 4, 4)
+@pytest.mark.parametrize("case", in_turn([(case,) for case in GROUPED], 3), ids="-".join)
+def test_nearly_all_blocks_that_may_be_there_move_data(case: tuple[str, str, str]) -> None:
+    """Each operation is there once for each part, and ports are left to the first block of a group."""
+    for name, text in files_of(*case).items():
+        if name == "register.py":
+            continue
+        plan = json.loads(text)
+        assert judge(plan_of(text).code) is None, name
+        for gpu in plan["gpus"]:
+            assert len(gpu["threadblocks"]) <= 32
+            assert sum(any(one["name"] in DATA for one in block["ops"]) for block in gpu["threadblocks"]) >= 24
+            parts: Counter[tuple[str, int]] = Counter()
+            for one in (one for block in gpu["threadblocks"] for one in block["ops"] if one["name"] in DATA):
+                group = one.pop("tbg_info", {"tb_id": 0, "tbg_size": 1})
+                assert one.get("channel_type") != "port" or group["tbg_size"] == 1
+                parts[json.dumps((one["name"], one["src_buff"], one["dst_buff"])), group["tbg_size"]] += 1
+            assert all(many % size == 0 for (_, size), many in parts.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "planner", "most"),
+    [("allreduce", "halving-doubling", 4), ("reducescatter", "direct", 6), ("broadcast", "binomial-tree", 4)],
+)
+@pytest.mark.parametrize("between", [False, True])
+def test_groups_as_the_executor_runs_them(kind: str, planner: str, most: int, between: bool) -> None:
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5)) if between else antiphon.topology("full:ranks=4")
+    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5) if between else None)
+    for name, text in antiphon.export(plan, "mscclpp-json", options={"blocks": most}).items():
+        if name.endswith(".json"):
+            for seed in some(range(3)):
+                executor.Executor(json.loads(text), seed, calls=2).run()
+
+
+def test_groups_only_where_there_is_work_for_them() -> None:
+    """At most one block for every 16 KiB of an operation, at the largest size of the range."""
+    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
+    schedule = plan.entries[0].schedule
+    ends = (0, 2**16, 2**17 + 1, None)
+    entries = tuple(Entry(ends[at] or 0, ends[at + 1], schedule) for at in range(3))
+    files = antiphon.export(Plan(plan.topology, plan.collective, entries), "mscclpp-json")
+    for number, group in enumerate((1, 2, 8)):
+        blocks = json.loads(files[f"plan{number}.json"])["gpus"][0]["threadblocks"]
+        data = [one for block in blocks for one in block["ops"] if one["name"] in DATA]
+        assert {one.get("tbg_info", {"tbg_size": 1})["tbg_size"] for one in data} == {group}
+
+
+@pytest.mark.parametrize("what", ["part", "barrier", "size"])
+def test_damaged_groups_are_found(what: str) -> None:
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5))
+    plan = antiphon.plan("allreduce", machine, planner="recursive-doubling", ranks=(0, 1, 4, 5))
+    damaged = json.loads(antiphon.export(plan, "mscclpp-json", options={"blocks": 4})["plan0.json"])
+    assert verdict(damaged) == ""
+    operations = damaged["gpus"][0]["threadblocks"][1]["ops"]
+    grouped = [one for one in operations if "tbg_info" in one]
+    if what == "part":
+        grouped[-1]["tbg_info"]["tb_id"] = 0
+    elif what == "barrier":
+        for block in damaged["gpus"][0]["threadblocks"]:
+            block["ops"] = [one for one in block["ops"] if one["name"] != "barrier"]
+    else:
+        grouped[0]["tbg_info"]["tbg_size"] += 1
+    assert verdict(damaged) != ""
 
 
 # ---- what others write ----
@@ -424,6 +542,10 @@ def ops(plan: dict[str, Any], rank: int, block: int) -> list[Any]:
         ("forward", lambda p: p["gpus"][1]["threadblocks"][1]["ops"].clear(), "never done"),
         ("ported", lambda p: ops(p, 0, 0)[3].update(name="pws"), "may end before"),
         ("ported", lambda p: ops(p, 0, 0)[3].update(name="put"), "never comes"),
+        ("posted", lambda p: ops(p, 0, 0).pop(1), "does not wait for"),
+        ("posted", lambda p: ops(p, 1, 0).pop(0), "never done"),
+        ("posted", lambda p: ops(p, 0, 0).pop(2), "never done"),
+        ("posted", lambda p: p.update(use_double_scratch_buffer=False), "does not know whether rank"),
         ("staged", lambda p: ops(p, 0, 1).pop(0), "nothing has been written yet"),
         ("staged", lambda p: p["gpus"][0]["semaphores"][0].update(init_value=1), "step 2 (re): reads chunk 0"),
         ("switched", lambda p: ops(p, 0, 0).pop(2), "does not know whether rank 1 has begun"),
@@ -451,6 +573,9 @@ def test_faults_are_named(name: str, change: Any, said: str) -> None:
         ("pairs", lambda p: p["gpus"][0].update(scratch_chunks=2**30), "bytes of operations on them"),
         ("staged", lambda p: ops(p, 0, 0)[8].update(semaphore_ids=[1]), "semaphore 1, but this GPU has 1"),
         ("forward", lambda p: p.update(protocol="Simple"), "which only protocol LL gives them"),
+        ("posted", lambda p: ops(p, 0, 0)[2]["src_buff"][0].update(type="i"), "packets go to scratch, not to 'i'"),
+        ("posted", lambda p: ops(p, 0, 0)[2].update(channel_ids=[]), "1 destinations, but 0 channels"),
+        ("posted", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[0]), "connected to 0"),
         ("switched", lambda p: p["gpus"][1]["channels"].pop(), "does not join|switch channel 0"),
     ],
 )  # fmt: skip

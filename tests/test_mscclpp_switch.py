@@ -40,7 +40,7 @@ def star(ranks: int, **more: int) -> Topology:
 
 def files(kind: str, machine: Topology, planner: str = "nvls", alone: bool = False, **options: Any) -> dict[str, Row]:
     plan = antiphon.plan(kind, machine, planner=planner, options=options)
-    made = mscclpp_json(plan, alone=alone)
+    made = mscclpp_json({plan.collective.kind: plan}, alone=alone)
     return {name: json.loads(text) for name, text in made.items() if name.endswith(".json")}
 
 
@@ -49,9 +49,11 @@ def read(plan: Row) -> Code:
 
 
 def operations(plan: Row, name: str) -> list[tuple[list[Row], int]]:
-    """Where operations of a name stand: the list, and the place in it."""
+    """Where operations of a name stand: the list, and the place in it; of a group of blocks those of the first."""
     every = [block["ops"] for gpu in plan["gpus"] for block in gpu["threadblocks"]]
-    return [(ops, at) for ops in every for at, one in enumerate(ops) if one["name"] == name]
+    first = {"tb_id": 0}
+    return [(ops, at) for ops in every for at, one in enumerate(ops)
+            if one["name"] == name and one.get("tbg_info", first)["tb_id"] == 0]  # fmt: skip
 
 
 def count(plan: Row, *names: str) -> list[int]:
@@ -139,7 +141,7 @@ def by_hand(rows: list[tuple[int, int, int, int, int]], joint: list[int], alone:
     ranks = 1 + max(row[3] for row in rows)
     schedule = replace(of_rows("allreduce", ranks, list(rows)), joint=np.array(joint))
     plan = Plan(star(ranks), schedule.collective, (Entry(0, None, schedule),))
-    made = mscclpp_json(plan, alone=alone)
+    made = mscclpp_json({plan.collective.kind: plan}, alone=alone)
     return [json.loads(text) for name, text in made.items() if name.endswith(".json")]
 
 

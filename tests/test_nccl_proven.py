@@ -1,5 +1,7 @@
 """Predictions of libraries are held to the proven bounds of the machine; and the table that prints them."""
 
+import re
+
 import pytest
 from quick import in_turn, some
 
@@ -7,39 +9,61 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.cost.nccl.choice import KINDS
-from antiphon.cost.nccl.library import LIBRARIES, library
-from antiphon.cost.nccl.proven import BOUND, MAX_RANKS_ALLTOALL
-from antiphon.errors import AntiphonError
+from antiphon.core.reshape import keep
+from antiphon.cost.model_bound import model_bound
+from antiphon.cost.nccl.choice import KINDS, TO_EACH, Priced
+from antiphon.cost.nccl.library import LIBRARIES, Library, library
+from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.proven import MAX_RANKS, MAX_RANKS_ALLTOALL
+from antiphon.cost.nccl.rings import ring_bandwidth
+from antiphon.cost.proved_limits import ProvedLimits
+from antiphon.errors import AntiphonError, Unsupported
 from antiphon.registry import table
+from antiphon.reproduce.blink_rates import pack_rings
 
-SIZES = (0, 1, 1024, 2**20, 2**24, 10**9, 10**12)
+SIZES = (1, 2**10, 2**16, 2**20, 2**25, 10**9)
 BOXES = ("dgx1v", "dgx2", "dgx-a100", "hgx-h100", "hgx-h200", "hgx-b200", "mi300x")
 CLUSTERS = [f"cluster:box={box},boxes={boxes}" for box in BOXES for boxes in (2, 4)]
-OPTIONS = (":gpu=h100,network=ib", "", ":gpu=v100", ":gpu=a100,processes=one")
+OPTIONS = (":gpu=h100,network=ib", ":gpu=v100", ":gpu=a100,processes=one")
 EXAMPLES = [entry.can.example for entry in table("topology").values()]
 MACHINES = [*in_turn(EXAMPLES, 5), *(pytest.param(spec, marks=pytest.mark.slow) for spec in CLUSTERS)]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_library_beats_the_proven_bound(machine: str) -> None:
-    """The whole catalogue, all collectives, sizes and libraries; also by figures of other GPUs than its own."""
+def test_no_library_beats_the_lower_bound_of_its_figures(machine: str) -> None:
+    """The whole catalogue, all collectives, sizes and libraries; by figures of other GPUs it may be refused instead."""
     topology = antiphon.topology(machine)
-    limits = {}
     for kind in KINDS:
+        if topology.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
+            continue
         wanted = Collective(kind, topology.ranks, roots=(0,) if kind in ROOTED else ())
-        if kind != "alltoall" or topology.ranks <= MAX_RANKS_ALLTOALL:
-            limits[kind] = bound(topology, wanted)
-    for name in (f"{one}{options}" for one in LIBRARIES for options in some(OPTIONS)):
-        try:
-            priced = library(name, topology)
-        except AntiphonError:
-            continue  # no figures of such a machine
-        for kind, limit in limits.items():
-            for nbytes in some(SIZES):
-                ways = priced.at(kind, nbytes)
-                assert min(way.seconds for way in ways) >= float(limit.seconds(nbytes)), (name, kind, nbytes)
-                assert ways[0].seconds == pytest.approx(sum(ways[0].terms.values()))
+        limit = bound(topology, wanted)
+        for name in (f"{one}{options}" for one in LIBRARIES for options in ("", *some(OPTIONS))):
+            try:
+                priced = library(name, topology)
+            except AntiphonError:
+                continue  # no figures of such a machine
+            own = {} if ":" not in name else dict(option.split("=") for option in name.partition(":")[2].split(","))
+            calls = {"by": "critical-path", **own}
+            least = model_bound("calls", calls, ProvedLimits(topology, wanted, limit))
+            for nbytes in SIZES:
+                options, refusal = _options_or_refusal(priced, kind, nbytes)
+                if refusal:
+                    assert ":" in name, refusal  # its own figures describe every machine of the catalogue
+                    assert re.search(r"would take .* no schedule takes less than .* by the same", refusal)
+                    continue
+                assert options[0].seconds == min(option.seconds for option in options) or priced.registered
+                assert options[0].seconds == pytest.approx(sum(options[0].terms.values()))
+                assert min(option.seconds for option in options) >= float(limit.seconds(nbytes))
+                if least is not None and not priced.registered:
+                    assert options[0].seconds >= least(nbytes) * (1 - 1e-9), (name, kind, nbytes)
+
+
+def _options_or_refusal(priced: Library, kind: str, nbytes: int) -> tuple[list[Priced], str]:
+    try:
+        return priced.at(kind, nbytes), ""
+    except Unsupported as refusal:
+        return [], str(refusal)
 
 
 def test_an_alltoall_goes_over_links_that_exist() -> None:
@@ -56,16 +80,57 @@ def test_an_alltoall_goes_over_links_that_exist() -> None:
     assert one["terms"]["bytes"] == pytest.approx(7 / 8 * 1e9 / 450e9 / 0.82)
 
 
-def test_what_the_bound_raises_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction_that_beats_the_bound_is_refused_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """The eight GPUs of pcie8 share two host bridges, of which the model of rings knows nothing."""
-    rows = antiphon.predict("broadcast", ["1KB", "1GB"], topology="pcie8", library="nccl:gpu=h100")
-    assert [row["limit"] == BOUND for row in rows] == [False, True]
-    assert rows[0]["limited_by"] is None
-    assert rows[1]["limited_by"].startswith("cut: ranks {0-3} can send out only 16 GB/s")
-    assert rows[1]["why"].endswith("mostly the proven bound")
-    assert rows[1]["seconds"] == float(antiphon.bound("broadcast", antiphon.topology("pcie8")).seconds(10**9))
-    assert run("predict broadcast pcie8 --library nccl:gpu=h100 --nbytes 1KB:1GB:1000000".split()) == 0  # noqa: SIM905
-    assert "  limited by, 1GB: cut: " in capsys.readouterr().out
+    (row,) = antiphon.predict("broadcast", "1KB", topology="pcie8", library="nccl:gpu=h100")
+    assert row["limited_by"] is None
+    assert run("predict broadcast pcie8 --library nccl:gpu=h100 --nbytes 1KB:1GB:1000000".split()) == 2  # noqa: SIM905
+    error = " ".join(capsys.readouterr().err.split())
+    assert "its model does not describe pcie8: ring simple would take 38.75 ms" in error
+    assert "no schedule takes less than 76.2" in error
+    assert "ranks {0-3} can send out only 16 GB/s" in error
+
+
+def test_tune_compares_with_schedules_where_the_model_of_nccl_is_refused() -> None:
+    tuning = antiphon.tune(
+        "broadcast",
+        "pcie8",
+        nbytes="1GB",
+        planners=["ring"],
+        model="calls:gpu=h100",
+        search=antiphon.Search(workers="none"),
+    )
+    assert any("stand for NCCL: library nccl: its model does not describe pcie8" in note for note in tuning.notes)
+    assert tuning.ranges[0].speedup is not None
+
+
+# ---- fragments of a machine ----
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gigabytes"),
+    [((0, 1, 2, 3), 100), ((0, 1, 3), 50), ((1, 4, 5, 6), 12.5), ((0, 5), 12.5), ((0, 3), 50), (range(8), 150)],
+)  # fmt: skip
+def test_rings_of_a_fragment(ranks: tuple[int, ...], gigabytes: float) -> None:
+    fragment = keep(antiphon.topology("dgx1v"), ranks).topology
+    place = place_of(fragment)
+    assert place.wire == gigabytes * 1e9
+    assert place.over_pcie == (gigabytes == 12.5)
+    rings = len(pack_rings(fragment).cycles)
+    assert ring_bandwidth(fragment) == rings * 25e9 == (0 if place.over_pcie else gigabytes * 1e9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fragment_without_a_ring_has_figures(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """GPU 1 has a link to GPU 5 alone; NCCL runs a ring over PCIe, and sends over the links."""
+    command = f"predict {kind} dgx1v --only 1,4,5,6 --library nccl --nbytes 1GB"
+    assert run(command.split()) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("PCIe at half a link" in text) == (kind not in TO_EACH)
+    machine = antiphon.topology("dgx1v", only=(1, 4, 5, 6))
+    wanted = Collective(kind, 8, (1, 4, 5, 6), (5,) if kind in ROOTED else ())
+    (row,) = antiphon.predict(wanted, "1GB", topology=machine, library="nccl")
+    assert row["seconds"] >= float(bound(machine, wanted).seconds(10**9))
 
 
 def test_a_root_of_ones_own_has_a_bound_of_its_own() -> None:

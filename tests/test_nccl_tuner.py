@@ -86,7 +86,8 @@ class Asked:
         rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
         assert len(rows) == len(calls)
         assert all(row[0] == 0 for row in rows)
-        return [(ALGORITHMS[a], PROTOCOLS[p], channels, changed) for _, a, p, channels, changed in rows]
+        self.chunks = [row[5] for row in rows]
+        return [(ALGORITHMS[a], PROTOCOLS[p], channels, changed) for _, a, p, channels, changed, _ in rows]
 
 
 @pytest.fixture
@@ -139,6 +140,20 @@ def test_the_protocol_that_nccl_holds_to_be_best(asked: Asked, version: int) -> 
     costs = [[50.0, 4.0, NEVER], *COSTS[1:]]
     assert asked(version, [("allreduce", 5)], costs) == [("tree", "ll128", 0, 1)]
     assert asked(version, [("allreduce", 5)], [[NEVER] * 3, *COSTS[1:]]) == [OWN]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chunks_of_rules_that_are_followed(asked: Asked, version: int) -> None:
+    """Only interface version 6 asks; a rule that NCCL could not follow says nothing of chunks."""
+    asked.table(
+        HEAD + "allreduce 0 9 tree ll 0 * * 131072\nallreduce 10 19 tree auto 4 8 1 1048576\n"
+        "allreduce 20 29 nvls simple 0 * * 65536\nallreduce 30 39 tree ll 0 * * 0\nallreduce 40 - tree ll 0 * *\n"
+    )
+    costs = [*COSTS[:4], [NEVER] * 3, *COSTS[5:]]
+    calls = [("allreduce", nbytes) for nbytes in (5, 15, 25, 35, 45)]
+    asked(version, calls, costs, helps="0 0")
+    own = 512 << 10
+    assert asked.chunks == ([131072, 1048576, own, own, own] if version == 6 else [own] * 5)
 
 
 def test_the_protocol_before_there_were_costs(asked: Asked) -> None:

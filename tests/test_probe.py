@@ -37,7 +37,7 @@ def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path
     for word in case.notes:
         assert any(word in note for note in found.notes), found.notes
     if case.cards is not None:
-        assert {card.name: card.nodes for card in found.cards} == case.cards
+        assert {card.name: card.nodes for card in found.machine.cards} == case.cards
     assert len(found.names) == machine.ranks
     loggp = found.profile.loggp if found.profile else None
     levels = loggp.levels if loggp else ()
@@ -62,7 +62,7 @@ def test_cards_that_are_none_or_slow(tmp_path: Path) -> None:
         cpu(0, pci("11", gpu(0), pci("12", nic("veth608058c", 10000)), kind="0x060400"), nic("eno1", 1000)),
         cpu(1, pci("21", gpu(1), pci("22", nic("cxi0", 200_000_000)))),
     )
-    assert [(card.name, card.speed, card.nodes) for card in found.cards] == [("cxi0", 25 * 10**9, (1,))]
+    assert [(card.name, card.bandwidth, card.nodes) for card in found.machine.cards] == [("cxi0", 25 * 10**9, (1,))]
     assert any("slow network cards are left out: eno1" in note for note in found.notes)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import probe_cases
 import pytest
 from probe_text import bandwidths, bridge, core, cpu, gpu, lstopo, nvlink_status, pci, slot, system, thing, topo
-from test_probe_here import Linux
+from test_probe_here import Linux, program
 
 import antiphon
 from antiphon.core.symmetry import canonical
@@ -24,11 +24,12 @@ BUSES = [f"{0x10 + i:02x}" for i in range(8)]
 PASS = "pass --model calls:gpu=h100 (or a100, v100, b200, mi300x)"
 NAMES = {
     "dgx1v": "Tesla V100-SXM2-32GB", "dgx-a100": "NVIDIA A100-SXM4-80GB", "hgx-h100": "NVIDIA H100 80GB HBM3",
-    "mi300x": "AMD Instinct MI300X",
+    "mi300x": "AMD Instinct MI300X", "mi350x": "AMD Instinct MI350X",
 }  # fmt: skip
-FIGURES = {"dgx1v": "v100", "dgx-a100": "a100", "hgx-h100": "h100", "mi300x": "mi300x"}
+FIGURES = {"dgx1v": "v100", "dgx-a100": "a100", "hgx-h100": "h100", "mi300x": "mi300x", "mi350x": "mi350x"}
+GENERATIONS = {"mi300x": "gfx942", "mi350x": "gfx950"}  # of AMD's GPUs
 SM = {"dgx1v": 70, "dgx-a100": 80, "hgx-h100": 90}
-DEVICES = {"dgx1v": "1db5", "dgx-a100": "20b2", "hgx-h100": "2330", "mi300x": "74a1"}
+DEVICES = {"dgx1v": "1db5", "dgx-a100": "20b2", "hgx-h100": "2330", "mi300x": "74a1", "mi350x": "75a0"}
 NVLINKS = {"dgx1v": 6, "dgx-a100": 12, "hgx-h100": 18}
 DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
@@ -47,12 +48,13 @@ def nccl_xml(machine: str, *, devices: bool) -> str:
     for rank, bus in enumerate(BUSES):
         if machine == "dgx1v":
             links = " ".join(f"{BUSES[other]}*{wires(rank, other)}" for other in range(8) if wires(rank, other))
-        elif machine == "mi300x":
+        elif machine in GENERATIONS:
             links = " ".join(f"{other}*1" for other in BUSES if other != bus)
         else:
             links = " ".join(f"s{0xA0 + i:02x}*{NVLINKS[machine] // 6}" for i in range(6))
-        amd = machine == "mi300x"
-        text = gpu(rank, links, 94 if amd else SM[machine], "gfx942" if amd else "", "xgmi" if amd else "nvlink")
+        amd = machine in GENERATIONS
+        generation = GENERATIONS.get(machine, "")
+        text = gpu(rank, links, 94 if amd else SM[machine], generation, "xgmi" if amd else "nvlink")
         row = pci(bus, text, kind="0x120000" if amd else "0x030200")
         if devices:
             vendor = "0x1002" if amd else "0x10de"
@@ -63,7 +65,7 @@ def nccl_xml(machine: str, *, devices: bool) -> str:
 
 def hwloc(machine: str, *, library: bool) -> str:
     """lstopo --of xml: with the name that NVML or ROCm SMI reports, or with identifiers of PCIe alone."""
-    amd = machine == "mi300x"
+    amd = machine in GENERATIONS
     vendor, kind = ("1002", "1200") if amd else ("10de", "0302")
     name = NAMES[machine] if library else ""
     keys = [f"OSDev:{500 + rank}" for rank in range(8)]
@@ -88,7 +90,7 @@ def hwloc(machine: str, *, library: bool) -> str:
             return 1_000_000
         if switched:
             return 25000 * NVLINKS[machine] if max(a, b) == 8 else 0
-        return 64000 if amd else 25000 * wires(a, b)
+        return {"mi300x": 64000, "mi350x": 76800}[machine] if amd else 25000 * wires(a, b)
 
     rows = [[speed(a, b) for b in range(count)] for a in range(count)]
     if switched:
@@ -120,6 +122,8 @@ def texts() -> dict[tuple[str, str], str]:
     found["rocm-smi --showproductname", "mi300x"] = rocm("Card Series: \t\tAMD Instinct MI300X OAM")
     found["rocm-smi --showproductname, device", "mi300x"] = rocm("Card model: \t\t0x74a1")
     found["rocm-smi --showproductname, generation", "mi300x"] = rocm("GFX Version: \t\tgfx942")
+    found["rocm-smi --showproductname", "mi350x"] = rocm("Card Series: \t\tAMD Instinct MI350X")
+    found["rocm-smi --showproductname, MI355X", "mi350x"] = rocm("Card Series: \t\tAMD Instinct MI355X OAM")
     return found
 
 
@@ -142,6 +146,12 @@ def check_as_good(box: Probed, name: str) -> None:
     figures = generation_of(box.machine, place_of(box.machine), shipped_calls())
     assert figures is not None
     assert figures[0].name == FIGURES[name]
+    library = "rccl" if name in GENERATIONS else "nccl"
+    for kind in ("allreduce", "alltoall"):
+        sizes = ["1KB", "1MB", "1GB"]
+        rows, expected = (antiphon.predict(kind, sizes, topology=m, library=library) for m in (box.machine, catalogue))
+        for row, other in zip(rows, expected, strict=True):
+            assert all(row[key] == other[key] for key in ("algorithm", "protocol", "seconds"))
     assert not any("--model" in note for note in box.notes)
 
 
@@ -150,20 +160,21 @@ def test_a_box_that_is_read_has_the_catalogues_figures(source: str, machine: str
     check_as_good(read_text(tmp_path, TEXTS[source, machine]), machine)
 
 
-@pytest.mark.parametrize("machine", ["dgx1v", "mi300x"])
+@pytest.mark.parametrize("machine", NAMES)
 def test_this_machine_without_the_vendors_program(
     machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux shows which GPUs these are, but no NVLinks (nvidia-smi does); xGMI stands in the driver's topology."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    linux, amd = Linux(tmp_path / "sys"), machine == "mi300x"
+    linux, amd = Linux(tmp_path / "sys"), machine in GENERATIONS
     nodes = "class/kfd/kfd/topology/nodes"
     for rank in range(8):
         linux.gpu(f"00:0{rank}/{0x10 + rank:02x}:00", amd=amd, device=f"0x{DEVICES[machine]}")
         if amd:
             linux.put(f"{nodes}/{rank}", gpu_id=rank + 1, properties=f"location_id {(0x10 + rank) << 8}\ndomain 0\n")
             for other in set(range(8)) - {rank}:
-                link = f"node_to {other}\ntype 11\nweight 15\nmax_bandwidth 64000\n"
+                speed = 64000 if machine == "mi300x" else 76800
+                link = f"node_to {other}\ntype 11\nweight 15\nmax_bandwidth {speed}\n"
                 linux.put(f"{nodes}/{rank}/io_links/{other}", properties=link)
     box = look_at_machine("", str(linux.root), {})
     assert box.machine.name == f"8 x {NAMES[machine]}"
@@ -172,6 +183,17 @@ def test_this_machine_without_the_vendors_program(
         check_as_good(box, machine)
     else:
         assert any("NVLinks cannot be seen" in note for note in box.notes)
+
+
+@pytest.mark.parametrize("machine", MATRICES)
+def test_this_machine_by_the_vendors_program(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    linux = Linux(tmp_path / "sys")
+    for rank in range(8):
+        linux.gpu(f"00:0{rank}/{0x10 + rank:02x}:00", device=f"0x{DEVICES[machine]}")
+    program(linux, "nvidia-smi", {"topo -m": MATRICES[machine], "nvlink -s": nvidia_names(machine)})
+    check_as_good(look_at_machine("", str(linux.root), {}), machine)
 
 
 GRAPH = '<graphs><graph id="0" pattern="4" speedintra="20"><channel>{}</channel></graph></graphs>'

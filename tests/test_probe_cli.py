@@ -41,7 +41,7 @@ def test_a_file_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None
     text = said(capsys, "topology probe topo.txt -o box.json")
     assert "8 x V100: 8 ranks, 32 directed links" in text
     assert "note: one NVLink is assumed to carry 25 GB/s each way" in text
-    assert "card: mlx5_0 (speed not told): serves host0/gpu0, host0/gpu1" in text
+    assert "card: mlx5_0 (speed unknown): serves host0/gpu0, host0/gpu1" in text
     assert "written: box.json" in text
     assert alike("./box.json", "dgx1v")
     told = json.loads(said(capsys, "topology probe topo.txt --from nvidia-smi --json"))

@@ -135,7 +135,7 @@ def test_gpus_without_their_program(linux: Linux) -> None:
         found.machine, "pcie 31.51: 0,1-pcie0 2,3-pcie1 pcie0-bridge0 pcie1-bridge1; socket 16: bridge0-bridge1"
     )
     has(found, "NVLinks cannot be seen: nvidia-smi is not on PATH")
-    assert {card.name: (card.nodes, int(card.speed or 0)) for card in found.cards} == {
+    assert {card.name: (card.nodes, int(card.bandwidth or 0)) for card in found.machine.cards} == {
         "mlx5_0": ((4,), 25 * 10**9),
         "mlx5_1": ((5,), 25 * 10**9),
     }
@@ -150,7 +150,7 @@ def test_a_card_that_is_also_an_interface_is_one(linux: Linux) -> None:
         place = linux.root / "devices/pci0000:00" / f"0000:00:{bus}.0" / f"0000:{bus}:00.0"
         (here / "device").symlink_to(os.path.relpath(place, here))
     linux.put("class/net/lo")
-    assert [card.name for card in seen(linux).cards] == ["mlx5_0", "eth0"]
+    assert [card.name for card in seen(linux).machine.cards] == ["mlx5_0", "eth0"]
 
 
 def test_a_slot_is_as_wide_as_it_is_wired_and_as_fast_as_it_can_be(linux: Linux) -> None:

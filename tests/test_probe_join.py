@@ -1,6 +1,8 @@
 """Boxes that are read, and put on networks that are read, are the catalogue's up to their numbers."""
 
 import warnings
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import probe_cases
@@ -8,9 +10,10 @@ import pytest
 from probe_text import fabric, limits_of, links_of, nvlink_status, topo
 
 from antiphon.core.collective import Collective
+from antiphon.core.reshape import keep, relabel
 from antiphon.core.serialize import save_topology
 from antiphon.core.symmetry import canonical
-from antiphon.core.topology import Topology
+from antiphon.core.topology import NetworkCard, Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput, Unsupported
 from antiphon.formats.probe.found import Probed
@@ -125,7 +128,7 @@ def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
     text = probe_cases.text_of("nvidia-smi", "eight GPUs on four switches")
     box = found(tmp_path, text)
     cables = [f"sw {4 * h + c} - n{h}/c{c} 1 4xEDR" for h in range(2) for c in range(4)]
-    box = Probed(box.machine, names=box.names)  # without its one card: four are on the switches
+    box = Probed(replace(box.machine, cards=()), names=box.names)  # without its one card: four are on the switches
     both = joined(box, found(tmp_path, fabric({"sw": "switch"}, cables), "net.txt"))
     assert alike(both.machine, topology("cluster:box=pcie8,boxes=2"))
 
@@ -181,19 +184,58 @@ def test_boxes_on_their_own_cards_are_the_catalogues_cluster(name: str, rail: bo
 
 
 def test_cards_whose_speed_or_number_no_file_lists(tmp_path: Path) -> None:
-    """A matrix lists cards without speeds, a file of ours no cards: they are those that such a box is sold with."""
+    """A matrix lists cards without speeds, a file may list none: they are those that such a box is sold with."""
     matrix = found(tmp_path, BOXES["hgx-h100"])
     both = on_own_cards(matrix, 2)
     assert alike(both.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert any("network cards carry 50 GB/s as of hgx-h100" in note for note in both.notes)
     assert alike(on_own_cards(matrix, 2, nic="200Gbit/s").machine, topology("cluster:box=hgx-h100,boxes=2,nic=25GB/s"))
-    save_topology(tmp_path / "box.json", matrix.machine)
+    save_topology(tmp_path / "box.json", replace(matrix.machine, cards=()))
     kept = on_own_cards(read_machine(str(tmp_path / "box.json")), 2)
     assert alike(kept.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert any("8 network cards of 50 GB/s as of hgx-h100 are assumed" in note for note in kept.notes)
     catalogue = on_own_cards(read_machine("hgx-h100"), 2)
     assert alike(catalogue.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert catalogue.notes == ()
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_saved_box_keeps_its_cards(name: str, tmp_path: Path) -> None:
+    """join and cluster take them from the file; an allocation keeps those of its GPUs."""
+    box, path = found(tmp_path, LISTED[name]), tmp_path / "box.json"
+    save_topology(path, box.machine)
+    saved = read_machine(str(path))
+    assert saved.machine == box.machine
+    catalogue = topology(f"cluster:box={name},boxes=2,fabric=rail")
+    assert alike(on_own_cards(saved, 2, rail=True).machine, catalogue)
+    assert alike(topology(f"cluster:box={path},boxes=2,fabric=rail"), catalogue)
+    slow = topology(f"cluster:box={path},boxes=2,nic=10GB/s")
+    assert alike(slow, topology(f"cluster:box={name},boxes=2,nic=10GB/s"))
+    kept = keep(box.machine, [2, 3]).topology
+    assert [card.nodes for card in kept.cards] == ([(0, 1)] if name == "dgx1v" else [(0,), (1,)])
+    turned = relabel(kept, [1, 0, *range(2, kept.nodes)])
+    assert {node for card in turned.cards for node in card.nodes} == {0, 1}
+
+
+SPEED = Fraction(10**9)
+
+
+@pytest.mark.parametrize(
+    ("cards", "error", "line"),
+    [
+        ([NetworkCard("a", None, (0, 1)), NetworkCard("b", None, (2, 3))], Invalid, "have no speed; .* nic=400Gbit/s"),
+        ([NetworkCard("a", None, (0, 1)), NetworkCard("b", SPEED, (2, 3))], Invalid, "differ in speed"),
+        ([NetworkCard("a", SPEED, (0, 1, 2)), NetworkCard("b", SPEED, (3,))], Unsupported, "topology join FILE"),
+        ([NetworkCard("a", SPEED, (0, 2)), NetworkCard("b", SPEED, (1, 3))], Unsupported, "topology join FILE"),
+        ([NetworkCard("a", SPEED, (0,)), NetworkCard("b", SPEED, (0, 1))], Unsupported, "topology join FILE"),
+    ],
+)
+def test_cards_that_a_cluster_cannot_use(
+    cards: list[NetworkCard], error: type[Exception], line: str, tmp_path: Path
+) -> None:
+    save_topology(tmp_path / "box.json", replace(topology("full:ranks=4"), cards=tuple(cards)))
+    with pytest.raises(error, match=line):
+        topology(f"cluster:box={tmp_path / 'box.json'},boxes=2")
 
 
 def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
 from antiphon.planners.rings.edge_disjoint import pack_cycles
-from antiphon.planners.rings.flips import joined_flips
+from antiphon.planners.rings.flips import join_by_swaps
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
 from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
@@ -44,8 +44,8 @@ def slowness(schedule: Schedule, machine: Topology) -> Fraction:
 
 def test_the_sign_of_factors_forbids_what_only_row_swaps_would_try() -> None:
     """Two factors of three ranks, one a cycle, one all loops: 1 + 3 cycles, of 2. The links hold no two rings."""
-    assert joined_flips([[1, 2, 0], [0, 1, 2]], max_swaps=2000) == []
-    assert joined_flips([[1, 2, 0], [2, 0, 1]]) == [[1, 2, 0], [2, 0, 1]]
+    assert join_by_swaps([[1, 2, 0], [0, 1, 2]], max_swaps=2000) == []
+    assert join_by_swaps([[1, 2, 0], [2, 0, 1]]) == [[1, 2, 0], [2, 0, 1]]
 
 
 @given(data=st.data(), size=st.integers(3, 8))

@@ -22,7 +22,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.bounded import BOUNDED, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.shallow import quick_links
-from antiphon.planners.trees.to_schedule import Mirrored, spread_trees
+from antiphon.planners.trees.to_schedule import SymmetricTrees, spread_trees
 from antiphon.topologies import topology
 
 GB = 10**9
@@ -124,7 +124,7 @@ def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
     found = pack_bounded(Machine(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
     assert found is not None
     assert found.rate >= goal * 0.999
-    assert not {link for tree in found.firsts for _, hop in tree.hops for link in hop.path} & left
+    assert not {link for tree in found.representatives for _, hop in tree.hops for link in hop.path} & left
     assert quick_links(topology("dgx1v"), 0, list(range(8)), 1.0) is None
 
 
@@ -176,7 +176,7 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     if plain is None:
         return
     simple = [replace(tree, rate=Fraction(number)) for number, tree in enumerate(plain.trees, 1)]  # shares not rounded
-    found = Mirrored.of_trees(machine, simple, group)
+    found = SymmetricTrees.of_trees(machine, simple, group)
     trees = found.trees
     assert len({tree.hops for tree in trees}) == len(trees) == len(found)
     assert sum((tree.rate for tree in trees), Fraction(0)) == found.rate == sum(tree.rate for tree in simple)
@@ -195,7 +195,9 @@ def test_known_trees_are_gone_on_from(spec: str) -> None:
     goal = float(bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second or 0)
     plain = pack_bounded(Machine(machine, 0, ranks), 5, goal)
     assert plain is not None
-    found = pack_bounded(Machine(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.firsts)
+    found = pack_bounded(
+        Machine(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.representatives
+    )
     assert found is not None
     assert found.rate >= plain.rate * Fraction(9999, 10000)
 

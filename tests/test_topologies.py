@@ -146,6 +146,7 @@ def test_dgx1_is_linked_as_published(name: str) -> None:
         ("tree:fanouts=4x8", 32, 5, 72, 1, 9), ("tree:fanouts=2x(3+5)", 8, 3, 20, 1, 6),
         ("tree:fanouts=3x(4+2+0)", 7, 3, 18, 1, 5), ("z52", 8, 0, 16, 2, 2), ("z52-pcie", 8, 0, 28, 3, 5),
         ("mi250", 16, 0, 56, 3, 4), ("mi250:gcds=8", 8, 0, 24, 3, 3), ("mi300x", 8, 0, 56, 7, 7),
+        ("mi350x", 8, 0, 56, 7, 7),
         ("dgx2", 16, 2, 34, 1, 9), ("dgx-a100", 8, 1, 16, 1, 8), ("pcie8", 8, 6, 26, 1, 3),
         ("dragonfly", 72, 36, 2 * (72 + 9 * 6 + 36), 1, 7), ("delta:nodes=4", 16, 1, 80, 4, 16),
         ("ss24", 24, 1, 48, 1, 24), ("ss32", 32, 1, 64, 1, 32), ("sym384", 384, 17, 800, 1, 25),
@@ -249,10 +250,11 @@ def test_the_z52_ring_and_its_shared_pcie() -> None:
     ("spec", "each_way"),
     [("dgx2", 150), ("dgx-a100", 300), ("hgx-h100", 450), ("hgx-h200", 450),
      ("hgx-b200", 900), ("gb200-nvl72", 900), ("gaudi3", 525), ("tpu-v4", 300), ("tpu-v5p", 600), ("trn2", 512),
-     ("tpu-v6e:dims=16x16", 400), ("trn2:ultra=true", 640), ("mi300x", 448), ("mi250", 350), ("dgx1v", 150),
+     ("tpu-v6e:dims=16x16", 400), ("trn2:ultra=true", 640), ("mi300x", 448), ("mi350x", 537.6), ("mi250", 350),
+     ("dgx1v", 150),
      ("dgx1p", 80)],
 )  # fmt: skip
-def test_what_a_gpu_can_send(spec: str, each_way: int) -> None:
+def test_what_a_gpu_can_send(spec: str, each_way: float) -> None:
     machine = topology(spec)
     for rank in range(machine.ranks):
         out = sum(machine.bandwidth(int(link)) for link in np.flatnonzero(machine.link_src == rank))

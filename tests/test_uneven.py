@@ -22,15 +22,15 @@ from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, stage_plans
-from antiphon.planners.shared.uneven import Sizes, Uneven
+from antiphon.planners.shared.pipelining import STEPS, PipelineOptions, PipelinePlans, stage_plans
+from antiphon.planners.shared.uneven import StartSizes, UnevenStarts
 from antiphon.topologies import topology
 
 GB = 10**9
 
 
 def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
-    uneven = Uneven(plans, machine)
+    uneven = UnevenStarts(plans, machine)
     sizes = uneven.sizes_for(steps)
     assert sizes is not None
     made = uneven.to_schedule(sizes)
@@ -64,7 +64,7 @@ def test_shares_have_a_denominator() -> None:
     for bits in (40, 60):
         assert begun([chain(bits)], machine, 3).chunks.denominator == 2 ** (bits + 1)
     assert begun([chain(61)], machine, 2).chunks.denominator == 2**61
-    assert Uneven([chain(61)], machine).sizes_for(3) is None
+    assert UnevenStarts([chain(61)], machine).sizes_for(3) is None
 
 
 @pytest.mark.parametrize("spec", in_turn(["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"], 3))
@@ -112,7 +112,7 @@ def test_quiet_steps_take_no_slow_ways() -> None:
     """Of two boxes of two: what crosses between them does so in the middle, where that is asked for."""
     machine = topology("cluster:box=hgx-h100,boxes=2")
     plan = next(flows(Request(machine, Collective("gather", 16)), pieces=1))
-    uneven = Uneven([plan], machine)
+    uneven = UnevenStarts([plan], machine)
     loud, quiet = uneven.sizes_for(4), uneven.sizes_for(4, (0, 2))
     assert loud is not None
     assert quiet is not None
@@ -128,22 +128,22 @@ def test_what_is_asked_for() -> None:
     machine = topology("line:ranks=4")
     wanted = Collective("gather", 4)
     plan = next(flows(Request(machine, wanted), pieces=1))
-    found = list(stage_plans(Ready([plan], machine), Asked("flows")))
+    found = list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows")))
     assert {"pieces": 1} in [one.options for one in found]
     assert {"steps": plan.steps} in [one.options for one in found]
-    (made,) = (one.schedule for one in stage_plans(Ready([plan], machine), Asked("flows", steps=9)))
+    (made,) = (one.schedule for one in stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", steps=9)))
     assert made.steps == 9
     with pytest.raises(Invalid, match="not both"):
-        list(stage_plans(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
+        list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", pieces=2, steps=9)))
     with pytest.raises(Unsupported, match="3 steps or more"):
-        list(stage_plans(Ready([plan], machine), Asked("flows", steps=2)))
+        list(stage_plans(PipelinePlans([plan], machine), PipelineOptions("flows", steps=2)))
 
 
 def test_what_waits_for_nothing_may_begin_sooner() -> None:
     """Two sends one after the other, though neither needs the other: at once they save a latency."""
     machine = topology("full:ranks=3")
     apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
-    (made,) = stage_plans(Ready([apart], machine), Asked("flows", sizes=(1,)))
+    (made,) = stage_plans(PipelinePlans([apart], machine), PipelineOptions("flows", sizes=(1,)))
     assert made.options == {"steps": 1}
     verify(made.schedule, machine).or_raise()
 
@@ -164,17 +164,17 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     machine = topology("mesh:dims=2x4")
     plan = only("flows", machine, Collective("gather", 8), pieces=1)
     alone = begun([plan], machine, 30)
-    module = sys.modules[Uneven.__module__]
+    module = sys.modules[UnevenStarts.__module__]
     monkeypatch.setattr(module, "MOST_CELLS", 550)
     together = begun([plan], machine, 30)
     assert timeline(alone, machine).total <= timeline(together, machine).total
     equal = replace(plan, pieces=31 - plan.steps)
     assert timeline(together, machine).total <= timeline(equal, machine).total
-    parts = Uneven([plan], machine).sizes_for(30)
+    parts = UnevenStarts([plan], machine).sizes_for(30)
     assert parts is not None
     assert 1 < len(np.unique(parts.counts, axis=0)) < len(parts.counts)
     monkeypatch.setattr(module, "MOST_CELLS", 10)
-    assert Uneven([plan], machine).sizes_for(30) is None
+    assert UnevenStarts([plan], machine).sizes_for(30) is None
 
 
 def test_parts_are_as_fine_as_they_must_be() -> None:
@@ -204,16 +204,16 @@ def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPat
     machine = topology(spec)
     plan = only("trees", machine, Collective("broadcast", machine.ranks), pieces=1)
     asked: list[int] = []
-    found = Uneven.sizes_for
+    found = UnevenStarts.sizes_for
 
-    def noted(self: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+    def noted(self: UnevenStarts, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
         asked.append(steps)
         return found(self, steps, quiet)
 
-    monkeypatch.setattr(Uneven, "sizes_for", noted)
-    (made,) = stage_plans(Ready([plan], machine), Asked("trees", sizes=(GB,)))
+    monkeypatch.setattr(UnevenStarts, "sizes_for", noted)
+    (made,) = stage_plans(PipelinePlans([plan], machine), PipelineOptions("trees", sizes=(GB,)))
     assert 1 <= len(set(asked)) <= 6
-    uneven = Uneven([plan], machine)
+    uneven = UnevenStarts([plan], machine)
     every = [sizes for steps in STEPS if (sizes := found(uneven, steps)) is not None]
     best = min(sizes.time * GB + sizes.latency for sizes in every)
     assert alpha_beta(made.schedule, machine)(GB).seconds <= best * 1.001

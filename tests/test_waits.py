@@ -24,8 +24,8 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.planners.shared import pipelining
-from antiphon.planners.shared.hop_timing import Flow, Hops, Waits, classify_hops
-from antiphon.planners.shared.uneven import Uneven
+from antiphon.planners.shared.hop_timing import HopClasses, HopProgress, HopTimer, classify_hops
+from antiphon.planners.shared.uneven import UnevenStarts
 from antiphon.registry import find
 from antiphon.topologies import topology
 
@@ -41,12 +41,12 @@ PLANNERS = {
 }
 
 
-def every(waits: Waits) -> list[Hops]:
+def every(waits: HopTimer) -> list[HopClasses]:
     return list(waits.class_levels(waits.plan.transfers))
 
 
-def timed(waits: Waits, level: int, steps: int) -> tuple[Flow, Schedule]:
-    flow = waits.flow_for(every(waits)[level], steps)
+def timed(waits: HopTimer, level: int, steps: int) -> tuple[HopProgress, Schedule]:
+    flow = waits.progress_for(every(waits)[level], steps)
     assert flow is not None
     made = waits.to_schedule(flow)
     verify(made, waits.topology).or_raise()
@@ -68,14 +68,14 @@ def test_random_plans(seed: int, more: int, level: int) -> None:
             plan = replace(next(schedules(planner, machine, wanted)), pieces=1)
         except (AntiphonError, StopIteration):
             continue
-        waits = Waits(plan, machine)
+        waits = HopTimer(plan, machine)
         if not plan.transfers or not any(hops.load.size for hops in every(waits)):
             continue
         steps = max(hops.steps for hops in every(waits)) + more
         _, made = timed(waits, level, steps)
         assert throughput(made, machine) == throughput(plan, machine)
         finest, _ = timed(waits, 0, steps)
-        begun = Uneven([plan], machine).sizes_for(steps)
+        begun = UnevenStarts([plan], machine).sizes_for(steps)
         if begun is not None:
             assert finest.time <= begun.time * 1.003
 
@@ -86,7 +86,7 @@ def test_local_data_go_while_far_data_come() -> None:
     rows = [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY), (0, 1, 1, 2, COPY), (0, 1, 1, 0, COPY), (0, 2, 2, 1, COPY),
             (1, 2, 1, 0, COPY)]  # fmt: skip
     plan = of_rows("allgather", 3, rows)
-    flow, made = timed(Waits(plan, machine), 0, 2)
+    flow, made = timed(HopTimer(plan, machine), 0, 2)
     # 1 sends its own in the first step both ways, what came in the second: no link is ever idle that is full
     assert flow.time == pytest.approx(float(bound(machine, plan.collective).seconds(1)))
     assert made.transfers == 6
@@ -95,10 +95,10 @@ def test_local_data_go_while_far_data_come() -> None:
 def test_what_is_waited_for() -> None:
     """An exchange: each rank reads what the other writes to, in one step."""
     swap = of_rows("allreduce", 2, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
-    flow, made = timed(Waits(swap, topology("line:ranks=2")), 3, 3)
+    flow, made = timed(HopTimer(swap, topology("line:ranks=2")), 3, 3)
     assert flow.counts.shape[0] == 1
     assert set(zip(made.src.tolist(), made.dst.tolist(), strict=True)) == {(0, 1), (1, 0)}
-    flow, _ = timed(Waits(star(), example()), 3, 4)
+    flow, _ = timed(HopTimer(star(), example()), 3, 4)
     assert flow.hops.steps == 2
     assert len(flow.hops) == 2
 
@@ -155,7 +155,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In few steps, too, where there would be room for finer classes."""
     machine, wanted = topology("line:ranks=5"), Collective("allgather", 5)
-    waits = Waits(only("trees", machine, wanted, pieces=1), machine)
+    waits = HopTimer(only("trees", machine, wanted, pieces=1), machine)
     finest = len(every(waits)[0])
     few_places = replace(pipelining.PIPELINING, max_places=finest * 4 * waits.plan.steps)
     monkeypatch.setattr(pipelining, "PIPELINING", few_places)
@@ -170,8 +170,8 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_why_hops_cannot_wait() -> None:
     machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
     plan = only("trees", machine, wanted, pieces=1)
-    asked = pipelining.Asked("flows", steps=8, waits=True)
+    asked = pipelining.PipelineOptions("flows", steps=8, waits=True)
     with pytest.raises(Unsupported, match="have no time of their own"):
-        list(pipelining.stage_plans(pipelining.Ready([plan, plan], machine), asked))
+        list(pipelining.stage_plans(pipelining.PipelinePlans([plan, plan], machine), asked))
     with pytest.raises(Unsupported, match="3 steps or more"):
         only("trees", machine, wanted, steps=2, waits=True)

@@ -1,7 +1,7 @@
 """Machines made of others, and plans for whole families of them."""
 
-from antiphon.api.machines import degrade
+from antiphon.api.machines import degrade, doctor
 from antiphon.api.tuning import tune_over as tune_family
 from antiphon.select import Tunings
 
-__all__ = ["Tunings", "degrade", "tune_family"]
+__all__ = ["Tunings", "degrade", "doctor", "tune_family"]

@@ -1,7 +1,9 @@
-"""Measurements: plans beside the library's own collectives, tuning by what was measured, and what models are fitted to.
+"""Measurements: plans beside the library's own collectives, tuning by what was measured, what models are fitted to, and
+logs of other benchmarks.
 
 Under mpiexec or srun all processes but the first get None (docs/bench.md)."""
 
+from antiphon.api.benchmark_logs import check_log, compare_logs
 from antiphon.api.measuring import bench, genmodel, loggp, memory, micro, tune
 
-__all__ = ["bench", "genmodel", "loggp", "memory", "micro", "tune"]
+__all__ = ["bench", "check_log", "compare_logs", "genmodel", "loggp", "memory", "micro", "tune"]

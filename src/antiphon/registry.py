@@ -36,6 +36,7 @@ class PlannerCapabilities:
     effort: float = 10.0  # planning and verifying on many ranks, relative to one transfer for every two ranks (1.0)
     tuned: bool | tuple[str, ...] = True  # whether, or for which collectives, `tune` uses it without being asked
     tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
+    tuned_joined: bool = True  # False: likewise on machines whose links or switches join every two ranks
     sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
     in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
     joined: bool = False  # links or switches must connect all ranks

@@ -2,7 +2,8 @@
  * NCCL would take. The structures are declared here anew, as NCCL's documents and not as the plugin has them.
  *
  * drive PLUGIN VERSION RANKS NODES, and on stdin a line for each call: collective, nbytes, whether switches can help in
- * the network and in the box, then 21 costs. A line for each: what is taken, channels, and how many costs were changed.
+ * the network and in the box, then 21 costs. A line for each: what is taken, channels, how many costs were changed, and the
+ * bytes of a chunk, which NCCL would make 512 KiB.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -88,7 +89,6 @@ int main(int count, char **given) {
     ncclResult_t result = version < 5 ? two->init(ranks, nodes, say, &context)
                                       : six->init(&context, 7, ranks, nodes, say, NULL, constants);
     if (result != ncclSuccess || memcmp(constants, untouched, sizeof constants)) return 4;
-    if (version == 6 && six->getChunkSize) return 5; /* ours leaves it to NCCL */
     int collective, network, box;
     size_t nbytes;
     while (scanf("%d %zu %d %d", &collective, &nbytes, &network, &box) == 4) {
@@ -111,7 +111,10 @@ int main(int count, char **given) {
         for (int a = 0; a < ALGORITHMS && !told; a++)
             for (int p = 0; p < PROTOCOLS; p++)
                 if (costs[a][p] >= 0 && costs[a][p] < least) least = costs[a][p], algorithm = a, protocol = p;
-        printf("%d %d %d %d %d\n", (int)result, algorithm, protocol, channels, changed);
+        size_t chunk = 512 << 10;
+        if (version == 6 && result == ncclSuccess)
+            result = six->getChunkSize(context, collective, nbytes, algorithm, protocol, channels, &chunk);
+        printf("%d %d %d %d %d %zu\n", (int)result, algorithm, protocol, channels, changed, chunk);
     }
     return version < 5 ? (int)two->destroy(context) : (int)six->finalize(context);
 }

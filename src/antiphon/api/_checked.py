@@ -189,7 +189,7 @@ CHECKS: Mapping[str, Check] = {
     "effort": effort, "factor": whole_number(2), "few": whole_number(1), "folder": path,
     "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no,
     "iterations": whole_number(1),
-    "k": whole_number(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds,
+    "k": whole_number(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds, "logs": path,
     "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text,
     "only": ranks, "options": options, "pieces": whole_number(1, 2**30), "planner": text, "planners": several(text),
     "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks, "repeat": whole_number(1, 10**6),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.api import _given
 from antiphon.api._checked import public, size
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, Path, PlanLike, ProfileLike, Row, Size, Sizes
@@ -149,7 +149,7 @@ def predict_library(
     Parameters
     ----------
     wanted
-        A collective or its name, such as "allreduce", among all ranks.
+        A collective or its name, such as "allreduce". Among a subset of ranks, the others do not relay.
     topology
         The machine.
     nbytes
@@ -176,14 +176,16 @@ def predict_library(
     >>> predict_library("allreduce", "dgx1v", "1MB")[0]["nbytes"]
     1000000
     """
+    from antiphon.core.reshape import keep
     from antiphon.cost.nccl.library import library as library_of
     from antiphon.units import parse_sizes
 
     machine = _given.machine(topology, "topology")
     target = _given.collective(wanted, machine)
-    if len(target.members) < machine.ranks:
-        raise Unsupported(f"library {library.partition(':')[0]}: only among all ranks of a machine")
-    root = target.roots[0] if target.roots else 0
+    members = sorted(target.members)
+    root = members.index(target.roots[0]) if target.roots else 0
+    if len(members) < machine.ranks:
+        machine = keep(machine, members, name=machine.name).topology
     return replace(library_of(library, machine), root=root, limits={}).rows(target.kind, parse_sizes(nbytes))
 
 

@@ -301,7 +301,12 @@ def export(
     except Unsupported:
         if not entry.can.replaces:
             raise
-        checked, notes = replace_unwritable(checked, name, options)
+        if tables:
+            for kind, each_plan in checked.items():
+                checked[kind], replaced = replace_unwritable(each_plan, name, options)
+                notes += replaced
+        else:
+            checked, notes = replace_unwritable(checked, name, options)
         emitted = emit(checked, name, nbytes=nbytes, options=options)
     if folder is not None:
         return of_formats.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])

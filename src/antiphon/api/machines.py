@@ -103,6 +103,21 @@ def runtimes() -> list[Row]:
     return _with_missing("runtime")
 
 
+def doctor() -> Row:
+    """Find what is on this machine, and which of Antiphon's routes work here.
+
+    Returns
+    -------
+    dict
+        processors, memory (bytes), gpus, cards, mpi, launchers, compilers, packages, libraries, and routes: a row each
+        with route, works, missing, status (how far it is proven) and commands, in the order in which to try them.
+    """
+    from antiphon.runtimes.inventory import list_routes, look_here
+
+    found = look_here()
+    return {**found, "routes": list_routes(found)}
+
+
 def _with_missing(kind: str) -> list[Row]:
     from antiphon.formats import lacks
     from antiphon.registry import table

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CollectiveLike,
         Ground,
         MachineLike,
+        Path,
         PlanLike,
         ProfileLike,
         Row,
@@ -312,7 +313,8 @@ def tune(  # noqa: PLR0913
     wanted: CollectiveLike,
     topology: MachineLike,
     *,
-    on: Ground,
+    on: Ground | None = None,
+    logs: Path | None = None,
     nbytes: Sizes | None = None,
     model: str | None = None,
     profile: ProfileLike = None,
@@ -343,6 +345,9 @@ def tune(  # noqa: PLR0913
         As of `antiphon.tune`; `model` defaults to `alpha-beta`.
     on
         Runtime to measure on: "mpi", "torch" or "lab".
+    logs
+        Instead of `on`, a folder of logs of nccl-tests or rccl-tests: choose among NCCL's own settings, which their
+        runs forced (docs/stock.md).
     nbytes
         A range, one size, or several (1KB:16MB).
     factor
@@ -371,7 +376,7 @@ def tune(  # noqa: PLR0913
     Raises
     ------
     Invalid
-        `search` has a shortlist, or plans together with `library_only`.
+        `search` has a shortlist, or plans together with `library_only`; or `on` and `logs` are both given, or neither.
     """
     from antiphon.runtimes.measure.choose import tune_measured
     from antiphon.runtimes.measure.library_choose import tune_library
@@ -383,6 +388,8 @@ def tune(  # noqa: PLR0913
         raise Invalid(
             "plans: cannot be combined with library_only, which chooses among algorithms of MPI; leave one of them out"
         )
+    if (on is None) == (logs is None):
+        raise Invalid("tune: pass either on=, where to measure, or logs=, a folder of logs of nccl-tests")
     machine = _given.machine(topology)
     options = search.options()
     del options["shortlist"]
@@ -391,6 +398,13 @@ def tune(  # noqa: PLR0913
         options |= {"root": root, "ranks": ranks}
     else:
         target = _given.collective(wanted, machine, root, ranks)
+    if logs is not None:
+        from antiphon.runtimes.measure.library_logs import tune_from_logs
+
+        return tune_from_logs(
+            target, machine, logs, model=model or "alpha-beta", profile=profile, planners=planners, progress=progress,
+            **options,
+        )  # fmt: skip
     options |= {name: value for name, value in {
         "factor": factor, "few": few, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
         "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale,
@@ -398,6 +412,6 @@ def tune(  # noqa: PLR0913
     sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
     measure = tune_library if library_only else tune_measured
     return measure(
-        target, machine, on=on, nbytes=sizes, model=model or "alpha-beta", profile=profile, planners=planners,
+        target, machine, on=on or "", nbytes=sizes, model=model or "alpha-beta", profile=profile, planners=planners,
         progress=progress, **options,
     )  # fmt: skip

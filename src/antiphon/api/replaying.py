@@ -130,8 +130,9 @@ def _read_measured(measured: Any) -> tuple[Any, str]:
     """Return seconds by kind and size, and the name of their source."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
+    from antiphon.formats.benchmark_log import read_points
     from antiphon.formats.xml import opening
-    from antiphon.select.prices import fastest_rows, read_nccl_tests
+    from antiphon.select.prices import fastest_rows
 
     if not _given.is_path(measured):
         if not isinstance(measured, Sequence) or not all(isinstance(row, dict) for row in measured):
@@ -141,7 +142,7 @@ def _read_measured(measured: Any) -> tuple[Any, str]:
     with reading(name):
         data = read_bytes(measured)
         if not opening(data).startswith(("{", "[")):
-            return read_nccl_tests(data.decode("utf-8", "replace")), name
+            return read_points(data.decode("utf-8", "replace")), name
         value = decode(data, Any)
         rows = value.get("rows") if isinstance(value, dict) else value
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

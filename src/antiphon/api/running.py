@@ -107,15 +107,18 @@ def run(  # noqa: PLR0913
 
 
 @public
-def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "", tables: Path | Sequence[Path] = ()) -> Library:
+def build(
+    what: Literal["mpi", "nccl-tuner", "nccl-preload"], compiler: str = "", tables: Path | Sequence[Path] = ()
+) -> Library:
     """Compile a native library, unless it is cached.
 
     Parameters
     ----------
     what
-        "mpi": the native engine for your MPI, to preload; "nccl-tuner": a tuner plugin for NCCL.
+        "mpi": the native engine for your MPI, to preload; "nccl-tuner": a tuner plugin for NCCL; "nccl-preload": a
+        library to preload, by which NCCL 2.31 and later choose algorithms per call.
     compiler
-        Compiler to use. Default: $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner $CC or cc.
+        Compiler to use. Default: $MPICC, or mpicc beside Python or on the PATH; for NCCL $CC or cc.
     tables
         Files that jobs will name in $ANTIPHON_TABLE: compiled now and stored beside the library, so that no job has to
         wait.

@@ -16,7 +16,9 @@ def build_command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL"
+            metavar="WHAT",
+            help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL; nccl-preload: "
+            "the same by LD_PRELOAD, per call",
         ),
     ],
     compiler: Annotated[str, old_option("--compiler", "$MPICC or $CC")] = "",
@@ -24,7 +26,7 @@ def build_command(
         list[str] | None,
         typer.Option(
             "--table", metavar="FILE",
-            help="also compile this table, so that no job waits for it (repeatable; not for nccl-tuner)",
+            help="also compile this table, so that no job waits for it (repeatable; only for mpi)",
         ),
     ] = None,
     json: Json = False,

@@ -24,7 +24,7 @@ _OF_NAME = {
     "list": "entries", "reproduce": "tables",
     "fit memory --from": "@",
     "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
-    "topology probe --from": "sources",
+    "topology probe --from": "sources", "topology export --to": "machine formats",
 }  # fmt: skip
 _OF_METAVAR = {
     "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
@@ -139,6 +139,7 @@ def _names() -> dict[str, list[str]]:
         "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
         "kinds": list(LISTED),
         "entries": [name for kind in LISTED.values() for name in table(kind)],
+        "machine formats": ["nccl-xml"],
         "machines": [entry.can.example or name for name, entry in table("topology").items()],
         "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),
         "runtimes": list(table("runtime")), "libraries": ["nccl", "rccl", "msccl"], "checked": list(RUNTIMES),

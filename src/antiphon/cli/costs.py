@@ -167,9 +167,9 @@ def predict_command(
     """
     plan_file, collective = arg.split_plan(file, collective)
     if library:
-        _predict_library(library, file, machine_of_library, nbytes, {
+        _predict_library(library, file, machine_of_library, nbytes, only, {
             "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
-            "--topology": bool(topo), "--only": bool(only), "--trace": trace is not None,
+            "--topology": bool(topo), "--trace": trace is not None,
         }, json)  # fmt: skip
         return
     if machine_of_library:
@@ -190,7 +190,7 @@ def predict_command(
 
 
 def _predict_library(
-    library: str, kind: str, topo: str, nbytes: str, plan_options: Mapping[str, bool], json: bool
+    library: str, kind: str, topo: str, nbytes: str, only: str, plan_options: Mapping[str, bool], json: bool
 ) -> None:  # fmt: skip
     """The choices of a library; the options that are for plans are refused."""
     for option, is_used in plan_options.items():
@@ -198,7 +198,9 @@ def _predict_library(
             raise Invalid(f"{option}: cannot be combined with --library, which has figures of its own; leave it out")
     if not topo:
         raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
-    rows = predict_library(kind, topo, parse_sizes(nbytes, "--nbytes"), library=library)
+    sizes = parse_sizes(nbytes, "--nbytes")
+    target, machine = arg.request(kind, topo, None, only, "")
+    rows = predict_library(target, machine, sizes, library=library)
     emit({"rows": rows}, library_text(rows), json)
 
 

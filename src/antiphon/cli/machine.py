@@ -20,12 +20,15 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import one_line
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, unknown
+from antiphon.formats.files import write_files
 from antiphon.formats.probe import here, joining
 from antiphon.formats.probe.found import Probed, ranks_named
+from antiphon.formats.probe.nccl_write import nccl_xml
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
+from antiphon.registry import call
 from antiphon.select import least_times, sizes_of
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
@@ -134,14 +137,10 @@ def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) 
     lines = [topology_text(probed.machine)]
     for note in probed.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    for card in probed.cards:
-        speed = format_bandwidth(card.speed) if card.speed else "speed not told"
-        near = ", ".join(probed.machine.places[node] for node in card.nodes[:16])
-        lines += paragraph(one_line(f"{card.name} ({speed}): serves {near}"), "  card: ", " " * 8)
     lines += written_lines(out, profile)
     cards = [
-        {"name": card.name, "bandwidth": plain(card.speed) if card.speed else None, "serves": list(card.nodes)}
-        for card in probed.cards
+        {"name": card.name, "bandwidth": plain(card.bandwidth) if card.bandwidth else None, "serves": list(card.nodes)}
+        for card in probed.machine.cards
     ]
     value = {
         "topology": probed.machine.name, "ranks": probed.machine.ranks, "switches": probed.machine.switches,
@@ -198,6 +197,29 @@ def join_command(
     with working("joining"):
         probed = joining.joined(joining.read_machine(box), network, name)
     _report(probed, out, None, json)
+
+
+def export_machine_command(
+    topo: Annotated[str, typer.Argument(metavar="BOX", help="the box: a name, a file, or the output of a tool")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as topo.xml")],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: nccl-xml")] = "nccl-xml",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="gpus=, nics=, nic=, gdr= or cpu=: see docs; repeatable"),
+    ] = None,
+    json: arg.Json = False,
+) -> None:
+    """Write a box as NCCL's topology XML (NCCL_TOPO_FILE), for virtual machines that hide their NVLinks or PCIe."""
+    if to != "nccl-xml":
+        raise unknown("format of machines", to, ["nccl-xml"])
+    check_outputs({"-o": out}, forms={"-o": out.suffix})
+    options = parse_options(option or (), "--option", "key=value")
+    files = call("format", to, nccl_xml, options, joining.read_machine(topo))
+    rows = write_files(out.parent, {out.name: files["topo.xml"]})
+    lines = [f"written: {out} ({format_size(rows[0][1])})"]
+    for note in files.notes:
+        lines += paragraph(one_line(note), "  note: ", " " * 8)
+    emit({"written": [str(out)], "bytes": rows[0][1], "notes": list(files.notes)}, "\n".join(lines), json)
 
 
 def degrade_command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.formats.stock.measured import MPIS
+from antiphon.formats.stock.measured import RULE_FORMATS
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.select.verdict import spans_text, speedups_text
@@ -107,17 +107,16 @@ def _explanation(ranges: Sequence[Row], family: str) -> list[str]:
 def library_text(result: MeasuredTuning, explain: bool = False) -> str:
     """The algorithms of the library that are faster than its own choice, and the best of our plans beside them."""
     library = next((row["library"] for row in result.ranges if "library" in row), None)
-    name = f"{library['name']} {library['version']}" if library else "the library"
+    name = f"{library['name']} {library['version']}".strip() if library else "the library"
     family = size_family(row["nbytes"] for row in result.rows)
     rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
     verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of.items()}
     lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of, family)]
-    legend = (
-        f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice, "
-        "median of pairs"
-    )
+    legend = f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice"
+    legend += "" if result.notes else ", median of pairs"
     lines += [*paragraph(legend), "", *paragraph("sizes that were not measured keep the library's own choice")]
-    return "\n".join([*lines, *(line for note in _count_notes(result, explain) for line in paragraph(note))])
+    notes = [*result.notes, *_count_notes(result, explain)]
+    return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])
 
 
 def _library_verdict(rows: Sequence[Row]) -> str:
@@ -146,6 +145,8 @@ def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[st
         ends = format_ends(row["from"], row["to"], family)
         cells.append([*ends, algorithm, own, default, _speedup_text(ratio), planner, ours])
     head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
+    if all(row.get("seconds") is None for row in rows if row["measured"]):  # logs have nothing of ours
+        head, cells = head[:-2], [line[:-2] for line in cells]
     (top, *body), _ = fitted_rows(head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms"))
     return [*top, *under_names(rows_of, body)]
 
@@ -159,7 +160,11 @@ def use_text(result: MeasuredTuning, file: str) -> list[str]:
 def library_use(result: MeasuredTuning, file: str) -> list[str]:
     """How the library is made to choose so."""
     names = {row["library"]["name"] for row in result.ranges if "library" in row}
-    return [f"  use: antiphon export {file} --to {MPIS[name]} -o rules" for name in sorted(names) if name in MPIS]
+    return [
+        f"  use: antiphon export {file} --to {RULE_FORMATS[name]} -o rules"
+        for name in sorted(names)
+        if name in RULE_FORMATS
+    ]
 
 
 def _planner_text(row: Row) -> str:

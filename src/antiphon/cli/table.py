@@ -38,7 +38,7 @@ class CommandGroup(NamedTuple):
 
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Machines": (
-        CommandGroup("topology", "Show, probe, join or degrade machines.",
+        CommandGroup("topology", "Show, probe, join, export or degrade machines.",
               "Show, read and change machines.", "topology show dgx1v --picture machine.svg", (
             Command("show", "machine:show_command", "Show a machine; --picture draws it.",
                     "topology show ring:ranks=8,bandwidth=10GB/s"),
@@ -46,9 +46,12 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     "topology probe topo.txt --from nvidia-smi -o box.json"),
             Command("join", "machine:join_command", "Join a box and a fabric.",
                     "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
+            Command("export", "machine:export_machine_command", "Write a box as NCCL's topology file.",
+                    "topology export hgx-h100 -o topo.xml"),
             Command("degrade", "machine:degrade_command", "Remove or slow down links, or remove ranks.",
                     "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
         )),
+        Command("doctor", "doctor:doctor_command", "Find what is here, and what to try first.", "doctor"),
     ),
     "Plan": (
         Command("bound", "machine:bound_command", "Print lower bounds on steps and time.",
@@ -63,6 +66,8 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "verify plan.json --proof"),
         Command("predict", "costs:predict_command", "Predict the time of a plan at each size, and its bottleneck.",
                 "predict plan.json --nbytes 1KB:1GB"),
+        Command("check-log", "check_log:check_log_command", "Judge a log of nccl-tests, rccl-tests or OSU.",
+                "check-log nccl.log --topology hgx-h100"),
     ),
     "Run": (
         Command("run", "plans:run_command", "Run a plan with real data and check every element.",

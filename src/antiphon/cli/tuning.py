@@ -63,6 +63,12 @@ Iterations = Annotated[
 LibraryOnly = Annotated[
     bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
 ]
+FromLogs = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-logs", metavar="DIR", help="choose among NCCL's own settings by logs of nccl-tests that forced them"
+    ),
+]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL's choice")]
 Effort = Annotated[
     float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
@@ -121,7 +127,7 @@ def tune_command(
     ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
-    library_only: LibraryOnly = False, explain: Explain = False, json: arg.Json = False,
+    library_only: LibraryOnly = False, from_logs: FromLogs = None, explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -129,6 +135,7 @@ def tune_command(
     --picture draws the times by size, --heatmap the effect of --sweep at each size. With --on mpi
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
+    --from-logs does the same for NCCL and RCCL by logs that you have, for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(coll, root, ranks)
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
@@ -153,7 +160,18 @@ def tune_command(
         limit = runtime_options.pop("timeout", None)
         options |= {"on": runtime, "iterations": iterations, "library_only": library_only, "limit": limit}
         options |= runtime_options
+        _refuse({"--from-logs": from_logs}, "has the measurements, so leave out --on")
         _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)
+        return
+    if from_logs is not None:
+        _refuse(
+            {"--vary": vary, "--only": only, "--against": against, "--nbytes": nbytes, "--plan": plan,
+             "--iterations": iterations, **pages},
+            "cannot be combined with --from-logs; leave one of them out",
+        )  # fmt: skip
+        del options["nbytes"]
+        _tune_measured(coll, topo, out, {**options, "logs": from_logs, "library_only": True, "ranks": group},
+                       explain, json)  # fmt: skip
         return
     _refuse(
         {"--iterations": iterations, "--library-only": library_only},

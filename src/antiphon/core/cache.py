@@ -1,20 +1,23 @@
-"""Where what was found out once is kept, for the next process of the same user."""
+"""The folder in which results of long searches are kept for later processes of the same user."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-OFF = "off"  # of ANTIPHON_CACHE
+OFF = "off"  # value of ANTIPHON_CACHE: keep nothing
 
 
 def cache_folder(name: str, always: bool = False) -> Path | None:
-    """$ANTIPHON_CACHE/name, else antiphon/name of $XDG_CACHE_HOME or ~/.cache. None where there is no home, and for
-    ANTIPHON_CACHE=off; `always`: of what must lie somewhere that is no answer."""
+    """Return $ANTIPHON_CACHE/name, else antiphon/name in $XDG_CACHE_HOME or ~/.cache.
+
+    None if there is no home, or if ANTIPHON_CACHE is "off". `always`: ignore "off", for files that must be stored
+    somewhere (compiled code).
+    """
     own, xdg_folder = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
     if own and not (own == OFF and always):
         return None if own == OFF else Path(os.path.abspath(own)) / name
-    if os.path.isabs(xdg_folder):  # else it is to be ignored, says the specification
+    if os.path.isabs(xdg_folder):  # the XDG specification says that relative paths are to be ignored
         return Path(xdg_folder) / "antiphon" / name
     try:
         return Path.home() / ".cache" / "antiphon" / name

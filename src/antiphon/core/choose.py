@@ -1,7 +1,11 @@
-"""Which page serves a call: the one place behind plans, books and running groups.
+"""Choose which schedule serves a call: the one mechanism behind plans, tables and running process groups.
 
-Any object with `page(call)` is a chooser; `Pages` chooses by ranges of bytes. All processes of a call choose for
-themselves and must choose alike, so a chooser depends only on the call and on data that all of them share.
+A *page* is whatever is chosen, such as a plan's entry or a compiled program. Any object with `page(call)` is a chooser;
+`Pages` chooses by ranges of bytes. Each process of a call chooses on its own and all must choose the same, so a chooser
+depends only on the call and on data that all processes share.
+
+Example: after `pages.add("tree", 0, 4096, "allreduce")` and `pages.add("ring", 0, None, "allreduce")`, a call of 1000
+bytes gets "tree" (added first) and one of 5000 bytes "ring".
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ Page_co = TypeVar("Page_co", covariant=True)
 
 
 class Call(NamedTuple):
-    """What all processes of a call know of it. `root`: -1 where there is none. `members`: the process group, in its
-    order; () where only one is meant."""
+    """What all processes of a call know about it. `root`: -1 if there is none. `members`: the process group, in its
+    order; () if only one group exists."""
 
     kind: str
     nbytes: int
@@ -24,33 +28,35 @@ class Call(NamedTuple):
 
 
 class Chooser(Protocol[Page_co]):
-    """What chooses a page for a call."""
+    """The interface of choosers."""
 
     def page(self, call: Call) -> Page_co | None:
-        """The page by which the call goes; None where there is none for it."""
+        """Return the page that serves the call, or None."""
 
 
 class Pages(Generic[Page]):
-    """A chooser by ranges of bytes: of the pages added for calls of this kind, root and group the first, in the order
-    of adding, whose range start <= nbytes < stop (None: without end) holds the size."""
+    """A chooser by ranges of bytes, separate for every (kind, root, group).
+
+    Of the pages whose range start <= nbytes < stop (None: no upper end) holds the size, the first one added is chosen.
+    """
 
     def __init__(self) -> None:
-        # of each kind, root and group where its ranges begin, ascending from 0, and the page from there on
+        # (kind, root, group) -> beginnings of its ranges, ascending from 0, and the page of each range
         self._ranges: dict[tuple[str, int, tuple[int, ...]], tuple[list[int], list[Page | None]]] = {}
 
     def add(
         self, page: Page, start: int, stop: int | None, kind: str = "", root: int = -1, members: tuple[int, ...] = ()
     ) -> None:
-        """A page that comes after those that are there: it takes what is free of its range. O(ranges)."""
+        """Add a page for the part of its range that no earlier page serves. O(ranges)."""
         starts, pages = self._ranges.setdefault((kind, root, members), ([0], [None]))
-        first = _cut(starts, pages, start)
-        last = len(starts) if stop is None else _cut(starts, pages, stop)
+        first = _split_at(starts, pages, start)
+        last = len(starts) if stop is None else _split_at(starts, pages, stop)
         for i in range(first, last):
             if pages[i] is None:
                 pages[i] = page
 
     def page(self, call: Call) -> Page | None:
-        """O(log ranges)."""
+        """Return the page that serves the call, or None. O(log ranges)."""
         kind, nbytes, root, members = call
         ranges = self._ranges.get((kind, root, members))
         if ranges is None or nbytes < 0:
@@ -58,8 +64,8 @@ class Pages(Generic[Page]):
         return ranges[1][bisect_right(ranges[0], nbytes) - 1]
 
 
-def _cut(starts: list[int], pages: list[Page | None], at: int) -> int:
-    """The number of the range that begins there, made where there is none."""
+def _split_at(starts: list[int], pages: list[Page | None], at: int) -> int:
+    """Return the index of the range that begins at `at`, splitting a range if none does."""
     number = bisect_left(starts, at)
     if number == len(starts) or starts[number] != at:
         starts.insert(number, at)

@@ -1,11 +1,15 @@
-"""What must be communicated: blocks of data, who contributes to each and who must end with it.
+"""The collective: blocks of data, which ranks contribute to each block and which ranks must end with it.
 
-A block is the unit of meaning (rank 3's part of an allgather); schedules cut blocks into chunks.
-A contribution is named by (block, id). Two cells with the same id hold replicas of one datum;
-different ids of one block are combined by the reduction. Built-in kinds use the rank as the id.
+A block is the unit in which a collective is defined (in an allgather, one rank's data); schedules cut blocks into
+chunks. A contribution is named by (block, id). Values with the same id are replicas of the same data; different ids of
+a block are combined by the reduction. Built-in kinds use the contributing rank as the id.
 
-Blocks are numbered as in SCCL's Tables 1 and 2, so that cutting every block into m parts and
-numbering chunk = part * blocks + block gives exactly its Scattered and Transpose relations.
+A `Relation` lists both sides: `pre` rows say who has which contribution at the start, `post` rows who wants which block
+in the end, with all its contributions or with some. Example, an allgather on 2 ranks: pre (block 0, rank 0, id 0), (1,
+1, 1); post (block 0, rank 0), (0, 1), (1, 0), (1, 1). A *weight* is the relative size of a block, a whole number.
+
+Blocks are numbered as in SCCL's Tables 1 and 2, so that cutting every block into m parts and numbering chunk = part *
+blocks + block gives exactly its Scattered and Transpose relations.
 """
 
 from __future__ import annotations
@@ -24,11 +28,12 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 KINDS = (*ROOTED, "allgather", "reducescatter", "allreduce", "alltoall")
-COMBINING = ("reduce", "reducescatter", "allreduce")
+COMBINING = ("reduce", "reducescatter", "allreduce")  # kinds that combine data
+# Kind -> the kind that it becomes if all transfers are reversed
 DUAL = {"broadcast": "reduce", "scatter": "gather", "allgather": "reducescatter", "alltoall": "alltoall"}
 DUAL |= {dual: kind for kind, dual in DUAL.items()}
 MAX_BLOCKS = 2**25
-MAX_PAIRS = 2**27  # of a block and a rank that has or needs it
+MAX_PAIRS = 2**27  # (block, rank) rows of a relation
 
 # What MPI, NCCL and PyTorch put before and behind the name of a collective; the suffixes name the buffer convention.
 _PREFIX = re.compile("^(mpi|nccl|rccl)")
@@ -36,7 +41,7 @@ _SUFFIX = re.compile("(intotensor|tensor|single|base|coalesced|oop|block)+$")
 
 
 def kind_named(name: str) -> str | None:
-    """The kind of collective that MPI, NCCL, PyTorch or we call so; None if nobody does.
+    """Return the kind of collective with this name in MPI, NCCL, PyTorch or here; None if there is none.
 
     Variants with counts per rank (MPI_Allgatherv) are not included: they need their counts.
 
@@ -51,10 +56,11 @@ def kind_named(name: str) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """pre: (block, rank, id) rows, the same row twice = that id twice. post: (block, rank, want) rows.
+    """Both sides of a collective. pre: (block, rank, id) rows; a row twice means that id twice. post: (block, rank,
+    want) rows.
 
-    `want` is -1 (every id of the block exactly once) or an index into `wants` (a multiset of ids).
-    Rows are sorted by block, then rank.
+    `want` is -1 (every id of the block exactly once) or an index into `wants` (a multiset of ids). Rows are sorted by
+    block, then rank.
     """
 
     pre_block: Ints
@@ -66,17 +72,19 @@ class Relation:
     wants: tuple[tuple[int, ...], ...] = ()
 
     def key(self) -> tuple[object, ...]:
+        """Return a hashable value that is equal for equal relations."""
         columns = (self.pre_block, self.pre_rank, self.pre_id, self.post_block, self.post_rank)
-        wants = tuple(None if want < 0 else self.wants[want] for want in self.post_want.tolist())  # however numbered
+        # By value: two relations may number the same wants differently.
+        wants = tuple(None if want < 0 else self.wants[want] for want in self.post_want.tolist())
         return (*(c.tobytes() for c in columns), wants)
 
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """One collective among `members` (ranks of a machine with `ranks` ranks; the others may relay).
+    """A collective among `members` (ranks of a machine with `ranks` ranks; the others may relay).
 
-    `weights`: the relative size of every block (uneven counts give the v-variants); left out, all are equal.
-    `custom`: the relation of kind "custom"; for all others it follows from the kind.
+    `weights`: the relative size of every block (uneven counts give the v-variants); by default all are equal. `custom`:
+    the relation of kind "custom"; for all others it follows from the kind.
     """
 
     kind: str
@@ -106,6 +114,7 @@ class Collective:
         object.__setattr__(self, "weights", _check_weights(self.weights, self.blocks))
 
     def _check_roots(self) -> None:
+        """Set the roots: those given, by default the first member, and none for collectives without a root."""
         if self.kind in ROOTED:
             roots = _check_ranks(self.roots or self.members[:1], self.ranks, "root")
             outside = sorted(set(roots) - set(self.members))
@@ -126,6 +135,7 @@ class Collective:
 
     @property
     def blocks(self) -> int:
+        """The number of blocks."""
         members, roots = len(self.members), len(self.roots)
         if self.custom is not None:
             tops = [int(c[-1]) + 1 for c in (self.custom.pre_block, self.custom.post_block) if len(c)]
@@ -137,6 +147,7 @@ class Collective:
 
     @cached_property
     def relation(self) -> Relation:
+        """Which ranks hold and want which block."""
         return self.custom if self.custom is not None else _builtin_relation(self)
 
     @cached_property
@@ -163,12 +174,14 @@ class Collective:
         return self._side_weights(self.relation.post_block, self.relation.post_rank)
 
     def _all_blocks(self) -> Longs:
-        """Every member has every block: blocks times members are too many to add up one by one."""
+        """Return the weights if every member has every block: blocks times members are too many to add up one by
+        one."""
         sums = np.zeros(self.ranks, np.int64)
         sums[list(self.members)] = int(self.weights.sum())
         return sums
 
     def _side_weights(self, block: Ints, rank: Ints) -> Longs:
+        """Return per rank the total weight of its blocks on one side of the relation."""
         pairs = distinct(_pair_number(block, rank))
         sums = np.zeros(self.ranks, np.int64)
         np.add.at(sums, (pairs & 0xFFFFFFFF).astype(np.int64), self.weights[pairs >> 32])
@@ -176,15 +189,16 @@ class Collective:
 
     @cached_property
     def buffer_weight(self) -> int:
-        """The weight of the largest buffer of any rank: what `nbytes` measures, for every kind."""
+        """The weight of the largest buffer of any rank, which `nbytes` measures."""
         return max(int(self.input_weights.max()), int(self.output_weights.max()), 1)
 
     @cached_property
     def input_weight(self) -> int:
-        """The weight of the largest input of any rank: the L of SCCL's (R/C) * L * beta."""
+        """The weight of the largest input of any rank: L in SCCL's (R/C) * L * beta."""
         return max(int(self.input_weights.max()), 1)
 
     def key(self) -> tuple[object, ...]:
+        """Return a hashable value that is equal for equal collectives."""
         custom = self.custom.key() if self.custom is not None else None
         return (self.kind, self.ranks, self.members, self.roots, self.weights.tobytes(), custom)
 
@@ -205,6 +219,7 @@ def _pair_number(high: Ints, low: Ints) -> Longs:
 
 
 def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
+    """Return ranks as a tuple, checked to be in range and distinct."""
     members: list[int] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < ranks:
@@ -216,6 +231,7 @@ def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple
 
 
 def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
+    """Return the relative sizes of blocks, divided by their greatest common divisor; without `weights`, 1 each."""
     array = np.array([] if weights is None else weights)
     if array.size == 0:
         array = np.ones(blocks, np.int64)
@@ -225,21 +241,21 @@ def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
         raise Invalid("weights: must be 0 or more, and their sum below 2^62")
     array = array.astype(np.int64)
     common = int(np.gcd.reduce(array)) if array.size else 1
-    if common > 1:  # only proportions count: so that the smallest sizes can be dealt out, too
+    if common > 1:  # only proportions count; small weights let small sizes be divided, too
         array //= common
     array.setflags(write=False)
     return array
 
 
 def _builtin_relation(c: Collective) -> Relation:
-    """What each kind relates: who has each block at the beginning, who must have it in the end.
+    """Return the relation of a built-in kind: who has each block at the start, and who must have it in the end.
 
-    A scatter from rank 1 to three ranks: block 0 is for rank 0, ...; all are at rank 1, as its contribution:
+    A scatter from rank 1 to three ranks: block i is for rank i; all are at rank 1, as its contribution:
 
-    >>> made = _builtin_relation(Collective("scatter", 3, roots=(1,)))
-    >>> made.pre_block.tolist(), made.pre_rank.tolist(), made.pre_id.tolist()
+    >>> relation = _builtin_relation(Collective("scatter", 3, roots=(1,)))
+    >>> relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist()
     ([0, 1, 2], [1, 1, 1], [1, 1, 1])
-    >>> made.post_block.tolist(), made.post_rank.tolist(), made.post_want.tolist()
+    >>> relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist()
     ([0, 1, 2], [0, 1, 2], [-1, -1, -1])
     """
     members, roots = np.array(c.members, np.int32), np.array(c.roots, np.int32)
@@ -278,7 +294,7 @@ _NONE: Longs = np.zeros(0, np.int64)
 def custom_relation(
     pre: Sequence[tuple[int, int, int]], post: Sequence[tuple[int, int, tuple[int, ...] | None]], ranks: int
 ) -> Relation:
-    """A relation from (block, rank, id) rows and (block, rank, wanted ids or None for all) rows, checked."""
+    """Build a checked relation from (block, rank, id) rows and (block, rank, wanted ids or None for all) rows."""
     wants: dict[tuple[int, ...], int] = {}
     need = [
         (block, rank, -1 if ids is None else wants.setdefault(tuple(sorted(ids)), len(wants)))
@@ -289,7 +305,8 @@ def custom_relation(
 
 
 def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...], ranks: int) -> Relation:
-    """The same from columns: (block, rank, id) rows, and (block, rank, number of what is wanted or -1 for all)."""
+    """Build a checked relation from columns: (block, rank, id) rows and (block, rank, index into `wants` or -1 for all)
+    rows."""
     for side, rows in (("pre", have), ("post", need)):
         if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
             raise Invalid(f"custom collective, {side}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
@@ -302,7 +319,7 @@ def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...]
     with_ids = need_as_given[need_as_given[:, 2] >= 0]
     contributed = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if with_ids.size else _NONE
     bad = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
-           if not _add_contribution(pair[0], wants[pair[1]], contributed)}  # fmt: skip
+           if not _all_contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
     if bad or unsourced.any():
         wrong = (
             row
@@ -315,14 +332,15 @@ def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...]
     return Relation(a, b, c, d, e, f, wants)
 
 
-def _add_contribution(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
+def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
+    """Return whether all these ids of a block are contributed by some rank."""
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False
     return bool(np.isin(block * 2**31 + np.array(ids, np.int64), contributed).all())
 
 
 def _order_rows(rows: AnyInts) -> AnyInts:
-    """By block, then rank, then the last; files have them so already."""
+    """Sort rows by block, rank and the last column; rows from files are mostly in order already."""
     after, before = rows[1:], rows[:-1]
     rising = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (
         (after[:, 1] > before[:, 1]) | (after[:, 1] == before[:, 1]) & (after[:, 2] >= before[:, 2])

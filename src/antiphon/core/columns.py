@@ -1,15 +1,19 @@
-"""Fast ways with integer columns: checked, sorted, grouped. Everything here is linear or one sort.
+"""Operations on integer columns: check, sort, group, count. Each is linear or one sort.
 
-A table is columns of equal length; a row is a place in them. What works on tables is made of these:
+A table (of links, transfers, messages) is stored as NumPy columns of equal length; a row is an index into all of them.
+Code on tables of millions of rows is made of these operations instead of Python loops:
 
-    order_of    the rows in the order of a key                 starts   where a new value begins in an ordered column
-    dense       keys as 0, 1, 2, ... without holes             numbered the same for rows of several columns
-    pointers    where each owner's rows begin (CSR)            ranges   the rows of chosen owners, one after another
-    packed      several columns as one key                     places   the place of each in its run of equal values
-    dense_pairs the same for pairs of values                   blocks   some rows at a time
-    sums        whole numbers added up by group                ascends  whether rows are in order
-    counts      how often each value is there                  own      an array as a column, without a copy
-    taken       values by their places
+    column      check values and freeze them as int32       starts    where a run of equal values begins
+    order_of    the order of rows by a key, stable          places    each row's index within its run of equal values
+    packed      several columns as one integer key          ranges    the rows of chosen owners, one after another
+    dense       keys renumbered 0, 1, 2, ... without gaps   pointers  where each owner's rows begin (CSR offsets)
+    dense_pairs the same for pairs of values                blocks    slices of rows that fit the cache
+    numbered    the same for rows of several columns        sums      sums of whole numbers by group
+    distinct    the distinct values                         counts    how often each value occurs
+    is_ascending  whether rows are in order                 taken     table[index] without a wide copy of the index
+
+Example: the total load per link of transfers (link, bytes) in the columns link = [7, 3, 7], size = [1, 2, 4]:
+`dense(link, 10)` gives the links [3, 7] and the groups [1, 0, 1]; `sums(groups, size, 2)` gives [2, 5].
 """
 
 from __future__ import annotations
@@ -29,20 +33,21 @@ Bools = NDArray[np.bool_]
 AnyInts = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
-AT_ONCE = 2**16  # rows that are worked on while they are in the cache
+AT_ONCE = 2**16  # rows per block: intermediate results of a block stay in the processor's cache
 
 
 def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
-    """A read-only int32 column whose every value lies in low..high-1."""
+    """Return a read-only int32 column; raise Invalid unless every value lies in low..high-1."""
     return _check_bounds(values, label, low, high, np.int32)
 
 
 def octet_column(values: ArrayLike, label: str, low: int, high: int) -> Octets:
-    """The same as uint8."""
+    """Return the same as uint8."""
     return _check_bounds(values, label, low, high, np.uint8)
 
 
 def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
+    """Return values as a read-only column of this type, checked to be whole numbers from low to high - 1."""
     array = np.asarray(values)
     if array.size == 0:
         array = np.zeros(0, np.int32)
@@ -53,13 +58,13 @@ def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type
         raise Invalid(f"{label}[{at}] = {array[at]} is out of range ({low} to {high - 1})")
     out: NDArray[Any] = np.ascontiguousarray(array, dtype=kind)
     if out.flags.writeable and (out is values or out.base is not None):
-        out = out.copy()  # the caller may go on writing into its own array
+        out = out.copy()  # the caller may still write into its own array
     out.setflags(write=False)
     return out
 
 
 def _in_bounds(array: AnyInts, low: int, high: int) -> bool:
-    if low == 0 and array.dtype.kind == "i":  # what is negative is great as a number without sign: one look at all
+    if low == 0 and array.dtype.kind == "i":  # viewed as unsigned, a negative number is huge: one comparison suffices
         array = array.view(np.dtype(f"{array.dtype.byteorder}u{array.dtype.itemsize}"))
     elif int(array.min()) < low:
         return False
@@ -67,27 +72,25 @@ def _in_bounds(array: AnyInts, low: int, high: int) -> bool:
 
 
 def own(values: NDArray[Kind]) -> NDArray[Kind]:
-    """An array that was just made for a column, and that nobody else writes into: a column of it needs no copy."""
+    """Freeze a new array that nobody else writes into, so that `column` need not copy it."""
     values.setflags(write=False)
     return values
 
 
 def narrow(values: NDArray[Any]) -> Ints:
-    """The same whole numbers as int32."""
+    """Return the same whole numbers as int32."""
     return values.astype(np.int32, copy=False)
 
 
 def order_of(key: AnyInts, bound: int) -> Longs:
-    """The stable order of keys in 0..bound-1.
+    """Return the stable order of keys in 0..bound-1.
 
-    Keys of 16 bits are sorted by radix, in linear time. Where key and row number fit into 63 bits together they are
-    sorted as one number: a plain sort of integers is many times faster than an argsort.
+    If key and row number fit into 63 bits together they are sorted as one number: a plain sort of integers is many
+    times faster than an argsort.
 
     >>> order_of(np.array([2, 0, 1, 0]), 3)
     array([1, 3, 2, 0])
     """
-    if bound <= 2**16:
-        return np.argsort(key.astype(np.uint16), kind="stable")
     bits = max(len(key) - 1, 1).bit_length()
     if max(bound - 1, 1).bit_length() + bits > 63:
         return np.argsort(key, kind="stable").astype(np.int64)
@@ -98,7 +101,8 @@ def order_of(key: AnyInts, bound: int) -> Longs:
 
 
 def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
-    """Columns (each with a bound of its values) as one number per row in their order, and a bound.
+    """Combine columns (each with a bound of its values) into one number per row that sorts like them; return a bound,
+    too.
 
     >>> packed((np.array([1, 0, 1]), 2), (np.array([2, 2, 0]), 3))
     (array([5, 2, 3]), 6)
@@ -117,7 +121,7 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
 
 
 def is_ascending(*columns: NDArray[Any]) -> bool:
-    """Whether no row of these columns is below the one before it.
+    """Return whether no row of these columns is below the one before it.
 
     >>> is_ascending(np.array([1, 1, 2]), np.array([3, 4, 0])), is_ascending(np.array([1, 1]), np.array([4, 3]))
     (True, False)
@@ -131,7 +135,7 @@ def is_ascending(*columns: NDArray[Any]) -> bool:
 
 
 def places(group: NDArray[Any]) -> Longs:
-    """The place of every element in its run of equal values.
+    """Return the index of every element within its run of equal values.
 
     >>> places(np.array([7, 7, 3, 7, 7, 7]))
     array([0, 1, 0, 0, 1, 2])
@@ -141,7 +145,7 @@ def places(group: NDArray[Any]) -> Longs:
 
 
 def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
-    """Whole numbers added up by group: exact, so their order does not matter.
+    """Return the sums of whole numbers by group, exact in any order.
 
     >>> sums(np.array([1, 0, 1]), np.array([5, 6, 7]), 3)
     array([ 6, 12,  0])
@@ -154,7 +158,7 @@ def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
 
 
 def blocks(rows: int) -> Iterator[slice]:
-    """All rows, as many at a time as stay in the cache: intermediate results never take the memory of all rows.
+    """Return slices over all rows that fit the cache, so that intermediate results never take the memory of all rows.
 
     >>> list(blocks(AT_ONCE + 1))
     [slice(0, 65536, None), slice(65536, 131072, None)]
@@ -163,7 +167,7 @@ def blocks(rows: int) -> Iterator[slice]:
 
 
 def taken(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
-    """table[index]; NumPy would write all of a narrow index out as int64.
+    """Return table[index], block by block; NumPy would convert all of a narrow index to int64.
 
     >>> taken(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
     array([7, 5, 7])
@@ -175,7 +179,7 @@ def taken(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
 
 
 def counts(values: AnyInts, bound: int) -> Longs:
-    """How often each of 0..bound-1 is there.
+    """Return how often each of 0..bound-1 occurs.
 
     >>> counts(np.array([2, 0, 2]), 4)
     array([1, 0, 2, 0])
@@ -187,7 +191,7 @@ def counts(values: AnyInts, bound: int) -> Longs:
 
 
 def starts(ordered: NDArray[Any]) -> Bools:
-    """Where a run of equal values begins in an ordered column.
+    """Return where a run of equal values begins in an ordered column.
 
     >>> starts(np.array([3, 3, 5, 9, 9]))
     array([ True, False,  True,  True, False])
@@ -198,7 +202,7 @@ def starts(ordered: NDArray[Any]) -> Bools:
 
 
 def distinct(key: AnyInts, bound: int | None = None) -> Longs:
-    """The distinct values, ascending. `bound` of them, where it is known: where it is small nothing is sorted.
+    """Return the distinct values, ascending. With a small `bound` of the values nothing is sorted.
 
     >>> distinct(np.array([7, 3, 7]))
     array([3, 7])
@@ -211,13 +215,25 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
     return ordered[starts(ordered)]
 
 
+def are_among(values: Longs, ascending: Longs) -> Bools:
+    """Return which values are in an ascending column. A search each, where np.isin would sort or hash both.
+
+    >>> are_among(np.array([5, 2, 9]), np.array([2, 3, 5]))
+    array([ True,  True, False])
+    """
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[at] == values)
+
+
 def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
-    """The distinct values ascending, and every key's place among them.
+    """Return the distinct values, ascending, and the index of every key among them.
 
     >>> dense(np.array([70, 30, 70, 50]), 100)
     (array([30, 50, 70]), array([2, 0, 2, 1]))
     """
-    if bound <= 4 * len(key):  # few enough to mark each in a table instead of sorting
+    if bound <= 4 * len(key):  # mark each value in a table instead of sorting
         present = np.zeros(bound, np.bool_)
         present[key] = True
         places: Longs = np.cumsum(present, dtype=np.int64) - 1
@@ -231,7 +247,7 @@ def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
 
 
 def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
-    """The distinct pairs of values below `bound`, ascending, as first * bound + second; and every row's place among
+    """Return the distinct pairs of values below `bound`, as first * bound + second, and the index of every row among
     them.
 
     >>> dense_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
@@ -253,7 +269,7 @@ def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
 
 
 def ranges(first: Longs, count: Longs) -> Longs:
-    """first[0], first[0]+1, ... (count[0] of them), then first[1], ...: the rows of a CSR selection.
+    """Return first[0], first[0]+1, ... (count[0] of them), then first[1], ...: the rows of a CSR selection.
 
     >>> ranges(np.array([10, 4]), np.array([3, 2]))
     array([10, 11, 12,  4,  5])
@@ -265,7 +281,7 @@ def ranges(first: Longs, count: Longs) -> Longs:
 
 
 def pointers(owner: AnyInts, owners: int) -> Longs:
-    """CSR offsets of an ascending column of owners: the rows of owner i are those from the i-th to the next.
+    """Return the CSR offsets of an ascending column of owners: the rows of owner i are out[i] to out[i + 1].
 
     >>> pointers(np.array([0, 0, 2]), 3)
     array([0, 2, 2, 3])
@@ -274,7 +290,7 @@ def pointers(owner: AnyInts, owners: int) -> Longs:
 
 
 def numbered(*columns: NDArray[Any]) -> Longs:
-    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort.
+    """Number the distinct rows of these columns 0, 1, ... in ascending order. One sort.
 
     >>> numbered(np.array([1, 0, 1, 0]), np.array([5, 9, 5, 2]))
     array([2, 1, 2, 0])

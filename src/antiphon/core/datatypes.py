@@ -1,8 +1,8 @@
 """The data types and operators of collectives, with the names and the arithmetic of NCCL and C.
 
-Whole numbers wrap around as in C. float16, bfloat16 and float8 are combined in float32 and stored back once per
-combination, to the nearest and ties to even (float8_e4m3fn has no infinity: what is too large is no number); every
-other type is combined in itself. avg is a sum whose division happens once, at the end.
+Integers wrap around as in C. float16, bfloat16 and float8 are combined in float32 and rounded to the data type once per
+combination, to the nearest with ties to even (float8_e4m3fn has no infinity: values out of range become NaN); every
+other type is combined in itself. avg is a sum with one division at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.errors import Invalid, quote, unknown
 
+# Known to NumPy
 _PLAIN = (
     "int8",
     "int16",
@@ -28,7 +29,7 @@ _PLAIN = (
     "float32",
     "float64",
 )
-_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # those of ml_dtypes
+_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # defined by the package ml_dtypes
 DATA_TYPES = (*_PLAIN, *_NARROW)
 _ALIASES = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -38,6 +39,7 @@ _ALIASES = {
     "bf16": "bfloat16", "half": "float16", "float": "float32", "double": "float64",
 }  # fmt: skip
 
+# avg: sums, then divides once by the number of ranks
 _COMBINE: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
@@ -49,9 +51,9 @@ OPERATORS = tuple(_COMBINE)
 
 
 def data_type(name: object) -> np.dtype[Any]:
-    """The NumPy type of a name ("float32", "f32", "bfloat16", ...) or of a NumPy type.
+    """Return the NumPy type for a name ("float32", "f32", "bfloat16", ...) or a NumPy type.
 
-    Python's whole numbers (NumPy's object type) are taken too: tests count contributions with them exactly.
+    Python integers (NumPy's object type) are accepted, too: tests count contributions with them exactly.
     """
     if isinstance(name, str):
         full = _ALIASES.get(name.lower(), name.lower())
@@ -72,27 +74,28 @@ def data_type(name: object) -> np.dtype[Any]:
     return _native(dtype)
 
 
-@cache  # NumPy makes the name of a type anew each time, which takes longer than a short message
+@cache  # NumPy builds the name of a type on each access, which takes longer than a short message
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Check a NumPy type, and return it in the byte order of this machine."""
     if dtype.name not in (*DATA_TYPES, "object"):
         raise unknown("data type", dtype.name, DATA_TYPES)
     return dtype.newbyteorder("=")
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which values of a data type are combined."""
+    """Return the type in which values of a data type are combined."""
     return np.dtype(np.float32) if dtype.name in ("float16", *_NARROW) else dtype
 
 
 def combine_of(op: object) -> np.ufunc:
-    """What combines two operands. For avg it is the sum: `average` divides at the end."""
+    """Return the function that combines two operands; for avg a sum, which `average` divides at the end."""
     if not isinstance(op, str) or op not in _COMBINE:
         raise unknown("operator", op, OPERATORS)
     return _COMBINE[op]
 
 
 def average(values: NDArray[Any], count: ArrayLike) -> NDArray[Any]:
-    """values / count in the accumulator type; whole numbers truncate toward zero as in C.
+    """Return values / count, computed in the accumulator type; integers truncate toward zero as in C.
 
     `count` is at least 1 and broadcasts against `values`; it need not fit into the data type.
     """
@@ -108,5 +111,6 @@ def average(values: NDArray[Any], count: ArrayLike) -> NDArray[Any]:
 
 
 def _truncated(values: NDArray[Any], count: NDArray[Any]) -> NDArray[Any]:
+    """Divide integers, rounding toward zero."""
     down = values // count
     return np.asarray(down + ((values < 0) & (down * count != values)))

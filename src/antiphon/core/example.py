@@ -1,4 +1,4 @@
-"""What the worked examples in docstrings are about: one small schedule, and how to write down others like it."""
+"""The small schedule and machine that the worked examples in docstrings use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Row = tuple[int, int, int, int, int]
 def of_rows(
     kind: str, ranks: int, rows: list[Row], *, roots: tuple[int, ...] = (), parts: int = 1, **columns: Any
 ) -> Schedule:
-    """A schedule of rows (step, chunk, src, dst, op), each block cut into `parts`."""
+    """Build a schedule from rows (step, chunk, src, dst, op), each block cut into `parts` chunks."""
     collective = Collective(kind, ranks, roots=roots)
     step, chunk, src, dst, op = zip(*rows, strict=True)
     return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op, **columns)  # type: ignore[arg-type]
 
 
 def star() -> Schedule:
-    """An allreduce among three ranks by way of rank 0: what the examples of many columns follow from room to room.
+    """Return an allreduce on three ranks through rank 0, the example of many docstrings.
 
     row  step  chunk  src  dst  op
     0    0     0      1    0    reduce
@@ -33,5 +33,9 @@ def star() -> Schedule:
 
 
 def machine() -> Topology:
-    """Links 0: 0 to 1, 1: back, 2: 0 to 2, 3: back; each of 1 GB/s, and 1 microsecond of latency."""
+    """Return the machine of these examples: ranks 0, 1 and 2 with links 0 to 1 (link 0), 1 to 0 (1), 0 to 2 (2), 2 to 0
+    (3).
+
+    Each has 1 GB/s and 1 microsecond of latency.
+    """
     return build("example", 3, both_ways([(0, 1), (0, 2)], LinkType("wire", "1GB/s", "1us")))  # type: ignore[arg-type]

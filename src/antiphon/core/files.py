@@ -1,4 +1,13 @@
-"""Reading and writing files: whole or not at all, within bounds, each fault told in one line."""
+"""Read and write files safely: atomic writes, size limits, and every fault as a one-line error.
+
+    read_bytes, read_blocks   the contents of a file, decompressed if it is gzip; at most MAX_BYTES
+    write_bytes               put a file in place as a whole or not at all
+    check_writable, check_folder   before long work: is the output path usable?
+    is_ours                   whether a cached file can be trusted
+    within, reading           context managers that add the place or the file name to an error
+
+Pipes are read until their writer closes them; devices, sockets and directories are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +31,32 @@ from antiphon.units import parse_size
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MAX_BYTES = 2**30  # of a file: as text about 40 million transfers
-MAX_UNPACKED = 2**27  # of what a small compressed file becomes, so that none fills the memory
-MAX_RATIO = 64  # times its size, where that is more: columns of a plan become 10 to 30 times
-LIMIT = "ANTIPHON_READ_LIMIT"  # the variable that takes the place of both
-PATIENCE = 3.0  # seconds that a pipe may have nobody who writes
-_BLOCK = 2**20
-_MAGIC = b"\x1f\x8b"
+MAX_BYTES = 2**30  # size of a file: as text about 40 million transfers
+MAX_UNPACKED = 2**27  # size of a compressed file after decompression, so that no small file fills the memory
+LIMIT = "ANTIPHON_READ_LIMIT"  # environment variable that overrides both
+PATIENCE = 3.0  # seconds to wait for a pipe's writer to appear
+_BLOCK = 2**20  # bytes per read
+_MAGIC = b"\x1f\x8b"  # begin of a gzip file
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """The contents of a file as `read_blocks` gives them; memory is at most twice that."""
+    """Return the contents of a file as `read_blocks` yields them; memory is at most twice that."""
     return b"".join(read_blocks(path, limit))
 
 
 def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[bytes]:
-    """The contents of a file piece by piece, decompressed if it is gzip (told by its first bytes, not its name).
+    """Yield the contents of a file in blocks, decompressed if it is gzip (recognised by its first bytes, not its name).
 
-    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED or MAX_RATIO). Pipes and
-    terminals are read, too; directories, sockets and devices are not. Invalid names the file.
+    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED). Pipes and terminals are
+    read, too; directories, sockets and devices are not. Raises Invalid, which names the file.
     """
-    max_bytes = limit if limit is not None else _max_memory(MAX_BYTES)
+    max_bytes = limit if limit is not None else _read_limit(MAX_BYTES)
     total = 0
     try:
         with _open_regular(path, max_bytes) as stream:
             source: BinaryIO | gzip.GzipFile = stream
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
-                unpacked = _max_memory(max(MAX_UNPACKED, MAX_RATIO * os.fstat(stream.fileno()).st_size))
-                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, unpacked)
+                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, _read_limit(MAX_UNPACKED))
             while block := source.read(_BLOCK):
                 total += len(block)
                 if total > max_bytes:
@@ -61,7 +68,8 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
         raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_error_reason(error)}")) from None
 
 
-def _max_memory(usual: int) -> int:
+def _read_limit(usual: int) -> int:
+    """Return the limit from the environment, or the usual one."""
     limit = os.environ.get(LIMIT, "")
     return parse_size(limit, LIMIT) if limit else usual
 
@@ -74,7 +82,7 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) 
 
 
 def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
-    """The file, if it is one that ends. Nothing waits here for a pipe's other end."""
+    """Open a file that has an end, without blocking on a pipe whose writer is missing."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -97,7 +105,7 @@ def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedRe
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe or terminal, read as far as its writer writes; `waits`: until PATIENCE is over for one to come."""
+    """A pipe or terminal, read until its writer closes it; `waits`: fail if no writer appears within PATIENCE."""
 
     def __init__(self, handle: int, waits: bool) -> None:
         self.handle = handle
@@ -108,14 +116,11 @@ class _Pipe(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def fileno(self) -> int:
-        return self.handle
-
     def readinto(self, buffer: Buffer) -> int:
         while True:
             try:
                 count = os.readv(self.handle, [buffer])
-            except BlockingIOError:  # somebody will write
+            except BlockingIOError:  # there is a writer
                 self.until = None
                 self.ready.poll()
                 continue
@@ -133,9 +138,9 @@ class _Pipe(io.RawIOBase):
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put a file in place whole: on any failure the previous file is untouched, and no temporary file remains.
+    """Put a file in place as a whole: on any failure the previous file is untouched, and no temporary file remains.
 
-    A name ending in .gz is compressed (level 1, no time stamp). Links are followed; pipes and devices are
+    A name ending in .gz is compressed (level 1, no time stamp). Symbolic links are followed; pipes and devices are
     written to directly.
     """
     with _open_for_writing(path):
@@ -149,8 +154,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Before long work: Invalid unless `write_bytes` could put a file there now. An empty file is made beside the place
-    and removed at once, as permissions alone do not decide; existing content is not touched."""
+    """Raise Invalid unless `write_bytes` could put a file there now: for use before long work.
+
+    An empty file is created beside the target and removed at once, as permissions alone do not decide; existing content
+    is not touched.
+    """
     with _open_for_writing(path):
         target = _resolve_target(path)
         if not _is_special(target):
@@ -160,7 +168,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
-    """The same of a directory for several files, which may still have to be made (with `parents` those above, too)."""
+    """Check the same for a directory of several files, which may not exist yet (with `parents`, nor may those above
+    it)."""
     with _open_for_writing(path):
         folder = Path(os.path.realpath(path))
         if folder.exists() and not folder.is_dir():
@@ -179,7 +188,7 @@ def _open_for_writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _resolve_target(path: str | os.PathLike[str]) -> Path:
-    """Where a file really goes; OSError where none can be."""
+    """Return the path after symbolic links; raise OSError if no file can be written there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(None, "is a directory; name a file in it")
@@ -191,26 +200,29 @@ def _resolve_target(path: str | os.PathLike[str]) -> Path:
 
 
 def _is_special(target: Path) -> bool:
-    """A pipe or a device: written to directly."""
+    """Return whether this is a pipe or a device, which is written to directly."""
     return target.exists() and not target.is_file()
 
 
 def _try_folder(folder: Path) -> None:
+    """Create and remove an empty file in a directory."""
     if not folder.is_dir():
         raise FileNotFoundError(None, f"there is no directory {folder}; create it first")
-    passing = _can_pass(folder)
-    os.close(os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    os.unlink(passing)
+    temporary = _temporary_path(folder)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    os.unlink(temporary)
 
 
-def _can_pass(folder: Path) -> Path:
+def _temporary_path(folder: Path) -> Path:
     return folder / f".antiphon-{secrets.token_hex(8)}.tmp"
 
 
 def _replace_file(target: Path, data: bytes) -> None:
+    """Write to a temporary file in the same folder and rename it, so that readers see the old or the new data, never a
+    part."""
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    passing = _can_pass(target.parent)
-    handle = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    temporary = _temporary_path(target.parent)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -218,16 +230,16 @@ def _replace_file(target: Path, data: bytes) -> None:
             if mode is not None:
                 os.fchmod(handle, mode)
             os.fsync(handle)
-        os.replace(passing, target)
+        os.replace(temporary, target)
     except BaseException:  # also Ctrl-C
         with contextlib.suppress(OSError):
-            os.unlink(passing)
+            os.unlink(temporary)
         raise
     _sync_directory(target.parent)
 
 
 def _sync_directory(folder: Path) -> None:
-    """Make the new name last; the contents are safe without it, so file systems that cannot are let be."""
+    """Make the new name durable; the contents are safe without it, so file systems that cannot are ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -241,8 +253,8 @@ def _error_reason(error: Exception) -> str:
 
 
 def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
-    """Whether what is kept there can be believed: a regular file (or a folder) of this user or root, and no link, into
-    which nobody else may write."""
+    """Return whether a cached file (or folder) can be trusted: no symbolic link, owned by this user or root, and nobody
+    else may write to it."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -256,14 +268,15 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """The text fit for one line of a terminal, with control characters escaped."""
+    """Return the text fit for one line of a terminal, with control characters replaced and at most `limit`
+    characters."""
     clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 
 
 @contextlib.contextmanager
 def within(where: str) -> Iterator[None]:
-    """Say of an error in which part of the input it is, where it does not begin with that already."""
+    """Prefix errors with the part of the input that they are about, unless they begin with it already."""
     try:
         yield
     except (Invalid, Unsupported) as error:
@@ -271,14 +284,14 @@ def within(where: str) -> Iterator[None]:
 
 
 def _prefix_error(where: str, error: AntiphonError) -> str:
-    """A file that cannot be read at all is named where it is opened; who reads it would name it again."""
+    """Return the message with this prefix, once: a file that cannot be read is already named where it is opened."""
     message = str(error)
     return message if message.startswith(f"{where}: ") else f"{where}: {message}"
 
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Say of an error in which file it is, in one line; too little memory or stack is such an error too."""
+    """Prefix errors with the file's name, in one line; lack of memory or stack becomes such an error, too."""
     try:
         yield
     except (Invalid, Unsupported) as error:

@@ -1,5 +1,12 @@
-"""Rows bound together: one multicast, one reduction in the network, or one that is sent on from there
-(docs/schedule.md, Joints). What they are, and which links they load; `verify` judges them by a derivation of its own.
+"""Joints: rows of a schedule that a switch turns into one multicast or one reduction, and the links that they load.
+
+Kinds: a multicast has one source and several destinations; a reduction several sources and one destination; THROUGH has
+several of both (the switch reduces and multicasts the result at once). All rows of a joint belong to one step, and a
+link that several of their routes share carries the data once. See docs/schedule.md, "Joints"; `verify` checks joints
+with independent code.
+
+Example: a multicast 0 -> {1, 2} through switch s has the rows 0 -> 1 (links 0s, s1) and 0 -> 2 (links 0s, s2). Without
+the joint link 0s would carry the data twice; with it, the joint's tree is the links 0s, s1, s2, each once.
 """
 
 from __future__ import annotations
@@ -9,42 +16,46 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, distinct, order_of, places, pointers, ranges
+from antiphon.core.columns import Bools, Longs, are_among, dense, distinct, order_of, places, pointers, ranges
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
-MULTICAST, REDUCTION, THROUGH = 0, 1, 2
+MULTICAST, REDUCTION, THROUGH = 0, 1, 2  # kinds of joints
 
 
 @dataclass(frozen=True, eq=False)
 class Joints:
-    """The joints of two rows or more, numbered 0, 1, ... in the order of their numbers in the schedule."""
+    """The joints with at least two rows, numbered 0, 1, ... in the order of their numbers in the schedule."""
 
-    of_row: Longs  # -1: the row stands alone
-    row: Longs  # rows by joint, those of joint j from ptr[j] to ptr[j + 1]
+    of_row: Longs  # per row its joint; -1: the row belongs to none
+    row: Longs  # the rows of joint j are row[ptr[j]:ptr[j + 1]]
     ptr: Longs
-    sources: Longs  # per joint, the number of ranks that contribute
-    destinations: Longs
+    sources: Longs  # per joint the number of sending ranks
+    destinations: Longs  # per joint the number of receiving ranks
 
     def __len__(self) -> int:
         return len(self.sources)
 
     @cached_property
     def kind(self) -> Longs:
+        """MULTICAST, REDUCTION or THROUGH, per joint."""
         return np.where(self.sources == 1, MULTICAST, np.where(self.destinations == 1, REDUCTION, THROUGH))
 
     @property
     def first(self) -> Longs:
-        """A row of each."""
+        """The first row of each joint."""
         return self.row[self.ptr[:-1]]
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """The links that joints load, each once: (joint, link) in order. `own`: those on which no row goes, but the operand
-    of a destination or the copy of a source does."""
+    """The links that joints load, each once, as ordered (joint, link) pairs.
+
+    `own`: links on no row's route, which carry the destination's own contribution to a reduction or the copy that the
+    source of a multicast keeps (switches with ability `own`).
+    """
 
     joint: Longs
     link: Longs
@@ -52,7 +63,7 @@ class Trees:
 
 
 def joints_of(schedule: Schedule) -> Joints | None:
-    """None where every row stands alone. One sort of the rows that do not.
+    """Return the joints of a schedule, or None if every row stands alone. One sort of the rows in joints.
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
@@ -85,7 +96,8 @@ def joints_of(schedule: Schedule) -> Joints | None:
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
-    """O(n log n) in rows times hops."""
+    """Return the links that each joint loads. `resolved`: the path of every row. O(n log n) in rows times links per
+    route."""
     route = resolved.route[joints.row]
     moved = route >= 0
     route, joint = route[moved], joints.of_row[joints.row[moved]]
@@ -94,15 +106,15 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
     extra = distinct(_own_crossings(joints, resolved, topology))
     # A crossing that some route makes anyway costs nothing more.
-    extra = extra[~np.isin(extra, pair)]
+    extra = extra[~are_among(extra, pair)]
     pairs = np.concatenate([pair, extra])
     order = order_of(pairs, len(joints) * max(topology.links, 1))
     return Trees(pairs[order] // topology.links, pairs[order] % topology.links, order >= len(pair))
 
 
 def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Longs:
-    """joint * links + link of what crosses a switch that wants the operand of the destination, or the copy of the
-    source, to cross it too."""
+    """Return joint * links + link for links that carry a rank's own data: the destination's operand of a reduction, or
+    the source's copy of a multicast, at switches with ability `own`."""
     nothing = np.zeros(0, np.int64)
     if not any(ability.own for ability in topology.abilities):
         return nothing
@@ -123,8 +135,10 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
 
 
 def link_back(topology: Topology, link: Longs) -> Longs:
-    """For each of these the link that leads back, -1 where there is none. Of parallel ones the k-th for the k-th (where
-    there are fewer, they take turns)."""
+    """Return for each of these links the one in the opposite direction, or -1.
+
+    The k-th of parallel links is paired with the k-th link back; if there are fewer, they are used in turn.
+    """
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     key = src * topology.nodes + dst
     order = order_of(key, topology.nodes**2)
@@ -140,8 +154,10 @@ def link_back(topology: Topology, link: Longs) -> Longs:
 
 
 def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) -> tuple[Longs, Longs]:
-    """What loads the links: (link, row), every row on each link of its path, but each link of a joint once, for one of
-    its rows. Linear in rows times hops, but for joints, whose links are sorted."""
+    """Return (link, row) pairs: every row on each link of its path, but each link of a joint once, for one of its rows.
+
+    Linear in rows times links per route, except for joints, whose links are sorted.
+    """
     joints = joints_of(schedule)
     alone = resolved.route >= 0
     if joints is not None:
@@ -158,7 +174,7 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
 
 
 def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:
-    """Raise Unsupported for callers that cannot use switches, and name alternatives."""
+    """Raise Unsupported for an output that cannot express joints, and name alternatives."""
     if joints_of(schedule) is not None:
         raise Unsupported(
             f"{who}: the schedule lets switches multicast or combine (joints), which cannot be said here; "

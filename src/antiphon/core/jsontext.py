@@ -1,4 +1,14 @@
-"""JSON: decoded within bounds, each fault reported with its place; no key twice; laid out for people."""
+"""JSON text: decoding with limits and located errors, a check for repeated keys, and a readable layout.
+
+    decode       bytes -> a msgspec struct, checked for types and unknown or missing fields
+    check_keys   refuse an object that has a key twice, which decoders accept silently
+    locate       "line 4, column 12: " of the value that an error message names, such as "types[0]: bandwidth: ..."
+    layout       a value -> JSON for people and version control: one key per line, columns on one line
+
+Errors are `Invalid` in one line: where, what is wrong and how to fix it, for example `line 3, column 14: ranks:
+expected a whole number, got "8"`. Positions are computed only when there is an error, by walking the text along the
+path.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +16,20 @@ import re
 from typing import TypeVar, get_args, get_origin
 
 import msgspec
-import numpy as np
 
 from antiphon.errors import Invalid, quote, unknown
 
+# Lists and objects take about 70 bytes of memory each, however short. More than FEW_PARTS of them are accepted only if
+# they have at least LEAST_PART bytes of text on average, so that no small file fills the memory.
 FEW_PARTS, LEAST_PART = 2**16, 7
-FEW_SEEN = 2**10
-INLINE = 100  # characters: a shorter object stands on one line
+FEW_SEEN = 2**10  # texts of checked objects remembered, and the greatest length of one
+INLINE = 100  # characters: a shorter object is written on one line
 T = TypeVar("T")
-_SAMPLE = 2**14  # bytes in which the output of another program shows what it is
-_OUTPUTS = (
+_SAMPLE = 2**14  # bytes searched for signs of another program's output
+_OUTPUTS = (  # (sign, advice)
     (
         rb"out-of-place\s+in-place|# nThread|# Avg bus bandwidth",
-        "looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured FILE reads them",
+        "looks like output of nccl-tests: times, no plan; antiphon check-log FILE --topology TOPO judges them",
     ),
     (
         rb"(?m)^[\s\x1b\[0-9;m]*GPU0\s+(\x1b\[[0-9;]*m)?(GPU1|X)\b|<system\b",
@@ -29,26 +40,30 @@ _OUTPUTS = (
         "looks like XML; machines are read by antiphon topology probe FILE -o machine.json, schedules of MSCCL as PLAN",
     ),
 )
-_BOM = b"\xef\xbb\xbf"
-_PLAIN = re.compile(rb"\{[^{}\\]*\}")
-# Bounded, as longer ones are not kept; groups that give nothing back match wrongly before Python 3.11.5.
+_BOM = b"\xef\xbb\xbf"  # byte order mark
+_PLAIN = re.compile(rb"\{[^{}\\]*\}")  # an object without objects or escapes in it
+# An object that contains at most plain ones. Bounded, because longer ones are not remembered. Possessive quantifiers
+# only, as atomic groups match wrongly before Python 3.11.5.
 _NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
+# A key in an error message, e.g. topology links[3]
 _PATH = re.compile(r"(?:topology )?([a-z_]+(?:\[[0-9]+\]|\.[a-z_]+)*)")
 _PLACE = re.compile(r"line ([0-9]+), column ([0-9]+): ")
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SCALAR = re.compile(rb"[^,\]}\s]*")
+_SCALAR = re.compile(rb"[^,\]}\s]*")  # a number, true, false or null
 _BRACKET = re.compile(rb'[\[\]{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SHORT = 40  # characters of a value that stands in a message
+_SHORT = 40  # longest value, in characters, that a message quotes
+# A brace, or a string with the colon that makes it a key
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+# An escape; group 1 marks half of a surrogate pair
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD]([89a-fA-F])..|.)", re.DOTALL)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """JSON text as a struct, checked for types, unknown and missing fields; linear.
+    """Decode JSON text into a struct, checked for types and unknown or missing fields; linear.
 
-    Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
+    Raises Invalid with the place of the fault, also for text with very many tiny lists and objects (see FEW_PARTS).
     """
     data = data.removeprefix(_BOM)
     text = data.lstrip()
@@ -84,33 +99,38 @@ def _check_text(data: bytes) -> None:
 
 
 def _known_output(text: bytes) -> str:
-    """What a text is that other programs print, and which command reads that; "" if it looks like no other format."""
+    """Return advice if the text is another program's output that some command reads; "" if it looks like no known
+    output."""
     return next((advice for sign, advice in _OUTPUTS if re.search(sign, text[:_SAMPLE])), "")
 
 
 def check_keys(data: bytes) -> None:
-    """Refuse an object that has a key twice; decoders would quietly take the last. `data` must be valid JSON.
+    """Refuse an object that has a key twice; decoders would silently take the last. `data` must be valid JSON.
 
-    Digits are left out at first: what differs without them differs, and much of a long file is then the same again.
+    Digits are removed first: objects whose keys differ without digits do differ, and many objects of a long file become
+    equal, so that each is checked once. If that finds a repeated key, the original text decides.
     """
     if len(data) > FEW_SEEN and b"\\" not in data:
         try:
             _check_keys(data.translate(None, b"0123456789"))
             return
         except Invalid:
-            pass  # or these keys differ in digits alone
+            pass  # the keys may differ in digits only
     _check_keys(data)
 
 
 def _check_keys(data: bytes) -> None:
-    """One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine, and
-    objects that have at most such without others in them are looked at as a whole, where no string in them has an
-    escape or a brace. Of those that come again and again several one after another are passed over at once."""
+    """Check for repeated keys in one pass over quotes and braces.
+
+    Long columns of numbers are skipped at the speed of the regex engine. Objects without nested objects, escapes or
+    braces in strings are checked as a whole and remembered by their text; when remembered ones recur, several
+    consecutive ones are skipped by one regular expression.
+    """
     open_objects: list[set[object]] = []
-    known_objects: set[bytes] = set()  # some of the plain ones, which come again and again
-    waiting: list[tuple[int, bytes]] = []  # where some end whose objects within are looked at now, and their text
-    again, enough = 0, FEW_SEEN  # how often one of them came; when to make the next pattern
-    repeats: re.Pattern[bytes] | None = None
+    known_objects: set[bytes] = set()  # texts of objects that were checked
+    waiting: list[tuple[int, bytes]] = []  # (end, text) of objects whose inner objects are being checked
+    again, enough = 0, FEW_SEEN  # recurrences of known objects; at how many the next pattern is compiled
+    repeats: re.Pattern[bytes] | None = None  # a run of known objects
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
@@ -153,7 +173,8 @@ def _check_keys(data: bytes) -> None:
 
 
 def _key_text(token: bytes) -> str:
-    """A key without its escapes. Decoders skip unknown keys unread, so this is where a bad escape in one is noticed."""
+    """Return a key without its escapes. Decoders skip unknown keys unread, so a bad escape in one is noticed only
+    here."""
     try:
         return str(msgspec.json.decode(token, type=str))
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -161,44 +182,40 @@ def _key_text(token: bytes) -> str:
 
 
 def _join_short(texts: set[bytes]) -> re.Pattern[bytes] | None:
-    """Up to a thousand of these, each behind a comma; None where they are too long together to be looked for."""
+    """Return a pattern for up to a thousand of these texts, each after a comma; None if they are too long in total."""
     if sum(map(len, texts)) > FEW_SEEN * 8:
         return None
     return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, texts)))
 
 
 def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
+    """Raise Invalid for a repeated key."""
     name = quote(_key_text(key))
     raise Invalid(f"{_line_and_column(data, at)}the key {name} stands twice in one object; remove one")
 
 
-def layout(value: object) -> bytes:
-    """JSON for people and version control: one key per line, columns and small objects on one line each. Columns may be
-    arrays: each becomes text before the next is read, as a list takes eight times its text."""
-    return b"".join(_lay_out(value, 0))
-
-
-def _lay_out(value: object, depth: int) -> list[bytes]:
-    """The text in pieces, which are joined once: a plan may have a gigabyte."""
+def layout(value: object, depth: int = 0) -> bytes:
+    """Return JSON for people and version control: one key per line, columns and small objects on one line each."""
     if isinstance(value, dict):
-        items = [[msgspec.json.encode(key) + b": ", *_lay_out(inner, depth + 1)] for key, inner in value.items()]
-        opening, closing = b"{", b"}"
+        items = [msgspec.json.encode(key) + b": " + layout(inner, depth + 1) for key, inner in value.items()]
+        ends = b"{", b"}"
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        items = [_lay_out(inner, depth + 1) for inner in value]
-        opening, closing = b"[", b"]"
+        items = [layout(inner, depth + 1) for inner in value]
+        ends = b"[", b"]"
     else:
-        return [msgspec.json.encode(value.tolist() if isinstance(value, np.ndarray) else value)]
-    pieces = [piece for item in items for piece in item]
-    if depth and isinstance(value, dict) and sum(map(len, pieces)) <= INLINE and b"\n" not in b"".join(pieces):
-        return [opening, b", ".join(b"".join(item) for item in items), closing]
+        return msgspec.json.encode(value)
+    short = sum(map(len, items)) <= INLINE and not any(b"\n" in item for item in items)
+    if depth and short and isinstance(value, dict):
+        return ends[0] + b", ".join(items) + ends[1]
     indent = b"\n" + b"  " * (depth + 1)
-    separated = [piece for item in items for piece in (b"," + indent, *item)]
-    return [opening + indent, *separated[1:], b"\n" + b"  " * depth + closing]
+    return ends[0] + indent + (b"," + indent).join(items) + b"\n" + b"  " * depth + ends[1]
 
 
 def locate(message: str, data: bytes) -> str:
-    """ "line 4, column 12: " of the place that a message begins with, such as "types[0]: bandwidth: ..." or "topology
-    places: ..."; "" where it names none that the text has. `data` must be valid JSON up to there. Linear."""
+    """Return "line 4, column 12: " for the value that a message begins with, such as "types[0]: bandwidth: ...".
+
+    "" if it names no value of the text. `data` must be valid JSON up to there. Linear.
+    """
     path: list[str | int] = []
     at = None
     if message.startswith("line "):  # it names its place already
@@ -214,36 +231,37 @@ def locate(message: str, data: bytes) -> str:
 
 
 def without_place(message: str) -> str:
-    """A message about a piece of a text, whose place there says nothing."""
+    """Return a message without its line and column, which mean nothing outside the piece of text they refer to."""
     return _PLACE.sub("", message, count=1)
 
 
 def move_place(message: str, data: bytes, outer: bytes) -> str:
-    """A message with its place as of the text that `data` is a piece of."""
+    """Translate the line and column in a message about `data` to the text `outer` that contains it."""
     match = _PLACE.search(message)
     at = outer.find(data) if match else -1
     if match is None or at < 0:
         return message
     line, column = int(match[1]), int(match[2])
-    first = at - outer.rfind(b"\n", 0, at) - 1  # characters in front of the piece on its first line
+    first = at - outer.rfind(b"\n", 0, at) - 1  # characters before the piece on its first line
     above = outer.count(b"\n", 0, at)
     moved = f"line {above + line}, column {column + first * (line == 1)}: "
     return message[: match.start()] + moved + message[match.end() :]
 
 
 def _path_steps(path: str) -> list[str | int]:
+    """Split "types[0].bandwidth" into ["types", 0, "bandwidth"]."""
     return [int(word) if word.isdigit() else word for word in re.findall(r"\w+", path)]
 
 
 def _line_and_column(data: bytes, at: int) -> str:
-    """Both count from 1, columns in characters."""
+    """Return the position as text; lines and columns count from 1, columns in characters."""
     begin = data.rfind(b"\n", 0, at) + 1
     line, column = data.count(b"\n", 0, at) + 1, len(data[begin:at].decode("utf-8", "replace")) + 1
     return f"line {line}, column {column}: "
 
 
 def _find_value(data: bytes, path: list[str | int]) -> int | None:
-    """Where the value at a path begins."""
+    """Return where the value at a path begins, or None."""
     at: int | None = _past_space(data, 0)
     for step in path:
         at = _find_child(data, at, step) if at is not None else None
@@ -251,7 +269,7 @@ def _find_value(data: bytes, path: list[str | int]) -> int | None:
 
 
 def _find_child(data: bytes, at: int, step: str | int) -> int | None:
-    """Where the value of this key, or of this number, begins in the object or list that begins at `at`."""
+    """Return where the value of this key, or with this index, begins in the object or list at `at`."""
     if data[at : at + 1] != (b"{" if isinstance(step, str) else b"["):
         return None
     number = 0
@@ -274,11 +292,13 @@ def _find_child(data: bytes, at: int, step: str | int) -> int | None:
 
 
 def _past_space(data: bytes, at: int) -> int:
+    """Return the position after white space."""
     match = _SPACE.match(data, at)
     return match.end() if match else at
 
 
 def _past_value(data: bytes, at: int) -> int:
+    """Return the position after the value that begins at `at`."""
     if data[at : at + 1] not in (b"{", b"["):
         match = _STRING.match(data, at) or _SCALAR.match(data, at)
         return max(match.end(), at + 1) if match else len(data)
@@ -291,7 +311,7 @@ def _past_value(data: bytes, at: int) -> int:
 
 
 def _syntax_fault(message: str, data: bytes) -> Invalid:
-    """What is no JSON: where, and what is often meant."""
+    """Return the error for text that is not JSON: where, and the likely cause."""
     problem = message.removeprefix("JSON is malformed: ")
     byte = re.search(r" \(byte ([0-9]+)\)$", problem)
     lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None) if byte is None else None
@@ -315,7 +335,7 @@ def _syntax_fault(message: str, data: bytes) -> Invalid:
 
 
 def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
-    """A decoder's message in our words: where, what, and the nearest name for an unknown field."""
+    """Translate the decoder's message: where, what, and the nearest name for an unknown field."""
     problem, _, path = message.partition(" - at ")
     path = path.strip("`").removeprefix("key ").removeprefix("$")
     where = path.removeprefix(".")
@@ -338,7 +358,7 @@ def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
 
 
 def _in_words(kinds: str) -> str:
-    """A decoder's names of types."""
+    """Translate the decoder's type names into plain words."""
     words = {"int | str": 'a whole number, or a text such as "25GB/s"', "int": "a whole number"}
     words |= {"float": "a number", "str": "a text in double quotes", "bool": "true or false"}
     words |= {"object": "an object {...}", "array": "a list [...]"}
@@ -350,7 +370,7 @@ def _in_words(kinds: str) -> str:
 
 
 def _fields_at(kind: object, path: str) -> list[str]:
-    """The names of the fields at a path of a struct; none if the path leads elsewhere."""
+    """Return the field names of the struct at a path; none if the path leads elsewhere."""
     for step in re.findall(r"\.\w+|\[", path):
         kinds = [kind, *get_args(kind)]
         if step == "[":

@@ -1,14 +1,17 @@
 """Exact load of every link and shared limit over time, and the time of a schedule at zero latency.
 
-Pipelined chunks are never expanded. A chunk of p pieces sends one p-th of its data in each of the p steps that begin
-with its own step; so every row loads its links during a window of p steps, and the load of one link over time is a
-staircase with two corners per row. The time of a step is its greatest load over capacity; the time of the schedule
-is the sum over steps, i.e. the area under the upper envelope of the staircases of all resources (stairs.py).
+Input: a schedule and a topology. Output: `loads` (bytes per resource and step, a *resource* being a link or a shared
+limit), `timeline` (exact seconds per byte of each step), `throughput` and `rounds` (SCCL's R).
 
-Example. One link carries chunk A (1/2 of the data, 2 pieces) from step 0 and chunk B (the same) from step 1. Each
-loads 1/4 per step: A in steps 0 and 1, B in steps 1 and 2. The staircase is 1/4, 2/4, 1/4; its sum is 1, as all data
-cross the link once. With a second link of half the speed that carries 1/4 in step 0, step 0 takes as long as 1/2 on
-the first link.
+Pipelined chunks are never expanded. A chunk of p pieces sends one p-th of its data in each of the p steps that begin
+with its own step; so every row loads its links during a *window* of p steps, and the load of one link over time is a
+staircase with two corners per row. The time of a step is its greatest load over capacity; the time of the schedule is
+the sum over steps, i.e. the area under the upper envelope of the staircases of all resources (stairs.py).
+
+Example. One link carries chunk A (1/2 of the data, 2 pieces) from step 0 and chunk B (the same) from step 1. Each loads
+1/4 per step: A in steps 0 and 1, B in steps 1 and 2. The staircase is 1/4, 2/4, 1/4; its sum is 1, as all data cross
+the link once. With a second link of half the speed that carries 1/4 in step 0, step 0 takes as long as 1/2 on the first
+link.
 
 Stages: `_compute_traffic` adds up the load per (resource, step, window), independent of link speeds and of a uniform
 number of pieces; `tops_of` computes the envelope per class of equal capacity; `_compute_timeline` compares classes by
@@ -26,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, is_ascending, order_of, packed, ranges
+from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, packed, ranges
 from antiphon.core.joints import crossed_links
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
@@ -37,9 +40,10 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Runs of steps with the same load. Exact: seconds are per byte of `nbytes`, for one step of the run.
+    """Runs of consecutive steps with the same load, exact.
 
-    `resource[i]` is the link (or, from topology.links on, the shared limit) that takes longest, -1 where idle.
+    `seconds[i]`: time of one step of the run, per byte of nbytes. `resource[i]`: the link (or, from topology.links on,
+    the shared limit) that takes longest; -1 if nothing is loaded.
     """
 
     begin: Longs
@@ -60,8 +64,8 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    Something begins at `begins[i]` that is under way for `lasts[i]` steps, each pair once, in order; `slowest[i]`: the
-    seconds of the slowest way that is taken then.
+    For latency, all windows that occur, each once: one begins at step `begins[i]` and lasts `lasts[i]` steps, and the
+    slowest route used in it has a latency of `slowest[i]` seconds.
     """
 
     resource: Longs
@@ -76,7 +80,8 @@ class Loads:
 
 @dataclass(frozen=True, eq=False)
 class _Tops:
-    """Of every class of capacities (that has any load) its greatest load between marks, and the resource of it, -1."""
+    """Per class of equal capacity: its greatest load in each interval between two marks, and the resource with it (or
+    -1)."""
 
     marks: Longs
     by_class: tuple[tuple[int, Exact, Longs], ...]
@@ -84,31 +89,32 @@ class _Tops:
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """Loads on any machine with these wires, independent of the speeds of its links.
+    """Loads on any machine with the same links and limits, whatever their speeds.
 
-    At time `begins[at[i]]` a route of kind `kind_in_use[i]` is in use: a number in `kind_routes` (one route for all
-    that cross links of the same types in the same order), or -1 within a rank. `cached_tops`: the last few results by
-    pieces and classes.
+    In the window `begins[at[i]]` a route of kind `kind_in_use[i]` is used: an index into `kind_routes` (one
+    representative for all routes over links of the same types in the same order), or -1 for data that stay within a
+    rank. `cached_tops`: the last few results of `tops`, by pieces and classes.
     """
 
-    in_one_piece: Loads  # in one piece; `slowest` says nothing
+    in_one_piece: Loads  # for chunks of one piece; its `slowest` is not filled in
     at: Longs
     kind_in_use: Longs
     kind_routes: Routes
     cached_tops: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
 
     def on(self, topology: Topology, pieces: int) -> Loads:
+        """Return the loads on this topology, with every chunk cut into this many pieces."""
         loads, slowest = self.in_one_piece, np.zeros(len(self.in_one_piece.begins))
         np.maximum.at(slowest, self.at, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use])
         window = loads.window if pieces == 1 else loads.window * pieces
         return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
 
     def tops(self, klass: Ints, pieces: int) -> _Tops:
-        """Machines that differ in speeds alone mostly have the same classes: each is looked at once."""
+        """Return the envelope per class of capacity; machines that differ only in speeds often have the same
+        classes."""
         key = pieces, klass.tobytes()
-        cached = next(
-            (tops for of, tops in self.cached_tops[:] if of == key), None
-        )  # other threads may keep something, too
+        # A copy of the list, as other threads may change it.
+        cached = next((tops for of, tops in self.cached_tops[:] if of == key), None)
         if cached is None:
             cached = tops_of(self.in_one_piece, pieces, klass)
             self.cached_tops.append((key, cached))
@@ -117,39 +123,40 @@ class _Traffic:
 
 
 def pieces_of(schedule: Schedule) -> Longs:
-    """Pieces per chunk."""
+    """Return the number of pieces of every chunk."""
     return np.broadcast_to(np.asarray(schedule.pieces, np.int64), len(schedule.chunks))
 
 
 def pipelined_steps(schedule: Schedule) -> int:
-    """Steps with pipelining: S + p - 1 where all chunks have p pieces."""
+    """Return the number of steps with pipelining: S + p - 1 if all chunks have p pieces."""
     if not schedule.transfers:
         return 0
     return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
 
 
 _CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
-_traffic_cache: list[
-    _CachedTraffic
-] = []  # rate, time and pipeline of a schedule are computed one after the other, in several calls
-SLICE = 2**19  # rows of a long schedule that are looked at together
-FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, and of the one that was last
+# The rate, time and pipelining of one schedule are computed in several consecutive calls.
+_traffic_cache: list[_CachedTraffic] = []
+FEW_KEPT = 4  # schedules cached
+MOST_KEPT, MOST_LAST = 2**20, 2**23  # entries of a cached schedule; of the most recent one
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
-    """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
+    """Return the load of every link and shared limit in every step: O(n log n) in rows times links per route."""
     return traffic_of(schedule, topology).on(topology, _uniform_pieces(schedule))
 
 
 def _uniform_pieces(schedule: Schedule) -> int:
-    """The pieces of all chunks, where they have as many; else 1, and the traffic has each."""
+    """Return the number of pieces if all chunks have the same; else 1, and the traffic then accounts for each
+    chunk's."""
     return schedule.pieces if isinstance(schedule.pieces, int) else 1
 
 
 def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
-    """All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row
-    loads a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several
-    protocols asks for each.
+    """Return the traffic of a schedule on this topology, cached while its columns are alive.
+
+    A uniform number of pieces p needs no recomputation: each row loads a p-th in p steps. The result also holds on the
+    same machine with other link speeds, which pricing by several protocols asks for.
     """
     uniform = isinstance(schedule.pieces, int)
     rows = (
@@ -164,11 +171,14 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     )
     if cached is None:
         _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MOST_KEPT]
-        whole = replace(schedule, pieces=1) if uniform else schedule
-        cached = _compute_traffic(whole, topology, _resolve_legal(schedule, topology))
+        cached = _compute_traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
         if _entry_count(cached) <= MOST_LAST:
             _traffic_cache.append(
-                (tuple(None if entry is None else weakref.ref(entry, _let_go) for entry in rows), wires, cached)
+                (
+                    tuple(None if entry is None else weakref.ref(entry, _drop_dead_entries) for entry in rows),
+                    wires,
+                    cached,
+                )
             )
             del _traffic_cache[:-FEW_KEPT]
     return cached
@@ -182,19 +192,17 @@ def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
     return value is None if other is None else value is not None and value is other()
 
 
-def _let_go(_: object) -> None:
+def _drop_dead_entries(_: object) -> None:
+    """Remove cache entries whose schedule no longer exists."""
     _traffic_cache[:] = [entry for entry in _traffic_cache if all(ref is None or ref() is not None for ref in entry[0])]
 
 
-def _resolve_legal(schedule: Schedule, topology: Topology) -> Resolved:
+def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
+    """Add up the load per (resource, step, window), and list the kinds of routes used in each window."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(resolved.bad):
         bad = int(resolved.bad[0])
         raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.why[0]}")
-    return resolved
-
-
-def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved) -> _Traffic:
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
@@ -241,13 +249,16 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
 
 
 def _max_path_links(resolved: Resolved) -> int:
-    """The most links of a path, and the limits that they may meet."""
+    """Return the greatest number of links in a route."""
     return int(np.diff(resolved.table.ptr).max(initial=1))
 
 
 def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tuple[Longs, Longs, Exact]:
-    """Link, time and load of all rows, every link of their paths. `taken`: (route + 1) * bound + time, each once; those
-    that go the same way at the same time were added up first, as there may be a hundred times as many."""
+    """Expand routes into links: return link, time and load of every (route, time) pair.
+
+    `route_times`: (route + 1) * bound + time, each once; rows with the same route and time were summed before, because
+    there may be a hundred times as many.
+    """
     first = int(np.searchsorted(route_times, bound))  # before: within a rank
     route, load = route_times[first:] // bound - 1, load[first:]
     hops = table.ptr[route + 1] - table.ptr[route]
@@ -256,7 +267,7 @@ def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tupl
 
 
 def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
-    """Time and way of what is taken, each pair once, and a route for every way: of those that are alike one."""
+    """Return the distinct pairs of time and kind of route, and one representative route per kind."""
     used, place = dense(route_times // bound, len(table) + 1)
     inside = int(len(used) > 0 and used[0] == 0)  # -1: within a rank
     routes = table.take(used[inside:] - 1)
@@ -267,8 +278,7 @@ def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: To
 
 
 def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
-    """Of every route which kind it is of, those that cross links of the same types one after the other being of one;
-    and a route of every kind."""
+    """Return the kind of every route, and one route of every kind; a kind is a sequence of link types."""
     hops = np.diff(routes.ptr)
     key, bound = packed((hops, int(hops.max(initial=0)) + 1))
     # Fold the link types hop by hop into one number: routes with equal numbers have equal latency on any machine.
@@ -284,13 +294,14 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
 
 
 _Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline]
-_last: list[_Last] = []  # who prices a schedule, states its figures and its gap asks for the same one thrice
+_last: list[_Last] = []  # pricing a schedule, its claims and its gap all ask for the same timeline
 
 
 def timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    """Time at zero latency, pipelining included, without expanding it: O(E log E) in load entries E.
+    """Return the time of every step at zero latency, pipelining included but not expanded: O(E log E) in load entries
+    E.
 
-    Both are frozen, so the last answer is kept for as long as somebody holds the two that it is of.
+    The last result is cached while its schedule and topology exist.
     """
     for whose, where, line in _last[:]:
         if whose() is schedule and where() is topology:
@@ -305,40 +316,8 @@ def _clear_last(_: object) -> None:
 
 
 def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    if schedule.transfers <= MOST_LAST or not (isinstance(schedule.pieces, int) and schedule.pieces == 1):
-        return _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology)
-    # In one piece nothing reaches beyond its step: some steps at a time need little memory, and stay in the caches.
-    resolved = _resolve_legal(schedule, topology)
-    order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
-    step = schedule.step if order is None else schedule.step[order]
-    lines, low = list[Timeline](), 0
-    while low < len(step):
-        high = int(np.searchsorted(step, step[min(low + SLICE, len(step) - 1)], side="right"))
-        rows = np.arange(low, high) if order is None else order[low:high]
-        traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
-        line, low = _compute_line(traffic, 1, topology), high
-        if not len(line.begin):
-            continue
-        end = int(lines[-1].begin[-1] + lines[-1].length[-1]) if lines else int(line.begin[0])
-        if end < line.begin[0]:
-            lines.append(_idle_line(end, int(line.begin[0]) - end))
-        lines.append(line)
-    if not lines:
-        return line
-    return Timeline(
-        np.concatenate([line.begin for line in lines]),
-        np.concatenate([line.length for line in lines]),
-        tuple(seconds for line in lines for seconds in line.seconds),
-        np.concatenate([line.resource for line in lines]),
-    )
-
-
-def _idle_line(begin: int, length: int) -> Timeline:
-    return Timeline(np.array([begin]), np.array([length]), (Fraction(0),), np.array([-1]))
-
-
-def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timeline:
-    resources = topology.resources
+    """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit."""
+    traffic, pieces, resources = traffic_of(schedule, topology), _uniform_pieces(schedule), topology.resources
     tops = traffic.tops(resources.klass, pieces)
     if not tops.by_class:
         nothing = np.zeros(0, np.int64)
@@ -357,6 +336,7 @@ def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timelin
 
 
 def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
+    """Return the envelope of the staircases of all resources, per class of equal capacity."""
     resource, begin, end, load = build_staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
         return _Tops(np.zeros(0, np.int64), ())
@@ -374,8 +354,10 @@ def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
 
 
 def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
-    """The bytes of nbytes per second that ever finer pieces come near: what the fullest link or limit allows, with
-    all steps overlapping. None where nothing moves. O(E log E)."""
+    """Return the bytes of nbytes per second that ever finer pieces approach, or None if nothing moves. O(E log E).
+
+    With all steps overlapping, the link or limit with the greatest total load over capacity decides.
+    """
     per_step = loads(schedule, topology)
     if not len(per_step.resource):
         return None
@@ -391,7 +373,7 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
 
 
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:
-    """SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
+    """Return SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
     line = line or timeline(schedule, topology)
     collective = schedule.collective
     chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
@@ -400,7 +382,7 @@ def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None)
 
 
 def claims(schedule: Schedule, topology: Topology) -> Mapping[str, Any]:
-    """The figures a plan states about its schedule, pipelining included."""
+    """Return the figures that a plan states about its schedule, pipelining included."""
     return {
         "chunks": schedule.chunks_per_rank,
         "steps": pipelined_steps(schedule),

@@ -1,4 +1,10 @@
-"""A plan: which verified schedule to use for which sizes, and what is claimed of each."""
+"""A plan: which verified schedule to use for which range of message sizes, and the claims about each.
+
+A `Plan` is a topology, a collective and a list of `Entry` (range of sizes, schedule, claims) that covers every size
+from 0 without gaps. Claims are plain JSON values such as the number of steps and the gap to the bound. This file checks
+the form; that schedules are correct on the topology is checked by `verify`, and `serialize` reads and writes plan
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +20,19 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 
-DEEPEST = 32  # levels of lists and objects in claims and provenance
-# Values of the claim "served_by": who serves the sizes of an entry, as ours is not faster there.
+DEEPEST = 32  # nesting levels of lists and objects allowed in claims and provenance
+# Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
 LIBRARY = "library"  # the library that it was measured against, such as an MPI
-GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # by the model of this library; says nothing of MPI or gloo
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # according to the model of this library; implies nothing for MPI or gloo
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """The schedule for start <= nbytes < stop (None: without end) and its claims: plain JSON values.
+    """The schedule for start <= nbytes < stop (None: no upper end) and its claims: plain JSON values.
 
-    Claims are what scripts read: planner, chunks, steps, rounds, transfers, bandwidth_gap, proof, ...;
-    exact numbers as strings like "7/6". Equal entries have equal claims, and schedules that differ at most in the
-    order of rows and in provenance.
+    Claims are what scripts read: planner, chunks, steps, rounds, transfers, bandwidth_gap, proof, ...; exact numbers
+    are strings like "7/6". Entries are equal if their ranges and claims are, and schedules differ at most in the order
+    of rows and in provenance.
     """
 
     start: int
@@ -58,7 +64,7 @@ class Entry:
 
     @property
     def served_by(self) -> str:
-        """The library that serves these sizes: LIBRARY or one of GPU_LIBRARIES; "" where the schedule is to be used."""
+        """The library that serves these sizes: LIBRARY or one of GPU_LIBRARIES; "" if the schedule is to be used."""
         name = self.claims.get("served_by")
         return name if name == LIBRARY or name in GPU_LIBRARIES else ""
 
@@ -67,11 +73,11 @@ class Entry:
 class Plan:
     """Entries in ascending order that cover every size from 0 without gap or overlap.
 
-    Checked here: the form, and that every schedule is for this collective and this many ranks. That the
-    schedules are right on this topology is for `verify` to judge, also after a plan was loaded.
+    Checked here: the form, and that every schedule is for this collective and this many ranks. Whether schedules are
+    correct on this topology is for `verify`, also after a plan was loaded.
 
-    Plans are compared by value, so a plan equals what is read back from its file. The hash is of what is cheap to read
-    (machine, collective, ranges, numbers of transfers): a plan can be a key, and its columns are not hashed.
+    Plans are compared by value, so a plan equals what is read back from its file. The hash covers what is cheap to read
+    (machine, collective, ranges, numbers of transfers), so a plan can be a dictionary key.
     """
 
     topology: Topology
@@ -109,19 +115,19 @@ class Plan:
 
     @staticmethod
     def of(topology: Topology, schedule: Schedule, claims: Mapping[str, Any] | None = None) -> Plan:
-        """A plan of one schedule for all sizes."""
+        """Return a plan of one schedule for all sizes."""
         return Plan(topology, schedule.collective, (Entry(0, None, schedule, claims or {}),))
 
     @cached_property
     def chooser(self) -> Pages[Entry]:
-        """Chooses the entry of a call by its size alone: Call(kind, nbytes)."""
+        """Chooses the entry of a call by its size: Call(kind, nbytes)."""
         pages: Pages[Entry] = Pages()
         for entry in self.entries:
             pages.add(entry, entry.start, entry.stop, self.collective.kind)
         return pages
 
     def at(self, nbytes: int) -> Entry:
-        """The entry for a size."""
+        """Return the entry for a size."""
         entry = self.chooser.page(Call(self.collective.kind, nbytes))
         if entry is None:
             raise Invalid(f"nbytes: must be 0 or more, got {quote(nbytes)}")
@@ -129,14 +135,14 @@ class Plan:
 
 
 def _as_read(item: Any) -> Any:
-    """A plain value as a file gives it back: tuples are lists there."""
+    """Return a plain value as a file gives it back: tuples become lists."""
     if isinstance(item, Mapping):
         return {key: _as_read(inner) for key, inner in item.items()}
     return [_as_read(inner) for inner in item] if isinstance(item, list | tuple) else item
 
 
 def check_plain(value: object, label: str) -> None:
-    """Refuse what JSON cannot hold faithfully: other types, keys that are no texts, NaN, infinity, great depth.
+    """Raise Invalid for values that JSON cannot hold: other types, keys that are not text, NaN, infinity, deep nesting.
 
     Tuples pass, and come back from a file as lists.
     """
@@ -148,7 +154,7 @@ def check_plain(value: object, label: str) -> None:
 
 
 def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
-    """Where in it (None: that does not matter) something is wrong, and what; None where nothing is."""
+    """Return (place within the value, problem) of the first fault, or None; place None: the value as a whole."""
     if depth > DEEPEST:
         return None, f"nested deeper than {DEEPEST} levels"
     if isinstance(item, Mapping):

@@ -13,11 +13,11 @@ from antiphon.errors import Invalid, quote
 
 
 def silent(text: str) -> None:
-    """Nobody hears it."""
+    """Ignore progress messages."""
 
 
 def effort_of(effort: float | None) -> float | None:
-    """As it was given, or Invalid."""
+    """Return a valid effort unchanged; raise Invalid for any other value."""
     if effort is None or (isinstance(effort, int | float) and effort is not True and 0 < effort < math.inf):
         return effort
     raise Invalid(f"effort: expected a number greater than 0, got {quote(effort)}")
@@ -27,12 +27,12 @@ def effort_of(effort: float | None) -> float | None:
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
-    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), for callers
-    that price all by their own model; a planner goes through `sizes`. `profile`: what was measured of the
-    machine, for planners that price what they try. `seed`: the same seed, the same schedules. `effort`: how much a
-    planner that searches tries, in units of about a second of a processor, which it counts, so that it ends alike on
-    every machine, with EffortSpent (None: its own measure). `budget`: seconds of CPU time, a safety stop: it ends with
-    TimedOut. `tell` hears in words what is being tried.
+    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), for callers that
+    price all schedules by their own model; a planner loops over `sizes`. `profile`: measured figures of the machine,
+    for planners that price candidates. `seed`: the same seed gives the same schedules. `effort`: the limit of a search,
+    counted by the planner in units of about a CPU second, so that it ends at the same point on every computer, with
+    EffortSpent (None: the planner's default). `budget`: seconds of CPU time as a safety stop, with TimedOut. `tell`:
+    called with progress messages.
     """
 
     topology: Topology
@@ -65,5 +65,5 @@ class Request:
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """What to plan for, one after the other: a size, or None for any."""
+        """The sizes to plan for, in order; None stands for any size."""
         return tuple(dict.fromkeys((self.nbytes, *self.also)))

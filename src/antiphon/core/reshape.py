@@ -1,12 +1,22 @@
-"""Machines made from machines: keep some ranks, degrade links, join boxes, reverse, relabel.
+"""Machines derived from machines: keep some ranks, degrade links, join boxes, reverse, relabel.
 
-Every function is pure. `keep` and `degrade` say in the name of the result what was done to it; the unit of
-the machine stays what it was, so that rounds and rates before and after can be compared.
+All functions are pure: they take a `Topology` and return a new one.
+
+    keep      an allocation: some ranks, renumbered, with the switches that may lie between them
+    only      the same in the numbering of the whole machine: other nodes lose their links
+    degrade   some links removed, slowed down or capped
+    join      several boxes, with new switches, links and network cards between them
+    reverse   every link reversed
+    relabel   nodes renumbered
+
+Example: `keep(dgx1, [0, 1, 4])` is a machine of 3 ranks named "dgx1 only 0,1,4"; its link j is link `.links[j]` of
+dgx1. `keep` and `degrade` append to the name what was done. The unit link stays that of the original, so that rounds
+and rates before and after can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -15,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints
-from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, build
+from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
 
@@ -32,7 +42,7 @@ class Part:
     links: tuple[int, ...]
 
     def number(self, node: int) -> int:
-        """The number here of a node of the whole machine."""
+        """Return the number in the reduced machine of a node of the original."""
         if node not in self.nodes:
             old_ranks = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
             raise Invalid(f"node {quote(node)} is not part of {self.topology.name} (its ranks were {old_ranks})")
@@ -40,11 +50,11 @@ class Part:
 
 
 def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Part:
-    """An allocation: only these ranks remain, renumbered from 0 in ascending order; places stay as they were.
+    """Return an allocation: only these ranks remain, renumbered from 0 in ascending order; places stay as they were.
 
-    Switches stay if they may lie on a path between two of the ranks: those that no rank reaches, or that reach
-    none, or with one neighbour alone, go, until no such switch is left. Limits shrink to the links that
-    remain. Linear in links, times the depth of the hierarchy of switches.
+    Switches stay if they may lie on a path between two of the ranks. A switch that no rank reaches, that reaches no
+    rank, or that has only one neighbour is dropped, repeatedly. Limits shrink to the links that remain. Linear in
+    links, times the depth of the hierarchy of switches.
     """
     chosen_ranks, alive = _parse_allocation(topology, ranks, "keep")
     number = np.cumsum(alive) - 1
@@ -56,12 +66,14 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
         number[links["link_src"]], number[links["link_dst"]], links["link_type"], links["types"], links["limits"],
         tuple(topology.places[i] for i in nodes), topology.unit,
         tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
+        _renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
     )  # fmt: skip
     return Part(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 
 
 def between(topology: Topology, ranks: Bools) -> Bools:
-    """Which nodes stay where these ranks do: they, and the switches that may lie on a path between two of them."""
+    """Return which nodes remain if only these ranks do: they, and the switches that may lie on a path between two of
+    them."""
     alive = np.ones(topology.nodes, bool)
     alive[: topology.ranks] = ranks
     _drop_dead_switches(topology, alive)
@@ -69,9 +81,10 @@ def between(topology: Topology, ranks: Bools) -> Bools:
 
 
 def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Topology:
-    """An allocation in the numbering of the whole machine: all nodes stay, but what `keep` drops loses its links.
+    """Return an allocation in the numbering of the original: all nodes stay, but those that `keep` drops lose their
+    links.
 
-    A collective on it names the ranks that are left as its members: the others can neither send nor relay.
+    A collective on it names the remaining ranks as its members: the others can neither send nor relay.
     """
     chosen_ranks, alive = _parse_allocation(topology, ranks, "only")
     reduced = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
@@ -89,10 +102,11 @@ def degrade(
     to: Bandwidth | None = None,
     name: str | None = None,
 ) -> Topology:
-    """Some links gone (remove), slowed by a factor (slower=2: half as fast), or capped at a bandwidth (to).
+    """Return the machine with some links removed, slowed by a factor (slower=2: half as fast), or capped at a bandwidth
+    (to).
 
-    The links are those between these pairs of nodes (both directions), of this kind, with these numbers;
-    of several selections, those that all of them name. Links that remain keep their order. O(links).
+    The links are those between these pairs of nodes (both directions), of this kind, with these numbers; if several
+    selections are given, those that all of them name. Links that remain keep their order. O(links).
     """
     if [remove, slower is not None, to is not None].count(True) != 1:
         raise Invalid("degrade: give exactly one of remove, slower, to")
@@ -117,8 +131,8 @@ def degrade(
 
 @dataclass(frozen=True)
 class Card:
-    """A network card shared by these ends: it bounds what they send over the links that `join` adds, and,
-    as much again, what they receive over them. With `duplex` false, both together."""
+    """A network card shared by these ends: it bounds what they send over the links that `join` adds, and separately
+    what they receive over them; with `duplex` false, the sum of both."""
 
     name: str
     ends: tuple[End, ...]
@@ -138,18 +152,18 @@ def join(
     unit: Fraction | int = 0,
     ability: Ability = FORWARDS,
 ) -> Topology:
-    """Boxes side by side, with new switches and links between them.
+    """Place boxes side by side and add switches and links between them.
 
-    A cable is a link in each direction, a link is one alone; both join (box, node) pairs and names of
-    new switches in any mixture, so also ranks of two boxes directly:
+    A cable is a link in each direction, a link is one direction; both join (box, node) pairs and names of new switches
+    in any mixture, so also ranks of two boxes directly:
 
         join([dgx, dgx], switches=["ib"], cables=[((b, g), "ib", ib) for b in (0, 1) for g in range(8)],
              cards=[Card(f"nic{b}", tuple((b, g) for g in range(8)), "12.5GB/s") for b in (0, 1)])
 
-    Ranks are numbered box by box, then the switches box by box, then the new ones; links box by box, then
-    cables (there, back), then links. Places and limits of a box get its name ("box0") in front. The unit is
-    that of the slowest link unless given. `ability`: what the new switches can do beside forwarding. Linear in the size
-    of the result.
+    Ranks are numbered box by box, then the switches box by box, then the new ones; links box by box, then cables
+    (there, back), then links. Places and limits of a box get its name ("box0") as a prefix. The unit is that of the
+    slowest link unless given. `ability`: what the new switches can do besides forwarding. Linear in the size of the
+    result.
     """
     boxes = tuple(boxes)
     called = tuple(f"box{i}" for i in range(len(boxes))) if names is None else tuple(names)
@@ -189,25 +203,36 @@ def join(
 
 
 def reverse(topology: Topology) -> Topology:
-    """Every link turned round; all numbers stay. A switch that combined now sends to several, and the other way: so
-    that a plan for the result, run backwards, is one for the machine."""
+    """Return the machine with every link reversed; all numbers stay.
+
+    A switch that reduces then multicasts and vice versa, so that a plan for the result, run backwards, is one for the
+    machine.
+    """
     abilities = tuple(ability.turned() for ability in topology.abilities)
     return replace(topology, link_src=topology.link_dst, link_dst=topology.link_src, abilities=abilities)
 
 
 def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
-    """Node i becomes node permutation[i]; its place and what it can do go along; links keep their numbers. Linear."""
+    """Renumber nodes: node i becomes node permutation[i], with its place and abilities; links keep their numbers.
+    Linear."""
     to = check_permutation(topology, permutation)
     was = np.argsort(to).tolist()
     return replace(
         topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst],
         places=tuple(topology.places[node] for node in was),
         abilities=tuple(topology.ability(node) for node in was[topology.ranks :]),
+        cards=_renumber_cards(topology, dict(enumerate(to.tolist()))),
     )  # fmt: skip
 
 
+def _renumber_cards(topology: Topology, number: Mapping[int, int]) -> tuple[NetworkCard, ...]:
+    """Return the network cards with the new numbers of nodes; a card none of whose nodes is left is dropped."""
+    cards = (replace(c, nodes=tuple(number[node] for node in c.nodes if node in number)) for c in topology.cards)
+    return tuple(card for card in cards if card.nodes)
+
+
 def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
-    """A permutation of all nodes that takes ranks to ranks and switches to switches, as a column."""
+    """Return a permutation as a column; raise Invalid unless it maps ranks to ranks and switches to switches."""
     try:
         to = np.asarray(permutation)
     except ValueError:
@@ -230,7 +255,7 @@ def _parse_node(value: object, count: int, label: str) -> int:
 
 
 def _parse_allocation(topology: Topology, ranks: Iterable[int], label: str) -> tuple[list[int], Bools]:
-    """The ranks to keep, ascending, and which nodes stay with them."""
+    """Return the ranks to keep, ascending, and which nodes remain with them."""
     chosen = sorted(_parse_node(rank, topology.ranks, f"{label}: rank") for rank in ranks)
     if not chosen or len(set(chosen)) != len(chosen):
         raise Invalid(f"{label}: a rank is named twice" if chosen else f"{label}: name at least one rank")
@@ -247,7 +272,7 @@ def _clip_name(name: str) -> str:
 
 
 def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
-    """Take out of `alive` the switches that can lie on no path between two ranks that are in it."""
+    """Remove from `alive` the switches that can lie on no path between two ranks in it."""
     src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
     ranks = alive.copy()
     ranks[topology.ranks :] = False
@@ -265,7 +290,7 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
 
 
 def _reach_nodes(start: Bools, src: Ints, dst: Ints) -> Bools:
-    """The nodes that links lead to from some start."""
+    """Return the nodes that links lead to from the start nodes."""
     reached = start
     while True:
         further = reached.copy()
@@ -280,7 +305,8 @@ def _with_links(topology: Topology, kept_links: Bools) -> Topology:
 
 
 def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
-    """Only these links, renumbered in order; limits shrink, empty ones and unused types go."""
+    """Return the columns of a topology with only these links, renumbered in order; empty limits and unused types are
+    dropped."""
     number = np.cumsum(kept_links) - 1
     limits = []
     for limit in topology.limits:
@@ -306,7 +332,7 @@ def _select_links(
     kind: str | None,
     links: Iterable[int] | None,
 ) -> Bools:
-    """The links that all given selections name; every part of a selection must match some link."""
+    """Return the links that all given selections name; every entry of a selection must match some link."""
     if pairs is None and kind is None and links is None:
         raise Invalid("degrade: say which links: pairs, kind or links")
     chosen = np.ones(topology.links, bool)
@@ -337,7 +363,7 @@ def _select_links(
 
 
 class _Numbers:
-    """Where the nodes of every box, and the new switches, stand in the joined machine."""
+    """The numbers of every box's nodes, and of the new switches, in the joined machine."""
 
     def __init__(self, boxes: Sequence[Topology], switches: Sequence[str]) -> None:
         self.ranks = sum(box.ranks for box in boxes)
@@ -351,6 +377,7 @@ class _Numbers:
         self.nodes = switch + len(self.new)
 
     def of(self, end: End) -> int:
+        """Return the number of an end: a (box, node) pair or the name of a new switch."""
         if isinstance(end, str):
             if end not in self.new:
                 raise unknown("switch to join at", end, self.new)
@@ -362,6 +389,7 @@ class _Numbers:
 
 
 def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[SharedLimit]:
+    """Yield the limits of all boxes, with the links renumbered."""
     first = 0
     for label, box in zip(names, boxes, strict=True):
         for limit in box.limits:
@@ -372,6 +400,7 @@ def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[Sha
 def _card_limits(
     card: Card, ends: set[int], links: Sequence[tuple[int, int, LinkType]], first: int
 ) -> list[SharedLimit]:
+    """Return the limits that a network card puts on the new links."""
     bandwidth = parse_bandwidth(card.bandwidth, f"bandwidth of card {card.name}")
     # Links between two ends of one card stay inside of it and do not load it.
     out = tuple(first + i for i, (a, b, _) in enumerate(links) if a in ends and b not in ends)

@@ -1,4 +1,11 @@
-"""Paths through the machine: one step of a schedule may cross several links by way of switches."""
+"""Paths through the machine: the links that a transfer crosses from one rank to another, by way of switches.
+
+A transfer (a row of a schedule) names a route, or leaves it out if there is only one possibility: the one direct link,
+or the one path through switches. `resolve` finds the path of every row and reports faults by row.
+
+Example: on a machine with links 0: 0->1, 1: 1->0, 2: 0->2, 3: 2->0 (no switches), a transfer 1 -> 0 resolves to link 1;
+1 -> 2 has no path, because routes may not pass through rank 0.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +30,7 @@ class Routes:
 
     @staticmethod
     def of(paths: Iterable[Sequence[int]]) -> Routes:
+        """Build the table from lists of links."""
         listed = [list(path) for path in paths]
         flat = np.array([link for path in listed for link in path], np.int32)
         return Routes(np.cumsum([0, *map(len, listed)], dtype=np.int64), flat)
@@ -34,7 +42,7 @@ class Routes:
         return tuple(self.links[self.ptr[route] : self.ptr[route + 1]].tolist())
 
     def join(self, other: Routes) -> Routes:
-        """This table, then the other. O(links).
+        """Return this table followed by the other. O(links).
 
         >>> both = Routes.of([[4], [7, 8]]).join(Routes.of([[5, 6]]))
         >>> both.ptr.tolist(), both.links.tolist()
@@ -46,17 +54,17 @@ class Routes:
         )
 
     def take(self, which: Longs) -> Routes:
-        """Some of these, in this order. O(links).
+        """Return the routes with these indices, in this order. O(links).
 
-        >>> some = Routes.of([[4], [7, 8], [9]]).take(np.array([1, 2]))
-        >>> some.ptr.tolist(), some.links.tolist()
+        >>> selected = Routes.of([[4], [7, 8], [9]]).take(np.array([1, 2]))
+        >>> selected.ptr.tolist(), selected.links.tolist()
         ([0, 2, 3], [7, 8, 9])
         """
         lengths = np.diff(self.ptr)[which]
         return Routes(np.append(0, np.cumsum(lengths)), self.links[ranges(self.ptr[which], lengths)])
 
     def backwards(self, links: Ints | None = None) -> Routes:
-        """Every path the other way: links in reverse order, each replaced by links[i] where given. O(links).
+        """Return every path reversed: links in reverse order, each replaced by links[i] if `links` is given. O(links).
 
         >>> Routes.of([[4], [7, 8]]).backwards().links.tolist()
         [4, 8, 7]
@@ -81,7 +89,8 @@ NO_ROUTES = Routes.of([])
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """The path of every row: an index into `table`, or -1 where there is none to load.
+    """The path of every row: `route` is an index into `table`, or -1 if the row loads no link (within a rank, or
+    faulty).
 
     `bad` lists the rows whose route is wrong, in row order, and `why` the fault of each.
     """
@@ -93,7 +102,7 @@ class Resolved:
 
 
 def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
-    """The faults of the routes of a table themselves, by index. O(links log links).
+    """Return the faults of the routes themselves, by index into the table. O(links log links).
 
     >>> from antiphon.core.example import machine
     >>> route_faults(machine(), Routes.of([[0, 2], []]))  # links 0 to 1 and 0 to 2
@@ -127,11 +136,11 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
 def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table: Routes) -> Resolved:
     """Find the path of every row; a missing route is the one direct link, else the one path through switches.
 
-    Linear in rows (a binary search per row); paths through switches are looked for once per distinct pair.
+    Linear in rows (a binary search per row); paths through switches are searched once per distinct pair.
 
     >>> from antiphon.core.example import machine
-    >>> found = resolve(machine(), np.array([1, 0, 1]), np.array([0, 2, 2]), None, NO_ROUTES)
-    >>> found.route, found.table[1], found.bad
+    >>> resolved = resolve(machine(), np.array([1, 0, 1]), np.array([0, 2, 2]), None, NO_ROUTES)
+    >>> resolved.route, resolved.table[1], resolved.bad
     (array([ 1,  2, -1], dtype=int32), (1,), array([2]))
     """
     rows = len(src)
@@ -140,7 +149,7 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     if route is None and moved.all():
         missing = np.arange(rows)
         out, trouble = _direct_links(topology, src, dst)
-        out += np.int32(len(table))  # undone below where there is no link
+        out += np.int32(len(table))  # reset to -1 below for pairs without a direct link
     else:
         named = np.full(rows, -1, np.int32) if route is None else route
         _check_named(topology, src, dst, named, table, bad)
@@ -206,8 +215,9 @@ def _check_named(
 
 
 def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
-    """The one direct link of every pair, or -1; and the positions of the pairs without exactly one. O(pairs), or a
-    binary search for each.
+    """Return the only direct link of every pair, or -1, and the indices of the pairs without exactly one.
+
+    O(pairs), or a binary search for each.
 
     >>> from antiphon.core.example import machine
     >>> _direct_links(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]))
@@ -235,11 +245,11 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
 
 
 def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
-    """For each pair (src * nodes + dst, ascending): the one simple path through switches, or the fault.
+    """Yield for each pair (src * nodes + dst, ascending) the only simple path through switches, or the fault.
 
-    One search per source finds a tree of paths. If every switch it reaches is entered by one usable link (one from
-    the source or from a switch it reaches, and not straight back), there is no other path to any rank entered once.
-    Only where that fails is a second path looked for, pair by pair.
+    One search per source finds a tree of paths. If every switch it reaches is entered by one usable link (one from the
+    source or from a switch it reaches, and not straight back), no rank that is entered once has another path. Only if
+    that fails is a second path searched, pair by pair.
     """
     out = out_links(topology)
     source, entered_by, twice = -1, {}, set()  # type: int, dict[int, int], set[int]
@@ -257,11 +267,13 @@ def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
 
 
 def _has_second_path(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
-    """Whether there is another simple path: it leaves out some link of this one, so look without each in turn."""
+    """Return whether there is another simple path. It lacks some link of this one, so search without each link in
+    turn."""
     return any(switch_path(topology, src, dst, without=link, out=out) is not None for link in path)
 
 
 def _ambiguity_text(topology: Topology, src: int, dst: int) -> str:
+    """Return the fault of a pair with several paths."""
     direct = np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
     if direct.size > 1:
         listed = ", ".join(f"{i} ({topology.types[topology.link_type[i]].kind})" for i in direct[:4].tolist())
@@ -270,8 +282,11 @@ def _ambiguity_text(topology: Topology, src: int, dst: int) -> str:
 
 
 def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
-    """From src through switches, fewest links first: the link by which each node is first entered, and the nodes
-    that some other link enters too, other than straight back to where the search came from."""
+    """Search from src through switches, breadth first.
+
+    Return the link by which each node is first entered, and the nodes that a second link enters, too (other than
+    straight back to where the search came from).
+    """
     heads, ranks = topology.link_dst, topology.ranks
     entered_by: dict[int, int] = {src: -1}
     twice: set[int] = set()
@@ -294,6 +309,7 @@ def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tupl
 
 
 def _trace_back(topology: Topology, entered_by: dict[int, int], src: int, dst: int) -> list[int] | None:
+    """Return the path to dst in the search tree, or None."""
     if dst not in entered_by:
         return None
     path = [entered_by[dst]]
@@ -303,7 +319,7 @@ def _trace_back(topology: Topology, entered_by: dict[int, int], src: int, dst: i
 
 
 def latencies(topology: Topology, table: Routes) -> Floats:
-    """Seconds of latency of every route: the sum over its links."""
+    """Return the latency of every route in seconds: the sum over its links."""
     kinds = np.array([t.latency for t in topology.types], np.float64)
     owner = np.repeat(np.arange(len(table)), np.diff(table.ptr))
     link_latencies = kinds[topology.link_type[table.links]]
@@ -311,7 +327,7 @@ def latencies(topology: Topology, table: Routes) -> Floats:
 
 
 def opposite_links(topology: Topology) -> Ints:
-    """For every link the one of the same type that leads back; parallel ones are matched in order. One sort.
+    """Return for every link the opposite one of the same type; parallel links are matched in order. One sort.
 
     >>> from antiphon.core.example import machine
     >>> opposite_links(machine())
@@ -332,7 +348,7 @@ def opposite_links(topology: Topology) -> Ints:
 
 
 def out_links(topology: Topology) -> list[list[int]]:
-    """The links out of every node, in order of their numbers.
+    """Return the links out of every node, in ascending order.
 
     >>> from antiphon.core.example import machine
     >>> out_links(machine())
@@ -347,7 +363,8 @@ def out_links(topology: Topology) -> list[list[int]]:
 def switch_path(
     topology: Topology, src: int, dst: int, *, without: int = -1, out: list[list[int]] | None = None
 ) -> list[int] | None:
-    """A path with the fewest links from rank src to rank dst through switches, or None."""
+    """Return a path with the fewest links from rank src to rank dst through switches (not over link `without`), or
+    None."""
     out = out_links(topology) if out is None else out
     entered_by: dict[int, int] = {src: -1}
     queue = deque([src])

@@ -1,7 +1,14 @@
-"""The one form all planners produce: rows of (step, chunk, src, dst, op), as columns.
+"""The schedule: the one form that all planners produce. Rows (step, chunk, src, dst, op) stored as NumPy columns.
 
-The exact meaning (cells, versions, races, what is legal and what is correct) is defined in
-docs/schedule.md; `verify` checks it, `interpret` runs it. Timing is never in a schedule.
+Row meaning: in this step, this chunk goes from rank src to rank dst and is copied (op 0) or reduced (op 1) there. A
+transfer reads what earlier steps wrote. The exact meaning (cells, versions, races, what is legal and what is correct)
+is defined in docs/schedule.md; `verify` checks it, `interpret` runs it. A schedule contains no times.
+
+Example: an allreduce on 2 ranks in one step is the rows (0, 0, 0, 1, reduce) and (0, 0, 1, 0, reduce).
+
+Two groupings of rows matter everywhere: a *message* is rows that are sent together (same step, src, dst, route and
+number of pieces), a *joint* is rows that a switch turns into one multicast or reduction. `Schedule.ways` gives the key
+by which rows belong to one message, in the order in which messages are sent.
 """
 
 from __future__ import annotations
@@ -34,14 +41,15 @@ from antiphon.core.columns import (
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
-COPY, REDUCE = 0, 1
-MAX_DENOMINATOR = 2**62
+COPY, REDUCE = 0, 1  # values of `op`
+MAX_DENOMINATOR = 2**62  # of the boundaries of chunks
 MAX_PIECES = 2**30
 
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Per chunk its block and, over one denominator, its offset in the block and its share of it."""
+    """For each chunk its block, and its offset in the block and share of the block as whole numbers over one
+    denominator."""
 
     block: Ints
     offset: Longs
@@ -68,16 +76,18 @@ class Chunks:
         return len(self.block)
 
     def part(self, chunk: int) -> Fraction:
+        """Return a chunk's share of its block."""
         return Fraction(int(self.share[chunk]), self.denominator)
 
     @property
     def uniform(self) -> bool:
+        """Whether all chunks are the same share of their blocks."""
         return bool(np.all(self.share == self.share[:1]))
 
     def weights(self, collective: Collective) -> tuple[NDArray[Any], int]:
-        """Every chunk's part of the `nbytes` of its collective: whole numbers over the returned denominator.
+        """Return every chunk's fraction of `nbytes`, as whole numbers over the returned denominator.
 
-        int64 where no sum over rows can overflow in practice, Python ints otherwise.
+        int64 if no sum over rows can overflow in practice, Python ints otherwise.
         """
         weight = collective.weights[self.block]
         top = float(self.share.max(initial=0)) * float(weight.max(initial=0))
@@ -86,7 +96,7 @@ class Chunks:
 
 
 def cut(collective: Collective, parts: int) -> Chunks:
-    """Every block cut into equal parts, numbered part * blocks + block (SCCL's numbering)."""
+    """Cut every block into equal parts, numbered part * blocks + block (SCCL's numbering)."""
     if parts < 1:
         raise Invalid(f"parts: every block is cut into 1 part or more, got {parts}")
     blocks = collective.blocks
@@ -100,7 +110,8 @@ def cut(collective: Collective, parts: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Local:
-    """Work that a runtime in steps does on its own at the end; ours need none. `share`: of nbytes, per rank."""
+    """Work that an imported step-by-step program does locally at the end; our own schedules have none. `share`: of
+    nbytes, per rank."""
 
     kind: str
     share: Fraction
@@ -110,7 +121,10 @@ class Local:
 class Schedule:
     """A schedule of one collective. Columns are checked for range when built; `verify` checks the rest.
 
-    `joint`: rows with the same number from 0 on are one multicast or reduction of the network (docs/schedule.md).
+    `joint`: rows with the same number from 0 on are one multicast or reduction in switches (docs/schedule.md); -1:
+    none. `route`: an index into `routes`; -1: the only path. `src_slot`, `dst_slot`: which of a rank's copies of the
+    chunk. `pieces`: slices in which chunks are sent, one number or one per chunk. `provenance`: how it was made, as
+    JSON values.
     """
 
     collective: Collective
@@ -156,7 +170,7 @@ class Schedule:
         object.__setattr__(self, "provenance", dict(self.provenance))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns that are there, by name."""
+        """Return the columns that exist, by name."""
         names = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -166,17 +180,18 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Steps before pipelining; see loads.pipelined_steps for those after."""
+        """The number of steps before pipelining; `loads.pipelined_steps` counts those after."""
         return int(self.step.max()) + 1 if len(self.step) else 0
 
     @property
     def slots(self) -> int:
+        """The number of slots in use."""
         used = [int(c.max()) for c in (self.src_slot, self.dst_slot) if c is not None and len(c)]
         return max(used, default=0) + 1
 
     @cached_property
     def chunks_per_rank(self) -> int:
-        """SCCL's C: the most chunks that one rank has as its input; a pipelined chunk counts its pieces."""
+        """SCCL's C: the greatest number of chunks in the input of one rank; a pipelined chunk counts once per piece."""
         relation, blocks = self.collective.relation, self.collective.blocks
         pieces = np.broadcast_to(np.asarray(self.pieces, np.int64), len(self.chunks))
         per_block = np.zeros(blocks, np.int64)
@@ -187,35 +202,34 @@ class Schedule:
         return int(sums.max(initial=0))
 
     def slot(self, side: str) -> Ints:
-        """The slot column of one side ("src" or "dst"), zeros where absent."""
+        """Return the slot column of one side ("src" or "dst"); zeros if it has none."""
         values: Ints | None = getattr(self, f"{side}_slot")
         return np.zeros(self.transfers, np.int32) if values is None else values
 
     def take(self, rows: ArrayLike, **changes: Any) -> Schedule:
-        """The same schedule with only these rows, in this order."""
+        """Return the schedule with only these rows, in this order."""
         index = np.asarray(rows)
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
     def ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
-        """Of every row (or of these) what rows of one message share, as columns with their bounds: in the order of
-        these, the first before the next, messages are.
+        """Return the message key of every row (or of `rows`) as columns with their bounds; keys sort in sending order.
 
-        A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of
-        (step, how far dst is beyond src, src, route, pieces), ranks counted around: so those that a rank sends in a
-        step begin with the one for its next neighbour, and no two ranks begin with the same receiver. That is the order
-        in which our programs send them, exports list them and models let them take turns. O(rows). The rows of a joint
-        are one message, which stands where the first of them would.
+        A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of (step,
+        (dst - src) modulo ranks, src, route, pieces): in each step a rank first sends to its next neighbour, and no two
+        ranks send first to the same receiver. Programs send messages in this order, exports list them so and models
+        process them so. The rows of a joint are one message, which is placed where the first of them would be. O(rows).
         """
         if self.joint is not None:
             return [(self._joined[0][rows], self._joined[1])]
         return self._message_columns(rows)
 
     def way_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
-        """The columns of `ways` without their bounds: O(these rows)."""
+        """Return the columns of `ways` without their bounds. O(these rows)."""
         return self._way_columns(rows) if self.joint is None else [self._joined[0][rows]]
 
     def _way_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
+        """Return the message key of rows as columns, without regard to joints."""
         src = self.src[rows]
         ahead = self.dst[rows] - src
         ahead += (ahead < 0) * np.int32(self.collective.ranks)
@@ -227,6 +241,7 @@ class Schedule:
         return columns
 
     def _message_columns(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+        """Return the message key of rows with bounds, without regard to joints."""
         bounds = [self.steps, self.collective.ranks, self.collective.ranks]
         if self.route is not None:
             bounds.append(int(self.route.max()) + 2)
@@ -236,14 +251,16 @@ class Schedule:
 
     @cached_property
     def _joined(self) -> tuple[Longs, int, Longs, Longs]:
-        """`ways` where there are joints: of every row the way of the first row of its joint, then a number that tells
-        joints apart and follows from what they are, not from how they are numbered; and a bound. Then that first row,
-        and that number: 0 for a row that stands alone.
+        """The keys of `ways` for a schedule with joints, as (key, bound, first row, number).
+
+        A row's key is that of the first row of its joint, followed by a number that distinguishes joints and depends on
+        their contents, not on how they are numbered. `first row`: of the joint, or the row itself. `number`: 0 for
+        single rows.
 
         >>> from antiphon.core.example import of_rows
         >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
-        >>> way, many, first, number = of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1])._joined
-        >>> first.tolist(), number.tolist(), bool(way[0] == way[1])
+        >>> key, bound, first, number = of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1])._joined
+        >>> first.tolist(), number.tolist(), bool(key[0] == key[1])
         ([0, 0, 2], [1, 1, 0], True)
         """
         plain, plain_bound = packed(*self._message_columns())
@@ -257,9 +274,9 @@ class Schedule:
             return plain, plain_bound, leads, np.zeros(self.transfers, np.int64)
         inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
         order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
-        first = order[starts(number[order])]  # of every joint the first row
+        first = order[starts(number[order])]  # the first row of every joint
         leads[bound] = bound[first][number]
-        mark = np.zeros(len(first), np.uint64)  # of all rows together, modulo 2^64: equal for equal joints
+        mark = np.zeros(len(first), np.uint64)  # hash of all rows of a joint: equal for equal joints
         with np.errstate(over="ignore"):
             value = np.zeros(len(bound), np.uint64)
             for values in inside:
@@ -273,11 +290,11 @@ class Schedule:
 
     @property
     def leads(self) -> Longs:
-        """Of every row the first row of its joint, in the order of `ways`; of a row that stands alone itself."""
+        """Per row the first row of its joint in the order of `ways`; for a single row, itself."""
         return np.arange(self.transfers) if self.joint is None else self._joined[2]
 
     def runs(self) -> Bools:
-        """Where a message begins or goes on, in the order of rows: `ways` change nowhere else. O(rows)."""
+        """Return where the message key may change from one row to the next, in the order of rows. O(rows)."""
         columns: list[AnyInts] = [self.step, self.src, self.dst]
         if self.route is not None:
             columns.append(self.route)
@@ -293,7 +310,7 @@ class Schedule:
         return new
 
     def sorted(self) -> Schedule:
-        """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
+        """Return the rows in canonical order: by message (`ways`), then by chunk, slots and op."""
         slots = self.slots
         columns = self.ways() if self.joint is None else [*self.ways(), *self._message_columns()]
         columns.append((self.chunk, len(self.chunks)))
@@ -304,7 +321,7 @@ class Schedule:
         return same if self.joint is None else same._renumber_joints()
 
     def _renumber_joints(self) -> Schedule:
-        """With joints numbered as they come; a joint of one row is none."""
+        """Renumber joints in order of appearance; a joint of one row becomes a single row."""
         leads = self.leads
         bound = np.bincount(leads, minlength=self.transfers)[leads] > 1
         names, number = dense(leads[bound], max(self.transfers, 1))
@@ -315,7 +332,7 @@ class Schedule:
         return self if np.array_equal(joint, self.joint) else replace(self, joint=joint)  # type: ignore[arg-type]
 
     def same_as(self, other: Schedule) -> bool:
-        """Equal but for the order of rows and provenance."""
+        """Return whether two schedules are equal except for the order of rows and provenance."""
         a, b = self.sorted(), other.sorted()
         own_columns, other_columns = a.columns(), b.columns()
         return (
@@ -334,6 +351,7 @@ class Schedule:
 
 
 def _check_pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
+    """Return pieces as one number, or as a column if chunks differ."""
     array = np.asarray(pieces)
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and len(array) != chunks):
         raise Invalid(f"pieces: expected a whole number, or one per chunk ({chunks}), got {quote(pieces)}")

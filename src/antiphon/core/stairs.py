@@ -8,7 +8,7 @@ Example: link 5 carries 3 in steps 0 and 1, and 4 in steps 1 and 2. Changes: +3 
 Staircase: 3 in [0, 1), 7 in [1, 2), 4 in [2, 3).
 
 `upper_envelope` is a sparse table used backwards: every run of length n is covered by two overlapping runs of length
-2^k <= n, which are then handed down to their halves, longest first: O(n + marks log marks) without sorting events.
+2^k <= n, whose values are then passed down to their halves, longest first: O(n + marks log marks), no events sorted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in orde
 
 
 def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
-    """Each key once, ascending, and the sum of its loads.
+    """Return each key once, ascending, and the sum of its loads.
 
     >>> add_equal_keys(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
     (array([3, 7]), array([2, 5]))
     """
-    # Counting sort pays where the keys are dense.
-    if bound <= 4 * len(key) and load.dtype != object:  # few enough for a table instead of sorting
+    if bound <= 4 * len(key) and load.dtype != object:  # dense keys: add up in a table instead of sorting
         keys = distinct(key, bound)
         return keys, sums(key, load, bound)[keys]
     order = order_of(key, bound)
@@ -41,8 +40,9 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
 
 
 def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
-    """Every resource's load as runs of constant value, zero runs left out: `load[i]` is on `resource[i]` in each of
-    `window[i]` steps from `step[i]` on; in order of resources and steps.
+    """Return every resource's load as runs of constant value, without zero runs, in order of resources and steps.
+
+    `load[i]` is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
     >>> both = build_staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
     >>> [column.tolist() for column in both]
@@ -68,7 +68,7 @@ def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) ->
 
 
 def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
-    """Runs of a resource that follow one another with the same load made one.
+    """Merge consecutive runs of a resource that have the same load.
 
     >>> runs = merge_equal_runs(np.array([5, 5, 6]), np.array([0, 2, 3]), np.array([2, 3, 4]), np.array([8, 8, 8]))
     >>> [column.tolist() for column in runs]
@@ -81,9 +81,10 @@ def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> 
 
 
 def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
-    """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
+    """Return per interval between marks the greatest value of the runs low..high-1 that cover it, and which run that
+    is.
 
-    Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
+    Every run is two overlapping runs whose length is a power of two; longest first, each is passed to its halves.
 
     >>> upper_envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in 0 to 2, 7 in 1
     (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
@@ -99,7 +100,7 @@ def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[E
         of_level = np.flatnonzero(level == k)
         np.maximum.at(table, low[of_level], place[of_level])
         np.maximum.at(table, high[of_level] - size, place[of_level])
-        if k:  # table[i] stands for size intervals from i on: hand it to both halves
+        if k:  # table[i] covers `size` intervals from i on: pass it to both halves
             half = size // 2
             lower = table.copy()
             np.maximum(lower[half:], table[:-half], out=lower[half:])

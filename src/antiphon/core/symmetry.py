@@ -4,22 +4,22 @@ Two machines are isomorphic if some renumbering, ranks to ranks and switches to 
 same kind, bandwidth and latency (with the same multiplicity and direction), switches to switches with the same
 abilities and shared limits to shared limits of the same bandwidth. Names, places and the declared unit do not count.
 
-The graph library (BLISS, inside igraph) knows plain undirected graphs with coloured vertices, so a machine is drawn as
-such a graph. All links between two nodes that no limit bounds form one bond, described by the number of links of each
-type in each direction:
+The graph library (BLISS, inside igraph) handles plain undirected graphs with coloured vertices, so a machine is encoded
+as such a graph. All links between two nodes that are under no limit form one *bond*, described by the number of links
+of each type in each direction:
 
 - The most common bond that is equal both ways becomes a plain edge: no extra vertices for the bulk of the links.
 - Any other bond that is equal both ways becomes a vertex between its ends, coloured by the bond.
 - A bond that differs by direction becomes a path of two vertices, tail then head.
-- Parallel links under the same limits become such a path too, and each limit a vertex joined to the tails of its links.
-- Where plain edges would join more than half of all pairs, the other pairs are joined instead: a full mesh of a
+- Parallel links under the same limits become such a path, too, and each limit a vertex joined to its links' tails.
+- If plain edges would join more than half of all pairs, the other pairs are joined instead: a full mesh of a
   thousand equal ranks is a graph of a thousand vertices without an edge.
 
 Example: 4 ranks around a switch, equal links both ways. Five vertices, colours (rank, rank, rank, rank, switch), four
 plain edges; BLISS returns generators of the 24 permutations of the ranks.
 
-BLISS is slow where vertices of one colour belong to different orbits, so `_split_orbits` refines the colours first
-(Weisfeiler and Leman 1968, with individualised vertices).
+BLISS is slow if vertices of one colour belong to different orbits (sets of vertices that symmetries map to one
+another), so `_split_orbits` refines the colours first (Weisfeiler and Leman 1968, with individualised vertices).
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ from antiphon.errors import Invalid
 Types = tuple[tuple[int, int], ...]  # (class of link type, number of links), ascending
 Bond = tuple[Types, Types]  # there, back
 Sums = NDArray[np.uint64]
-MOST_WORK = 10**8  # edges to walk over while telling orbits apart: a second or two
+MOST_WORK = 10**8  # edge visits while separating orbits: a second or two
 
 
 def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, ...]:
-    """Generators of all symmetries, each a permutation of all nodes: node i goes to g[i].
+    """Return generators of all symmetries, each a permutation of all nodes: node i goes to g[i].
 
-    With `colour`, one per node, of those that take every node to one of its colour.
-
-    The identity is left out: a machine without symmetries has none. BLISS has no polynomial bound, but
-    machines are easy for it; the generators, fewer than nodes, take O(vertices) each.
+    With `colour`, one per node, only symmetries that keep every node's colour. The identity is omitted: a machine
+    without symmetries has no generators. BLISS has no polynomial bound, but machines are easy for it; the generators,
+    fewer than nodes, take O(vertices) each.
     """
-    drawn = _draw_graph(topology, colour)
+    encoded = _encode_graph(topology, colour)
     # Vertices beyond the nodes (bonds, limits) move along with the nodes; only the node part is reported.
-    permutations: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
+    permutations: list[list[int]] = encoded.graph().automorphism_group(color=encoded.colour)
     identity = np.arange(topology.nodes, dtype=np.int32)
     out = []
     for permutation in permutations:
@@ -67,18 +66,17 @@ def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[
 
 
 def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, str]:
-    """A labelling (node i is canonical[i]) and a key; keys are equal exactly when machines are alike.
+    """Return a labelling (node i becomes labelling[i]) and a key; keys are equal exactly if machines are isomorphic.
 
-    With `colour`, one per node: alike by a renumbering that takes every node to one of its colour.
-
-    `relabel(topology, labelling)` is then the same machine for all isomorphic ones, up to the numbers of
-    its links. Keys are stable for one release of the graph library: compare them, do not archive them.
+    With `colour`, one per node, isomorphic by a renumbering that keeps colours. `relabel(topology, labelling)` is then
+    the same machine for all isomorphic ones, up to the numbers of its links. Keys are stable within one release of the
+    graph library: compare them, do not store them.
     """
-    drawn = _draw_graph(topology, colour)
-    label, edges, colours = drawn.canonical(_split_orbits(drawn))
+    encoded = _encode_graph(topology, colour)
+    label, edges, colours = encoded.canonical(_split_orbits(encoded))
     # The key hashes everything that the isomorphism must keep: sizes, the legend of colours, the canonical edges and
     # colours.
-    text = repr((topology.ranks, topology.switches, drawn.legend)).encode()
+    text = repr((topology.ranks, topology.switches, encoded.legend)).encode()
     digest = hashlib.sha256(text)
     for column in (colours, edges):
         digest.update(column.astype("<i8").tobytes())
@@ -93,10 +91,11 @@ def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints
 
 
 def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
-    """The link that each link goes to under a symmetry; parallel links of equal type go in order.
+    """Return the image of every link under a symmetry; parallel links of equal type keep their order.
 
-    Limits go to limits. Invalid if the permutation is no symmetry of the machine. One sort of the links;
-    with limits also one run of BLISS on a graph whose nodes are all fixed (near linear).
+    Links under a limit map to links under the limit's image. Raises Invalid if the permutation is no symmetry of the
+    machine. One sort of the links; with limits also one run of BLISS on a graph whose nodes are all fixed (near
+    linear).
     """
     to = check_permutation(topology, permutation)
     kind, _ = _type_classes(topology)
@@ -106,10 +105,11 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     free[list(limits_of)] = False
     links = np.flatnonzero(free)
     src, dst = topology.link_src[links], topology.link_dst[links]
-    # Sort links by their images' ends and by their own ends: the i-th of one order goes to the i-th of the other.
-    come = np.lexsort((links, kind[links], to[dst], to[src]))
-    go = np.lexsort((links, kind[links], dst, src))
-    image[links[come]] = links[go]
+    # Sort links by the images of their ends, and by their own ends: the i-th link of the first order has the i-th of
+    # the second as its image.
+    by_image = np.lexsort((links, kind[links], to[dst], to[src]))
+    by_ends = np.lexsort((links, kind[links], dst, src))
+    image[links[by_image]] = links[by_ends]
     if limits_of:
         _map_limited(topology, to, image)
     # Both orders match for any permutation of links; only for a symmetry do the ends, types and abilities agree.
@@ -125,11 +125,11 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _ColouredGraph:
     """The coloured graph of a machine: vertices 0..nodes-1 are its nodes.
 
-    `legend` holds what is needed to read the machine back from the graph; `tails` are the vertices that
-    stand for parallel links under the same limits, with those links in order of type, then number.
+    `legend`: what is needed to read the machine back from the graph. `tails`: the vertices that stand for parallel
+    links under the same limits, with those links in order of type, then number.
     """
 
     edges: Longs
@@ -143,9 +143,9 @@ class _Drawn:
         return igraph.Graph(n=len(self.colour), edges=self.edges)
 
     def canonical(self, finer: list[int] | None = None) -> tuple[Longs, Longs, Longs]:
-        """Every vertex's canonical number; the canonical graph: its edges, sorted, and its colours.
+        """Return every vertex's canonical number, and the canonical graph: its edges, sorted, and its colours.
 
-        `finer` may be any colouring that tells more vertices apart, found without regard to numbers.
+        `finer`: any finer colouring that does not depend on vertex numbers; it makes BLISS faster.
         """
         label = np.array(self.graph().canonical_permutation(color=finer or self.colour), np.int64)
         if _numbers_to_vertices():
@@ -158,9 +158,9 @@ class _Drawn:
 
 @cache
 def _numbers_to_vertices() -> bool:
-    """Whether the library's canonical permutation leads from numbers to vertices (igraph 1) or back (0.11).
+    """Return whether igraph's canonical permutation maps new numbers to vertices (version 1) or the reverse (0.11).
 
-    BLISS numbers vertices by colour first, so three vertices of three colours tell.
+    BLISS numbers vertices by colour first, so a graph of three vertices of three colours shows which.
     """
     import igraph
 
@@ -168,24 +168,24 @@ def _numbers_to_vertices() -> bool:
     return permutation == [2, 0, 1]
 
 
-def _split_orbits(drawn: _Drawn) -> list[int]:
-    """The colours, refined so that vertices of one colour are, as far as is cheap to tell, one orbit.
+def _split_orbits(encoded: _ColouredGraph) -> list[int]:
+    """Refine the colours so that vertices of one colour belong, as far as is cheap to decide, to one orbit.
 
-    Where a cell of equal-looking vertices holds several orbits, BLISS tries them all, box by box: twice
-    the time for each further box of a cluster. So orbits are distinguished beforehand, by the colours of all
-    vertices after a vertex of the orbit is marked. Equal sums for different orbits cost time only.
-    O(orbits * edges) with a bound on the work, beyond which colours are only refined.
+    If a class of equal-looking vertices holds several orbits, BLISS tries them all: twice the time for each further box
+    of a cluster. So orbits are separated beforehand, by the colours of all vertices after one vertex of the orbit is
+    marked. Equal sums for different orbits only cost time. O(orbits * edges), up to MOST_WORK, beyond which colours are
+    only refined without marks.
     """
     from scipy.sparse import csr_array
 
-    count, (a, b) = len(drawn.colour), drawn.edges.T
+    count, (a, b) = len(encoded.colour), encoded.edges.T
     ones = np.ones(2 * len(a), np.uint64)
     joined = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
-    colour = np.array(drawn.colour, np.int64)
+    colour = np.array(encoded.colour, np.int64)
     # Stage 1: plain colour refinement.
     sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), joined)
-    first, orbit = _find_orbits(drawn)
-    # Stage 2: only cells that hold several orbits are doubtful. Mark one vertex of each orbit and refine again.
+    first, orbit = _list_orbits(encoded)
+    # Stage 2: only classes that hold several orbits are doubtful. Mark one vertex of each such orbit and refine again.
     cells, orbits_of = np.unique(sums[first], return_counts=True)
     doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
     if doubtful.size and doubtful.size * (len(a) + count) <= MOST_WORK:
@@ -205,7 +205,7 @@ def _split_orbits(drawn: _Drawn) -> list[int]:
 
 
 def _scramble_bits(values: Sums) -> Sums:
-    """A fixed scrambling of 64-bit numbers (a multiply-xorshift finaliser), wrapping on purpose."""
+    """Hash 64-bit numbers (a multiply-xorshift finaliser); overflow wraps on purpose."""
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return values ^ (values >> np.uint64(32))
@@ -214,7 +214,7 @@ def _scramble_bits(values: Sums) -> Sums:
 def _refine_colours(sums: Sums, joined: Any) -> Sums:
     """Refine colours by those of the neighbours until no class splits (Weisfeiler and Leman)."""
     classes = 0
-    for _ in range(64):  # enough for machines; stopping early only tells less apart
+    for _ in range(64):  # enough for machines; stopping early only separates fewer orbits
         new_classes = len(np.unique(sums))
         if new_classes <= classes:
             break
@@ -223,15 +223,15 @@ def _refine_colours(sums: Sums, joined: Any) -> Sums:
     return sums
 
 
-def _find_orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
-    """A vertex of every orbit of the graph's symmetries, and the orbit of every vertex."""
+def _list_orbits(encoded: _ColouredGraph) -> tuple[Longs, Longs]:
+    """Return one vertex of every orbit of the graph's symmetries, and the orbit of every vertex."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    count = len(drawn.colour)
+    count = len(encoded.colour)
     rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     # Orbits are the connected components of "some generator maps u to v".
-    for generator in drawn.graph().automorphism_group(color=drawn.colour):
+    for generator in encoded.graph().automorphism_group(color=encoded.colour):
         to = np.array(generator, np.int64)
         moved = np.flatnonzero(to != np.arange(count))
         rows.append(moved)
@@ -243,8 +243,8 @@ def _find_orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
     return first, orbit
 
 
-def _draw_graph(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
-    """The coloured graph; `node_colour` (one per node) tells nodes apart further than rank from switch."""
+def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _ColouredGraph:
+    """Encode a machine as a coloured graph; `node_colour` (one per node) distinguishes nodes beyond rank and switch."""
     kind, type_legend = _type_classes(topology)
     limits_of = _limits_of(topology)
     plain, bonds = _collect_bonds(topology, kind, limits_of)
@@ -277,21 +277,21 @@ def _draw_graph(topology: Topology, node_colour: list[int] | None = None) -> _Dr
         edges += [(a, len(marks)), (len(marks), len(marks) + 1), (len(marks) + 1, b)]
         edges += [(len(marks), limit_at + limit) for limit in limits]
         marks += [("limited tail", types), ("limited head", types)]
-    drawn = np.concatenate([blocks, np.array(edges, np.int64).reshape(-1, 2)])
+    encoded = np.concatenate([blocks, np.array(edges, np.int64).reshape(-1, 2)])
     distinct = sorted(set(marks), key=repr)
     number = {mark: i for i, mark in enumerate(distinct)}
     legend = (type_legend, common, tuple(distinct))
-    return _Drawn(drawn, [number[mark] for mark in marks], legend, tails)
+    return _ColouredGraph(encoded, [number[mark] for mark in marks], legend, tails)
 
 
 def _ability_words(ability: Ability) -> tuple[str, ...]:
-    """What a switch can do beside forwarding; nothing for all others."""
+    """Return what a switch can do besides forwarding, in words; nothing for other nodes."""
     abilities = ((field.name, getattr(ability, field.name)) for field in fields(ability))
     return tuple(name if value is True else f"{name}={value}" for name, value in abilities if value)
 
 
 def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:
-    """The bond drawn as plain edges, and whether the pairs without it are joined instead; and the edges."""
+    """Return the bond encoded as plain edges, whether the pairs *without* it are joined instead, and these edges."""
     even = [(len(pairs), bond) for bond, pairs in plain.items() if bond[0] == bond[1]]
     if not even:
         return None, np.zeros((0, 2), np.int64)
@@ -305,7 +305,7 @@ def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, b
 
 
 def _type_classes(topology: Topology) -> tuple[Longs, tuple[Hashable, ...]]:
-    """The class of every link's type, and the classes by their value: the same for all machines alike."""
+    """Return the class of every link's type, and the classes by value: equal for isomorphic machines."""
     values = [(t.kind, str(t.bandwidth), t.latency.hex()) for t in topology.types]
     used = sorted({values[i] for i in np.unique(topology.link_type)})
     place = {value: i for i, value in enumerate(used)}
@@ -314,7 +314,7 @@ def _type_classes(topology: Topology) -> tuple[Longs, tuple[Hashable, ...]]:
 
 
 def _limits_of(topology: Topology) -> dict[int, list[int]]:
-    """The limits of every link that has any."""
+    """Return the limits of every link that has any."""
     out: dict[int, list[int]] = defaultdict(list)
     for i, limit in enumerate(topology.limits):
         for link in limit.links:
@@ -325,8 +325,8 @@ def _limits_of(topology: Topology) -> dict[int, list[int]]:
 def _collect_bonds(
     topology: Topology, kind: Longs, limits_of: dict[int, list[int]]
 ) -> tuple[dict[Bond, Longs], dict[tuple[int, int, tuple[int, ...]], list[int]]]:
-    """The bonds without limits: description (there, back) -> pairs of nodes, described so that there >= back;
-    and the links under limits by (src, dst, limits)."""
+    """Return the bonds without limits, as description (there, back) -> pairs of nodes, and the links under limits by
+    (src, dst, limits). Each pair is listed from the end with the greater description."""
     limited: dict[tuple[int, int, tuple[int, ...]], list[int]] = defaultdict(list)
     free = np.ones(topology.links, bool)
     for link, limits in limits_of.items():
@@ -340,7 +340,7 @@ def _collect_bonds(
     back = keys % nodes * nodes + keys // nodes
     at = np.minimum(np.searchsorted(keys, back), max(len(keys) - 1, 0))
     other = np.where(keys[at] == back, word[at], 0)  # word 0: no link back
-    # Every pair of nodes once: told from the end with the greater word, or the lesser number if equal.
+    # Every pair of nodes once: listed from the end with the greater word, or from the lesser node if equal.
     once = (word > other) | ((word == other) & (keys // nodes < keys % nodes))
     plain: dict[Bond, Longs] = {}
     codes = word[once] * len(words) + other[once]
@@ -354,10 +354,10 @@ def _collect_bonds(
 
 
 def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
-    """For every pair of nodes the number of its word (from 1), and the words in ascending order.
+    """Return for every pair of nodes the number of its *word* (from 1), and the words in ascending order.
 
-    A word lists the number of links of each class between a pair. Most pairs have one class, so these are
-    compared by columns, and Python handles only the words.
+    A word lists the number of links of each class between a pair. Most pairs have one class; these are compared by
+    columns, and Python handles only the words.
 
     >>> pair, kind = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
     >>> number, words = _number_words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1
@@ -388,14 +388,18 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
 
 
 def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
-    """Fill in where the links under limits go: the one renumbering of the graph that moves nodes like `to`."""
-    moved = _draw_graph(topology, to.tolist())
-    still = _draw_graph(topology, list(range(topology.nodes)))
-    come, *before = moved.canonical()
-    go, *after = still.canonical()
+    """Fill in the images of links under limits.
+
+    Colour every node by its image (once) and by itself (once): the canonical forms of the two graphs then match link by
+    link.
+    """
+    moved = _encode_graph(topology, to.tolist())
+    still = _encode_graph(topology, list(range(topology.nodes)))
+    by_image, *before = moved.canonical()
+    by_ends, *after = still.canonical()
     same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     if moved.legend != still.legend or not same:
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
-    back = np.argsort(go)
+    back = np.argsort(by_ends)
     for vertex, links in moved.tails.items():
-        image[links] = still.tails[int(back[come[vertex]])]
+        image[links] = still.tails[int(back[by_image[vertex]])]

@@ -1,7 +1,12 @@
 """The machine: ranks, switches, directed links, shared limits, and a place for every node.
 
-Links are columns (a full mesh of a thousand ranks has a million of them); what a link is like
-(kind, bandwidth, latency) stands once in a small table of link types.
+Ranks (numbers 0 to ranks - 1) hold data, switches (the numbers after them) only pass data on. Links are stored as
+columns of source, destination and type, because a full mesh of a thousand ranks has a million of them; what a type of
+link is like (kind, bandwidth, latency) is stored once in a table. Bandwidths are exact fractions, so that bounds are
+exact.
+
+Example: two GPUs joined both ways by 25 GB/s NVLink: `build("pair", 2, both_ways([(0, 1)], LinkType("nvlink", "25GB/s",
+"1us")))`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ MAX_NODES = 2**24
 
 
 def check_text(value: object, label: str) -> None:
-    """Names are shown on terminals and in pictures: short, and without control characters."""
+    """Check a name to be shown on terminals and in pictures: short, and without control characters."""
     if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
         raise Invalid(f"{label}: expected a short text without control characters, got {quote(value)}")
 
@@ -59,14 +64,13 @@ class SharedLimit:
 
 @dataclass(frozen=True)
 class Ability:
-    """What a switch can do with data on its way, beside forwarding: send one arrival out of several links
-    (`multicast`), combine several arrivals to one (`reduce`).
+    """What a switch can do besides forwarding: send one arrival out of several links (`multicast`), combine several
+    arrivals into one (`reduce`).
 
-    `through`: what is combined may be sent out of several links at once, without touching a rank. `own`: what the
-    destination of a reduction has itself, and the copy that the source of a multicast keeps, cross the switch as
-    other data do. `at_once`: the number of joints it can serve in one step (0: no limit is stated). `operators`,
-    `types`: what it can combine (none named: all); an operator that it can do of one type only stands as "max of
-    float16".
+    `through`: a combined value may be sent out of several links at once, without passing through a rank. `own`: the
+    destination's own contribution to a reduction, and the copy that the source of a multicast keeps, cross the switch
+    like other data. `at_once`: the number of joints that it can serve in one step (0: no limit is stated). `operators`,
+    `types`: what it can combine (empty: everything); an operator for only one type is written "max of float16".
     """
 
     multicast: bool = False
@@ -93,27 +97,47 @@ class Ability:
             )
 
     def combines(self, op: str | None, dtype: str | None) -> bool:
-        """Whether it can combine by this operator data of this type; None: by some, of some."""
+        """Return whether it can combine data of this type by this operator; None: of some type, by some operator."""
         if not self.reduce or (dtype is not None and self.types and dtype not in self.types):
             return False
         named = [name.partition(" of ") for name in self.operators]
         return not named or any(op in (None, name) and dtype in (None, of or dtype) for name, _, of in named)
 
     def turned(self) -> Ability:
-        """The same with all links turned round: what was sent to several comes from several."""
+        """Return the ability with all links reversed: a multicast becomes a reduction and vice versa."""
         return replace(self, multicast=self.reduce, reduce=self.multicast)
 
 
-FORWARDS = Ability()  # and nothing else
+FORWARDS = Ability()  # only forwards
+
+
+@dataclass(frozen=True)
+class NetworkCard:
+    """A network card of a box that is connected to nothing yet.
+
+    `bandwidth`: bytes per second in each direction (None: unknown). `nodes`: the nodes next to it (ranks, or a PCIe
+    switch).
+    """
+
+    name: str
+    bandwidth: Fraction | None
+    nodes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_text(self.name, "network card name")
+        if self.bandwidth is not None:
+            speed = parse_bandwidth(self.bandwidth, f"bandwidth of network card {self.name}")
+            object.__setattr__(self, "bandwidth", speed)
+        object.__setattr__(self, "nodes", tuple(int(node) for node in self.nodes))
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward; none holds data).
+    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward and hold none).
 
-    `unit` is the bandwidth of a unit link, the unit of rounds and rates; by default the slowest link's.
-    `places` gives every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch
-    can do beside forwarding; empty where none can do more.
+    `unit` is the bandwidth of a unit link, the unit of rounds and rates; by default the slowest link's. `places` gives
+    every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch can do besides
+    forwarding; empty if none can do more. `cards`: network cards by which it can be joined to others.
     """
 
     name: str
@@ -127,6 +151,7 @@ class Topology:
     places: tuple[str, ...] = ()
     unit: Fraction = field(default=Fraction(0))
     abilities: tuple[Ability, ...] = ()
+    cards: tuple[NetworkCard, ...] = ()
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
@@ -155,12 +180,21 @@ class Topology:
         object.__setattr__(self, "abilities", tuple(self.abilities) if able else ())
         if able and len(self.abilities) != self.switches:
             raise Invalid(f"topology abilities: expected {self.switches}, one per switch, got {len(self.abilities)}")
+        object.__setattr__(self, "cards", tuple(self.cards))
+        for number, card in enumerate(self.cards):
+            if not card.nodes or len({*card.nodes}) < len(card.nodes):
+                raise Invalid(f"cards[{number}] ({quote(card.name)}): expected the nodes that it serves, each once")
+            if not 0 <= min(card.nodes) <= max(card.nodes) < self.nodes:
+                raise Invalid(
+                    f"cards[{number}] ({quote(card.name)}): serves a node out of range (0 to {self.nodes - 1})"
+                )
         used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
         object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
         if self.unit <= 0:
             raise Invalid(f"unit bandwidth: must be greater than 0, got {self.unit}")
 
     def _check_limits(self) -> None:
+        """Check that every shared limit names at least one link, each once and in range."""
         for number, limit in enumerate(self.limits):
             where = f"limits[{number}] (shared limit {quote(limit.name)})"
             if not limit.links:
@@ -179,18 +213,21 @@ class Topology:
         return len(self.link_src)
 
     def bandwidth(self, link: int) -> Fraction:
+        """Return a link's bandwidth in bytes per second."""
         return self.types[int(self.link_type[link])].bandwidth
 
     def node_name(self, node: int) -> str:
-        """How people call a node: a rank by its number, a switch by its place."""
+        """Return a node's name for people: a rank's number, a switch's place."""
         return f"rank {node}" if node < self.ranks else f"switch {self.places[node]}"
 
     def ability(self, node: int) -> Ability:
+        """Return what a node can do besides forwarding."""
         return self.abilities[node - self.ranks] if self.abilities and node >= self.ranks else FORWARDS
 
     @cached_property
     def helpers(self) -> Ability:
-        """What some switch of it can do that several links lead into (reduce), or out of (multicast). O(links)."""
+        """Whether some switch that several links lead into can reduce, and some switch that several lead out of
+        multicast. O(links)."""
         if not self.abilities:
             return FORWARDS
         pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
@@ -206,7 +243,7 @@ class Topology:
         return Resources.of(self)
 
     def key(self) -> tuple[object, ...]:
-        """Everything that makes two topologies equal."""
+        """Return a hashable value that is equal for equal topologies."""
         columns = (self.link_src.tobytes(), self.link_dst.tobytes(), self.link_type.tobytes())
         return (
             self.name,
@@ -218,6 +255,7 @@ class Topology:
             self.places,
             self.unit,
             self.abilities,
+            self.cards,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -234,25 +272,26 @@ class Topology:
 class Resources:
     """Everything that can be loaded: the links, then the shared limits, each with a capacity.
 
-    Capacities are exact integers over one scale: capacity in bytes/s = capacity[i] * scale.
-    `limit_ptr, limit_of` (CSR by link) list the resources beyond itself that a link loads.
+    Capacities are exact integers over one scale: resource r has capacity[klass[r]] * scale bytes/s. `limit_ptr,
+    limit_of` (CSR by link) list the shared limits, as resource numbers, that a link loads besides itself.
     """
 
-    capacity: tuple[int, ...]  # one per class, ascending
+    capacity: tuple[int, ...]  # per class of equal capacity, ascending
     scale: Fraction
-    klass: Ints  # resource -> its class of equal capacity
+    klass: Ints  # resource -> its class
     limit_ptr: Longs
     limit_of: Ints
 
     @staticmethod
     def of(topology: Topology) -> Resources:
-        """Every bandwidth once, as a whole number of `scale`; `klass` gives the index, for links and then limits.
+        """Express every bandwidth as a whole number of `scale`, and number links and then limits by their class of
+        capacity.
 
         >>> link, limit = LinkType("wire", 2 * 10**9, 0), SharedLimit("both", (0, 1), 3 * 10**9)
         >>> table = Resources.of(build("two", 2, both_ways([(0, 1)], link), limits=[limit]))
         >>> table.capacity, table.scale, table.klass.tolist()
         ((2, 3), Fraction(1000000000, 1), [0, 0, 1])
-        >>> table.limit_ptr.tolist(), table.limit_of.tolist()  # each link is under limit 2, the number behind the links
+        >>> table.limit_ptr.tolist(), table.limit_of.tolist()  # each link is under limit 2, the number after the links
         ([0, 1, 2], [2, 2])
         """
         by_type = [t.bandwidth for t in topology.types]
@@ -278,15 +317,18 @@ class Resources:
         )
 
     def bytes_per_second(self, resource: int) -> Fraction:
+        """Return a resource's capacity in bytes per second."""
         return self.capacity[int(self.klass[resource])] * self.scale
 
 
-BOXES = ("host", "box", "server", "node")
+BOXES = ("host", "box", "server", "node")  # beginnings of the part of a place that names a computer
 
 
 def hosts(machine: Topology) -> tuple[int, ...]:
-    """Of every rank the number of its host, by the part of the places that is called host..., box..., server... or
-    node...; () where there is none, or one holds all."""
+    """Return the number of every rank's host, from the part of its place that begins with host, box, server or node.
+
+    () if places do not name hosts, or one host has all ranks.
+    """
     paths = [place.split("/") for place in machine.places[: machine.ranks]]
     for depth in range(min(map(len, paths))):
         if all(levels[depth].startswith(BOXES) for levels in paths):
@@ -313,17 +355,18 @@ def build(
     places: Sequence[str] = (),
     unit: Fraction | int = 0,
     abilities: Sequence[Ability] = (),
+    cards: Sequence[NetworkCard] = (),
 ) -> Topology:
-    """A topology from (src, dst, LinkType) triples; the table of types is gathered from them."""
+    """Build a topology from (src, dst, LinkType) triples, collecting the table of types."""
     table: dict[LinkType, int] = {}
     rows = [(src, dst, table.setdefault(kind, len(table))) for src, dst, kind in links]
     src, dst, kind = zip(*rows, strict=True) if rows else ((), (), ())
     return Topology(
         name, ranks, switches, np.array(src), np.array(dst), np.array(kind), tuple(table), tuple(limits),
-        tuple(places), Fraction(unit), tuple(abilities),
+        tuple(places), Fraction(unit), tuple(abilities), tuple(cards),
     )  # fmt: skip
 
 
 def both_ways(pairs: Iterable[tuple[int, int]], kind: LinkType) -> list[Link]:
-    """Links of one type in both directions of every pair."""
+    """Return links of one type in both directions for every pair."""
     return [link for a, b in pairs for link in ((a, b, kind), (b, a, kind))]

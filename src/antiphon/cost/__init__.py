@@ -1,10 +1,11 @@
 """Cost models: predict how long a schedule takes on a machine, and why. One file per model, one line each in table.py.
 
-A model is prepared once per schedule and then asked for many sizes:
+A model is prepared once per schedule and then called for many sizes:
 
     model(schedule, topology, *, profile=None) -> Callable[[int], Prediction]
 
-What it prepares may also have `events(nbytes)`: when every message is under way, for traces.
+A prepared model may also have a method `events(nbytes)`: when every message is in transit, for traces. Example:
+`prepare("alpha-beta", schedule, topology)(1 << 20).seconds`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ __all__ = [
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
-LONGEST_PATH = 1000
-FOLLOWS = "critical-path"  # what follows messages rather than steps
+LONGEST_PATH = 1000  # messages of a critical path that `simulate` returns
+FOLLOWS = "critical-path"  # the model that prices single messages instead of steps
 
 
 def prepare(
@@ -93,11 +94,11 @@ def predict(
     model: str = "",
     profile: ProfileLike = None,
 ) -> list[dict[str, Any]]:
-    """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size. `model`: by default the
-    usual one of the plan's topology and ranks.
+    """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size.
 
-    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note, model,
-    rests_on (the measurements that the figure is calibrated by, a profile, or: not calibrated).
+    `model`: by default the usual one of the plan's topology and ranks. Keys of a row: nbytes (as requested, not rounded
+    to elements), seconds, algbw, busbw, terms, bottleneck, note, model, rests_on (the measurements that the figure is
+    calibrated by, a profile, or "not calibrated").
     """
     loaded_profile = as_profile(profile)
     model = model or usual_model(plan.topology, loaded_profile, wanted=(plan.collective,))
@@ -121,11 +122,11 @@ def predict(
 def simulate(
     plan: Plan, nbytes: int | str, *, model: str = "", profile: ProfileLike = None, trace: bool = False
 ) -> tuple[dict[str, Any], bytes | None]:
-    """Predict one size, with its critical path (the first LONGEST_PATH hops) and, if requested, a Chrome trace.
-    `model`: by default one that follows messages, with launch and protocols where those are known for the plan's
-    topology; where that gives no trace, the trace alone is by FOLLOWS, as the row's note says.
+    """Predict one size, with its critical path (the first LONGEST_PATH messages) and, if requested, a Chrome trace.
 
-    Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
+    `model`: by default one that prices single messages, with launch and protocols if those are known for the plan's
+    topology; if that model gives no trace, only the trace comes from FOLLOWS, as the row's note states. Keys besides
+    those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
     size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)

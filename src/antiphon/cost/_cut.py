@@ -10,8 +10,10 @@ from antiphon.cost.prediction import Prediction, Predictor
 
 
 def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts | None) -> Predictor:
-    """Return a predictor that prepares the model with `make` per split; without `cuts`, or where nothing is split, once
-    for all sizes."""
+    """Return a predictor that prepares the model with `make` once per way of splitting.
+
+    Without `cuts`, or if no message is split, the model is prepared once for all sizes.
+    """
     cutting = None if cuts is None else Cutting(schedule, cuts)
     if cutting is None or cutting.idle:
         return make(schedule)
@@ -19,7 +21,7 @@ def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts
 
     def predict(nbytes: int) -> Prediction:
         pieces = cutting.pieces(nbytes)
-        if pieces not in ready:
+        if pieces not in ready:  # many sizes are split alike
             ready[pieces] = make(cutting.at(nbytes))
         return ready[pieces](nbytes)
 

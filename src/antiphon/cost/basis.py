@@ -1,4 +1,8 @@
-"""The basis of a predicted figure in a few words: published measurements, a profile, or none."""
+"""The basis of a predicted figure in a few words: published measurements, a profile, or none.
+
+Also the default model: `calls`, which has figures for launch and protocols, if they are known for the machine's GPUs,
+else alpha-beta, which needs none.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,21 @@ from antiphon.cost.prediction import Prediction
 from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported
 
-CALLS, PLAIN = "calls", "alpha-beta"  # the model that has published figures; that which needs none
-CALIBRATED = "calibrated by"
-NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
-BORROWED = "by the figures of"  # of another collective: no table has this one
-TAKEN = "taken for"  # figures of what the machine does not tell that it is
+CALLS, PLAIN = "calls", "alpha-beta"  # the model with published figures; the model that needs none
+CALIBRATED = "calibrated by"  # predictions rest on published measurements
+NOT_CALIBRATED = "not calibrated"  # launch, protocols and the bandwidth really reached are not accounted for
+BORROWED = "by the figures of"  # figures of another collective, as no table has this one
+TAKEN = "taken for"  # figures of other hardware, as the machine does not say what it is
 
 
 def usual_model(
     topology: Topology, profile: Profile | None = None, plain: str = PLAIN, *, wanted: Sequence[Collective]
 ) -> str:
-    """Return the default model: the one with launch and protocols where their figures are known for this topology and
-    no profile overrides them, else `plain`. `wanted`: for collectives that NCCL lacks, and for groups without figures,
-    `plain`, as there is nothing comparable."""
+    """Return the default model for these collectives: `calls` if its figures are known for the topology, else `plain`.
+
+    A profile overrides the known figures, so it selects `plain`, and so do collectives that NCCL lacks and groups
+    without figures, for which there is nothing comparable.
+    """
     from antiphon.cost.nccl.library import library_among
 
     if profile is not None and profile != Profile():
@@ -37,12 +43,12 @@ def usual_model(
 
 
 def profile_basis(profile: Profile | None) -> str:
-    """The basis of models that take a profile; an empty profile counts as none."""
+    """Return the basis of models that take a profile; an empty profile counts as none."""
     return NOT_CALIBRATED if profile is None or profile == Profile() else f"profile {profile.name or '(unnamed)'}"
 
 
 def basis_of(prediction: Prediction, profile: Profile | None) -> str:
-    """The basis of a prediction: as its model states it, or the profile."""
+    """Return the basis of a prediction: as its model states it, or the profile."""
     return prediction.rests_on or profile_basis(profile)
 
 

@@ -1,4 +1,9 @@
-"""How busy every link and shared limit is over time."""
+"""How busy every link and shared limit is over time.
+
+A simulator reports each change of a link's load to a `Log`, which turns them into runs of constant load
+(`Utilisation`). Example: a 1 GB/s link carries 0.5 GB/s from 0 to 1 s and 1 GB/s from 1 to 3 s: two runs, with shares
+0.5 and 1.0; its mean is 0.83.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Utilisation:
-    """Runs of constant load, in the order of (resource, begin); where a link or limit is idle it has none.
+    """Runs of constant load, in the order of (resource, begin); idle links and limits have no run.
 
-    `resource`: a link, or from topology.links on a shared limit. `load`: bytes per second over it. `share`: the part
-    that this is of its nominal capacity; under incast it stays below 1 although the link is full.
+    `resource`: a link, or from topology.links on a shared limit. `load`: bytes per second over it. `share`: that load
+    divided by its nominal capacity; under incast it stays below 1 although the link is full.
     """
 
     topology: Topology
@@ -30,12 +35,12 @@ class Utilisation:
         return len(self.resource)
 
     def bytes(self) -> Floats:
-        """Total bytes over every link and every limit."""
+        """Return the total bytes over every link and every limit."""
         count = self.topology.links + len(self.topology.limits)
         return np.asarray(np.bincount(self.resource, self.load * (self.end - self.begin), count), np.float64)
 
     def mean(self) -> Floats:
-        """The part of nominal capacity that every link and limit uses, on average from 0 to the last end."""
+        """Return the average fraction of nominal capacity that every link and limit uses, from 0 to the last end."""
         last = float(self.end.max(initial=0.0))
         return self.bytes() * seconds_per_byte(self.topology) / last if last else self.bytes()
 
@@ -44,7 +49,7 @@ class Utilisation:
 
 
 class Log:
-    """Collects changes of load and turns them into runs."""
+    """Collects changes of load, by being called with (time, resources, new loads), and turns them into runs."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,4 +1,11 @@
-"""Writer of Chrome's trace format, which Perfetto and browsers open: processes, lines, slices, arrows and counters."""
+"""Write Chrome's trace format, which Perfetto and browsers open: processes, lines, slices, arrows and counters.
+
+A trace is a list of events. `Page` collects them: `process` and `line` name where things are drawn, `slice` draws an
+interval, `arrow` connects two slices, `counter` draws a value over time. `write_ranks` draws the messages of all ranks;
+slices of one rank that overlap are put on separate lines.
+
+Example: a message from 0 to 1 from 2 to 5 us is a slice on "rank 0 sends" and one on "rank 1 receives", with an arrow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,8 @@ from typing import Any
 import msgspec
 
 RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4  # processes of a trace; 0 is the idle one to those who read traces
-MARK = {"cname": "terrible"}  # red, where colours can be named
+MARK = {"cname": "terrible"}  # red, in viewers that know colour names
+# Kind of event -> its word in the names of lines
 SIDES = {"call": "calls", "send": "sends", "receive": "receives", "within": "copies", "fold": "folds"}
 Slice = tuple[float, float]  # microseconds at which it begins and ends
 
@@ -39,9 +47,9 @@ class Page:
     def slice(
         self, kind: str, name: str, place: tuple[int, int], when: Slice, args: Mapping[str, Any], marked: bool = False
     ) -> None:
-        begin, end = (
-            round(moment * 1000) for moment in when
-        )  # what ends where another begins does so to those who round
+        """Add an interval (microseconds) to a line, `place` being (process, line); `marked` slices are red."""
+        # Whole nanoseconds, so that slices that meet still meet after rounding by the viewer.
+        begin, end = (round(moment * 1000) for moment in when)
         mark = MARK if marked else {}
         self.events.append(
             {"name": name, "cat": kind, "ph": "X", "pid": place[0], "tid": place[1], "ts": begin / 1000,
@@ -57,9 +65,11 @@ class Page:
             self.events.append({**same, "ph": phase, "pid": pid, "tid": tid, "ts": round(ts * 1000) / 1000, **bound})
 
     def counter(self, name: str, place: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
+        """Add a value of a counter at a time."""
         self.events.append({"name": name, "ph": "C", "pid": place[0], "tid": place[1], "ts": ts, "args": values})
 
     def encode(self) -> bytes:
+        """Return the trace as JSON."""
         document = {
             "displayTimeUnit": "ns",
             "otherData": {"title": self.title, **self.about},
@@ -76,7 +86,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Passage:
-    """A message in transit. `sent`: its slice at the sender; `taken`: its slice at the receiver, from the earliest
+    """A message in transit. `sent`: its slice at the sender; `received`: its slice at the receiver, from the earliest
     possible arrival until it has arrived. `facts`: step, src, dst and bytes. Within a rank only `sent` is used."""
 
     sent: Slice
@@ -101,8 +111,8 @@ class RankWork:
 
 
 def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
-    """Write the process `ranks`: each message as a slice at its sender and one at its receiver, with an arrow between.
-    Overlapping slices of one rank and side are put on separate lines."""
+    """Write the process `ranks`: each message as a slice at its sender and one at its receiver, with an arrow between
+    them."""
     slices_of: dict[tuple[int, str], list[tuple[Slice, int]]] = {}
     for number, passage in enumerate(passages):
         src, dst = passage.facts["src"], passage.facts["dst"]

@@ -1,4 +1,10 @@
-"""LogGP figures of a profile: latency, overheads, gaps and time per byte, by level and by size."""
+"""LogGP figures of a profile: latency, overheads, gaps and time per byte, by level and by message size.
+
+LogGP's parameters: L latency, o_s and o_r the time that sender and receiver spend per message, g the least gap between
+two messages, G seconds per byte; gamma seconds per byte that a rank combines. A *level* holds the figures between ranks
+that share a place, such as a host. Example: levels "host" and "" (everything else): ranks in one host use the first,
+all other pairs the second. Figures are linear between the sizes given.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +23,18 @@ from antiphon.errors import Invalid, quote
 from antiphon.units import exact
 
 Floats = NDArray[np.float64]
-FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")
-PACKET = 4096
-MOST_RADIX = 2**16
-MOST_SECONDS = 3600.0
+FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")  # LogGP's parameters, see the module
+PACKET = 4096  # bytes, by default
+MOST_RADIX = 2**16  # greatest number of simultaneous messages in a profile
+MOST_SECONDS = 3600.0  # greatest figure in a profile
 
 
 @dataclass(frozen=True)
 class Level:
     """The figures between ranks that share a place: linear between `sizes` (bytes), constant outside of them.
 
-    `within`: the name of that place ("host" stands for host0, host1, ...); "" matches the rest. L, o_s, o_r and
-    g in seconds, G and gamma (what a rank combines) in seconds per byte: one number each, or one for every size.
+    `within`: the name of that place ("host" stands for host0, host1, ...); "" matches all other pairs. L, o_s, o_r and
+    g in seconds, G and gamma (combining) in seconds per byte: one number each, or one for every size.
     """
 
     within: str = ""
@@ -44,9 +50,8 @@ class Level:
         sizes = _parse_figures(self.sizes, "sizes", float("inf"))
         if not sizes or any(b <= a for a, b in pairwise(sizes)):
             raise Invalid("sizes: expected bytes in ascending order, each once")
-        object.__setattr__(
-            self, "sizes", sizes if len(sizes) > 1 else (1.0,)
-        )  # constant: the single size does not matter
+        # A single size is arbitrary, as the figures are then constant.
+        object.__setattr__(self, "sizes", sizes if len(sizes) > 1 else (1.0,))
         for name in FIGURES:
             values = _parse_figures(getattr(self, name), name, MOST_SECONDS)
             if len(values) == 1:
@@ -58,7 +63,7 @@ class Level:
             object.__setattr__(self, name, values)
 
     def at(self, nbytes: ArrayLike) -> dict[str, Floats]:
-        """Every figure at these sizes."""
+        """Return every figure at these sizes."""
         where = np.asarray(nbytes, np.float64)
         return {name: np.interp(where, self.sizes, getattr(self, name)) for name in FIGURES}
 
@@ -79,7 +84,7 @@ class LogGP:
 
     `device_radix`: messages that a rank sends at once, and as many that it receives; `node_radix`: packets that a node
     sends to others at once, and as many that it receives; None: no limit. `node`: the name of the place that has one
-    NIC; `packet`: bytes.
+    network card; `packet`: bytes.
     """
 
     levels: tuple[Level, ...]
@@ -105,11 +110,11 @@ class LogGP:
                 raise Invalid(f"{name}: at most {MOST_RADIX}, got {value}; null stands for no limit")
 
     def groups(self, topology: Topology) -> tuple[Longs, ...]:
-        """For every level the number of each rank's place, -1 where no place has that name."""
+        """Return for every level the number of each rank's place, -1 if no place of the rank has that name."""
         return tuple(places_named(topology, level.within) for level in self.levels)
 
     def nodes(self, topology: Topology) -> Longs:
-        """The node of every rank, -1 where it is in none (its NIC is not shared)."""
+        """Return the node of every rank, -1 if it is in none (its network card is not shared)."""
         return places_named(topology, self.node)
 
     def as_json(self) -> dict[str, Any]:
@@ -154,6 +159,7 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     packet: int = PACKET
 
     def read(self) -> LogGP:
+        """Build the figures; raise Invalid with the level's number."""
         levels = []
         for number, row in enumerate(self.levels):
             fields: Mapping[str, Any] = {name: getattr(row, name) for name in ("sizes", *FIGURES)}
@@ -165,6 +171,7 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def _parse_figures(values: object, label: str, maximum: float) -> tuple[float, ...]:
+    """Return one figure or several as floats from 0 to `maximum`."""
     several = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
     if isinstance(values, np.ndarray):
         several = values.tolist()

@@ -1,4 +1,10 @@
-"""Chunk size by measuring: multiplicative increase, additive decrease (Blink, 4.2.1)."""
+"""Find a good chunk size by measuring: multiplicative increase, additive decrease (Blink, section 4.2.1).
+
+The caller runs its work with the size that the controller proposes and reports the speed; after some rounds the
+controller settles on one size. Example with `factor` 2: 1 MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9 and 8 MB at 7, far
+below the best; now it goes down from 8 MB in steps of 512 KB, an eighth of 4 MB, until throughput falls again below 4
+MB, and runs the three best sizes again.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +24,11 @@ class Miad:
             size = controller.next()
             controller.measured(bytes_per_second=run(size))     # or seconds=..., always for the same data
 
-    The size grows by `factor` as long as throughput rises: `patience` sizes in a row without a new best, or one far
-    below it, end that. Then it comes down by `step` (default: an eighth of the size where it turned) until throughput
-    falls again, or the size that was best before is passed. At the end the three sizes of the best medians are run
-    again, twice as often, and it stays with the best. While it moves, a size within `tolerance` of the best is no
-    better than it, so noise does not drive it. A size is run `repeats` times and judged by the median. Sizes are whole
+    The size grows by `factor` as long as throughput rises. The rise ends after `patience` sizes in a row without a new
+    best, or one far below it. Then the size falls by `step` (default: an eighth of the best size so far) until
+    throughput falls again, or the best size is passed. At the end the three sizes with the best medians are run again,
+    twice as often, and the best of them stays. A size within `tolerance` of the best is no better than it, so that
+    noise does not drive the search. Each size is run `repeats` times and represented by its median. Sizes are whole
     multiples of `align` above `smallest`, at most `largest`.
     """
 
@@ -57,12 +63,12 @@ class Miad:
         self._rising, self._worse, self._down, self._floor = True, 0, 0, self.smallest
 
     def next(self) -> int:
-        """The chunk size, in bytes, to use now."""
+        """Return the chunk size, in bytes, to use now."""
         return self._size
 
     @property
     def best(self) -> int:
-        """The size of the best median so far; the first of equal ones."""
+        """The size with the best median so far; the first of equal ones."""
         best = self.smallest
         for size, speed in self.medians.items():
             if speed > self.medians[best] * (1 + self.tolerance):
@@ -70,7 +76,7 @@ class Miad:
         return best
 
     def measured(self, bytes_per_second: float | None = None, *, seconds: float | None = None) -> None:
-        """Report the speed of a run with the size of `next`: its throughput, or its time. Use one of the two
+        """Report the speed of a run with the size of `next`: its throughput, or its time; use one of the two
         throughout."""
         measurement = seconds if bytes_per_second is None else bytes_per_second
         unit = "seconds" if bytes_per_second is None else "bytes_per_second"
@@ -96,13 +102,13 @@ class Miad:
         self._choose_next(far)
 
     def _choose_next(self, far: bool) -> None:
-        """Choose the next size after the present one has been measured."""
+        """Choose the next size after the current one has been measured; `far`: it was far below the best."""
         at = self._size
         if self._rising:
             if not far and self._worse < self.patience and at < self.largest:
                 self._size = min(self._round_up(at * self.factor, at), self.largest)
                 return
-            best = self.best  # turn round: from above the best down to below it
+            best = self.best  # now go down, from above the best to below it
             self._rising, self._worse = False, 0
             self._down = self.step or max(best // 8, self.align)
             self._floor = max(self.smallest, int(best / self.factor))

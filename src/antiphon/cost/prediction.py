@@ -12,11 +12,11 @@ Hop = tuple[int, int, int]  # (step, src, dst)
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model predicts: seconds, the terms they are the sum of, and what holds it up.
+    """The result of a model: seconds, the terms that sum to them, and the bottleneck.
 
     `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
-    `note` marks figures that are bounds only, or what they rest on; `rests_on`: the measurements that it is
-    calibrated by, in a few words, of models that have figures of their own.
+    `note` marks figures that are only bounds, or states their basis; `rests_on`: the measurements that the model's own
+    figures are calibrated by, briefly.
     """
 
     seconds: float
@@ -27,7 +27,7 @@ class Prediction:
     rests_on: str = ""
 
 
-Predictor = Callable[[int], Prediction]
+Predictor = Callable[[int], Prediction]  # nbytes -> prediction
 
 
 class LazyPath(Sequence[Hop]):

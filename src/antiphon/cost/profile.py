@@ -1,6 +1,7 @@
-"""A profile: what was measured or assumed of a kind of machine, kept beside the topology and never inside it.
+"""A profile: measured or assumed figures of a kind of machine, kept in a file of its own, never inside the topology.
 
-The file (every field after the first two may be left out):
+`Profile.on(topology)` returns the topology with the profile's latencies and bandwidths; models read the other figures.
+The file (all fields except the first two are optional):
 
     {"format": "antiphon-profile", "version": 1, "name": "my cluster",
      "alpha": {"nvlink": "0.7us", "ib": 2e-6},
@@ -12,7 +13,7 @@ The file (every field after the first two may be left out):
        {"within": "host", "L": 1.5e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 1.2e-11},
        {"sizes": [1, 65536], "L": [2e-5, 3e-5], "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}]}}
 
-The folder `profiles` has those that come with Antiphon; each is known by its name.
+The folder `profiles` has the profiles that come with Antiphon; `as_profile` finds them by name.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
 
 FORMAT, VERSION = "antiphon-profile", 1
-MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # assumed: what a rank copies or combines per second on its own
-MOST_FACTOR = 1000
-MOST_FIELDS = 2**14  # of the file
-MOST_PER_BYTE = 1.0  # seconds: a second for a byte is slower than anything
-MOST_SENDERS = 2**31
-SHIPPED = Path(__file__).parent / "profiles"
+MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # bytes per second that a rank copies or combines locally; an assumption
+MOST_FACTOR = 1000  # greatest bandwidth_factor, and the inverse of the least
+MOST_FIELDS = 2**14  # fields in a file
+MOST_PER_BYTE = 1.0  # seconds per byte: nothing real is slower
+MOST_SENDERS = 2**31  # greatest w_t
+SHIPPED = Path(__file__).parent / "profiles"  # profiles that come with the package
 
 
 @dataclass(frozen=True)
 class Incast:
-    """Each sender beyond `w_t` that sends to one receiver at once adds `epsilon` seconds per byte over a link."""
+    """Each sender beyond `w_t` that sends to one receiver at the same time adds `epsilon` seconds per byte over a
+    link."""
 
     epsilon: float = 0.0
     w_t: int = 0
@@ -57,6 +59,7 @@ class Incast:
 
 
 def _per_byte(value: object, label: str) -> float:
+    """Return seconds per byte, checked for range."""
     seconds = exact(value, label)
     if not 0 <= seconds <= MOST_PER_BYTE:
         raise Invalid(f"{label}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
@@ -65,13 +68,13 @@ def _per_byte(value: object, label: str) -> float:
 
 @dataclass(frozen=True)
 class Profile:
-    """Overrides by kind of link, and the bytes of local work that a rank does per second.
+    """Figures by kind of link that override the topology's, and figures of ranks.
 
-    `alpha`: seconds of latency in place of the topology's. `bandwidth_factor`: what is really reached of the
-    nominal bandwidth; a shared limit takes that of its links (the greatest, where it joins several kinds).
-    `incast`: what many senders to one receiver cost (model genmodel). `gamma`: seconds per byte that a rank adds;
-    `delta`: seconds per byte that it reads from or writes to memory while it combines. Nothing, where nothing is said.
-    `loggp`: what model loggp goes by.
+    `alpha`: seconds of latency instead of the topology's. `bandwidth_factor`: the fraction of the nominal bandwidth
+    that is reached; a shared limit takes that of its links (the greatest, if it joins several kinds).
+    `memory_bandwidth`: bytes of local work per second. `incast`: the cost of many senders to one receiver (model
+    genmodel). `gamma`: seconds per byte that a rank adds; `delta`: seconds per byte that it reads from or writes to
+    memory while it combines. `loggp`: figures of model loggp. Everything left out costs nothing.
     """
 
     name: str = ""
@@ -109,8 +112,11 @@ class Profile:
             raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
 
     def on(self, topology: Topology) -> Topology:
-        """Return the topology with this profile's figures; Invalid where the profile names a kind of link that it
-        lacks. O(links)."""
+        """Return the topology with this profile's figures; raise Invalid if it lacks every kind of link that the
+        profile names.
+
+        O(links).
+        """
         kinds = {t.kind for t in topology.types}
         spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
         if spoken and not spoken & kinds:
@@ -120,18 +126,20 @@ class Profile:
             )
         if not {*self.alpha, *self.bandwidth_factor} & kinds:
             return topology
-        types = tuple(self._kind_is_present(t) for t in topology.types)
+        types = tuple(self._adjust_type(t) for t in topology.types)
         limits = tuple(
             replace(limit, bandwidth=limit.bandwidth * max(self._scale_factor(topology, link) for link in limit.links))
             for limit in topology.limits
         )
         return replace(topology, types=types, limits=limits)
 
-    def _kind_is_present(self, kind: LinkType) -> LinkType:
+    def _adjust_type(self, kind: LinkType) -> LinkType:
+        """Return a link type with this profile's latency and bandwidth."""
         factor = self.bandwidth_factor.get(kind.kind, Fraction(1))
         return LinkType(kind.kind, kind.bandwidth * factor, self.alpha.get(kind.kind, kind.latency))
 
     def _scale_factor(self, topology: Topology, link: int) -> Fraction:
+        """Return the bandwidth factor of a link."""
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
     def as_json(self) -> dict[str, Any]:
@@ -148,7 +156,7 @@ class Profile:
         return rows | {key: value for key, value in (("gamma", self.gamma), ("delta", self.delta)) if value}
 
 
-class _Seen(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _IncastRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     epsilon: float | int
     w_t: int = 0
 
@@ -160,7 +168,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     alpha: dict[str, float | int | str] = {}
     bandwidth_factor: dict[str, float | int | str] = {}
     memory_bandwidth: float | int | str | None = None
-    incast: dict[str, _Seen] = {}
+    incast: dict[str, _IncastRow] = {}
     gamma: float | int = 0.0
     delta: float | int = 0.0
     loggp: LogGPRow | None = None
@@ -192,7 +200,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         )
 
 
-def _parse_incast(kind: str, row: _Seen) -> Incast:
+def _parse_incast(kind: str, row: _IncastRow) -> Incast:
     with within(f"incast.{kind}"):
         return Incast(float(exact(row.epsilon, "epsilon")), row.w_t)
 
@@ -203,12 +211,12 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def shipped_profiles() -> tuple[str, ...]:
-    """The names of the profiles that come with Antiphon."""
+    """Return the names of the profiles that come with Antiphon."""
     return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
 
 
 def as_profile(profile: Profile | str | os.PathLike[str] | None) -> Profile:
-    """A profile, the file of one, the name of one that comes with Antiphon, or the default: the topology as it is."""
+    """Return the profile for a Profile, a file, the name of a shipped profile, or None (the topology as it is)."""
     if profile is None:
         return Profile()
     if isinstance(profile, Profile):

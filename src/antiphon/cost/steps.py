@@ -1,7 +1,12 @@
-"""Steps as barriers: a step lasts as long as its slowest message's latency and its most loaded link together.
+"""Price steps as barriers: a step lasts its slowest message's latency plus the time of its most loaded link.
 
-Nothing is expanded: loads come from core.loads.timeline, and the latencies of pipelined steps likewise, as the
-upper envelope of the windows in which each row's pieces are under way.
+Input: a schedule and a topology with the profile applied. Output: a `Barriers` object: its time as a straight line in
+nbytes, when each step begins, and the most loaded link. Pipelined chunks are not expanded: loads come from
+core.loads.timeline, and the latencies of pipelined steps likewise, as the upper envelope of the windows in which each
+row's pieces are sent.
+
+Example: two steps, each with a latency of 1 us and 1000 bytes over a 1 GB/s link (1 us): steps begin at 0 and 2 us, and
+the schedule ends at 4 us.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from antiphon.units import format_seconds
 
 @dataclass(frozen=True, eq=False)
 class Latencies:
-    """Runs of steps with the same greatest latency of a message under way."""
+    """Runs of consecutive steps with the same greatest latency of a message."""
 
     begin: Longs
     length: Longs
@@ -33,6 +38,7 @@ class Latencies:
 
     @property
     def total(self) -> float:
+        """The sum over all steps, in seconds."""
         values, index = np.unique(self.seconds, return_inverse=True)
         steps = np.zeros(len(values), np.int64)
         np.add.at(steps, index, self.length)
@@ -40,7 +46,7 @@ class Latencies:
 
 
 def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
-    """The greatest route latency in every (pipelined) step.
+    """Return the greatest route latency in every (pipelined) step.
 
     Two pieces take three steps:
 
@@ -51,10 +57,10 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
     [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
     """
     step_loads = loads(schedule, topology)
-    return _under_way(step_loads.begins, step_loads.lasts, step_loads.slowest)
+    return _greatest_per_step(step_loads.begins, step_loads.lasts, step_loads.slowest)
 
 
-def _under_way(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
+def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     """Return the greatest latency of each step, for latencies that each last a number of steps."""
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
@@ -71,7 +77,8 @@ def latency_name(steps: int, greatest: float) -> str:
 def price_linear(
     alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
 ) -> Callable[[int], Prediction]:
-    """Price what is linear in nbytes: the terms, their sum, and the name of the greatest."""
+    """Return a predictor for a time that is linear in nbytes: its terms, their sum, and the bottleneck of the greatest
+    term."""
 
     def predict(nbytes: int) -> Prediction:
         terms = {"latency": alpha, "bandwidth": beta * nbytes}
@@ -103,7 +110,7 @@ class Barriers:
 
     @cached_property
     def busiest(self) -> str:
-        """The link or limit that steps wait for the longest in total."""
+        """The link or limit that is the most loaded one for the longest total time."""
         line = self.line
         at = np.flatnonzero(line.resource >= 0)
         if not len(at):
@@ -114,13 +121,14 @@ class Barriers:
         return resource_name(self.topology, int(spent.argmax()))
 
     def names(self, term: str) -> str:
+        """Return the bottleneck behind a term."""
         if term == "bandwidth":
             return self.busiest
         late = self.latencies
         return latency_name(int(late.length.sum()), float(late.seconds.max(initial=0.0)))
 
     def until(self, step: Longs, nbytes: int) -> Floats:
-        """Seconds from the beginning until each of these steps begins. O((steps + runs) log runs).
+        """Return the seconds from the beginning until each of these steps begins. O((steps + runs) log runs).
 
         A microsecond of latency and one of 1000 bytes at 1 GB/s for each step:
 
@@ -135,8 +143,9 @@ class Barriers:
         )
 
     def path(self) -> list[Hop]:
-        """Per run of equally loaded steps a message over its busiest link, as (step, src, dst): O(E log E) in
-        load entries.
+        """Return per run of equally loaded steps a message over the busiest link, as (step, src, dst).
+
+        O(E log E) in load entries.
 
         >>> from antiphon.core.example import machine, star
         >>> Barriers(star(), machine()).path()
@@ -150,7 +159,8 @@ class Barriers:
         bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
         order = order_of(resource * bound + step, routing.resources * bound)
         user, key = user[order], (resource * bound + step)[order]
-        last = resource[order] * bound + end[order]  # of all begun so far on a link, that which ends last is under way
+        # Of the messages begun so far on a link, the one that ends last is still being sent, if any is.
+        last = resource[order] * bound + end[order]
         lasting = np.maximum.accumulate(last)
         which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
         at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
@@ -180,7 +190,7 @@ def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Fl
 
 
 def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Floats]:
-    """Steps at which loads or latencies change, and when each begins; the last is the end. O(n log n).
+    """Return the steps at which loads or latencies change, and when each begins; the last entry is the end. O(n log n).
 
     >>> from antiphon.core.example import machine, star
     >>> step_times(star(), machine(), 1000)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from antiphon.registry import Entry, ModelCapabilities
 
+# What models can do: record a trace, price switches that multicast and reduce
 _NO_TRACE = ModelCapabilities()
 _ALL = ModelCapabilities(trace=True)
 _JOINTS = ModelCapabilities(trace=True, in_switches=True)

@@ -1,4 +1,10 @@
-"""Times at which every message is in transit, and their export as a Chrome trace."""
+"""Times at which every message is in transit, and their export as a Chrome trace.
+
+`Events` holds, per message, when it starts and when it has arrived, and per use of a link or shared limit when its
+*turn* there begins and ends (links serve messages one after another). Models with barriers derive events from their
+steps (`barrier_events`); simulators record them. `chrome_trace` writes them as JSON for chrome://tracing or Perfetto:
+lines per rank, per link, and for the critical path.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +27,27 @@ from antiphon.errors import Unsupported
 
 MOST_ROWS = 2**22  # rows after expansion of pieces
 FEW_ROWS, ROWS_PER_TRANSFER = 2**18, 64  # rows allowed for any schedule; rows allowed per transfer
-MOST_EVENTS = 2**20
+MOST_EVENTS = 2**20  # in one trace
 
 
 def expanded_rows(schedule: Schedule) -> int:
+    """Return the number of rows after expansion of pieces."""
     if isinstance(schedule.pieces, int):
         return schedule.pieces * schedule.transfers
     return int(pieces_of(schedule)[schedule.chunk].sum())
 
 
 def most_rows(schedule: Schedule) -> int:
-    """Rows up to which pieces are written out, which takes up to a kilobyte of memory each: a file of a few transfers
-    in a million pieces must not ask for gigabytes."""
+    """Return the number of rows up to which pieces are expanded.
+
+    Each takes up to a kilobyte of memory, and a file of a few transfers in a million pieces must not claim gigabytes.
+    """
     return max(schedule.transfers, min(MOST_ROWS, max(FEW_ROWS, ROWS_PER_TRANSFER * schedule.transfers)))
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Seconds at which every message starts and has landed, and at which each of its turns begins and ends."""
+    """Seconds at which every message starts and has arrived, and at which each of its turns begins and ends."""
 
     paths: Paths
     start: Floats
@@ -58,7 +67,8 @@ class Traced:
         return self.predict(nbytes)
 
     def events(self, nbytes: int) -> Events:
-        """All messages of a step start together, and take turns where they share a link. Pieces are expanded."""
+        """Return the times of all messages: those of a step start together, and take turns on shared links. Pieces are
+        expanded."""
         barriers = self.barriers
         fine = expandable(barriers.schedule)
         return barrier_events(
@@ -101,12 +111,12 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
 
 
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, path: Sequence[Hop] = ()) -> bytes:
-    """JSON for chrome://tracing or Perfetto (docs/export.md): lines for what each rank sends and receives, for each
-    link and shared limit, and for the critical path (`path`); times in microseconds.
+    """Return JSON for chrome://tracing or Perfetto (docs/export.md), with times in microseconds.
 
-    On the lines of ranks a slice lasts from when a message starts until it has landed, at its sender and at its
-    receiver, with an arrow between. On a link or limit a slice is a message's turn there. Where flows share links, a
-    counter ("C") shows the load of each instead.
+    Lines: what each rank sends and receives, each link and shared limit, and the critical path (`path`). On the lines
+    of ranks a slice lasts from when a message starts until it has arrived, at its sender and at its receiver, with an
+    arrow between them. On a link or limit a slice is a message's turn there. If flows share links, a counter ("C")
+    shows each link's load instead.
     """
     routing, table = events.paths, events.paths.messages
     if len(table) + len(routing.use_message) > MOST_EVENTS:
@@ -157,8 +167,7 @@ def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topolo
 
 
 def _path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
-    """Return the messages of a path. Of several with the same (step, src, dst), on different routes, the one that lands
-    last."""
+    """Return the messages of a path; of several with the same (step, src, dst), the one that arrives last."""
     table, hops = events.paths.messages, set(path)
     latest: dict[Hop, int] = {}
     columns = zip(*(c.tolist() for c in (table.step, table.src, table.dst)), strict=True)

@@ -41,6 +41,10 @@ def find_format(name: str) -> Entry[BackendCapabilities]:
         return find("backend", name)
     except Invalid:
         refuse_chooser(name)
+        if name in ("nccl-xml", "nccl-topo"):
+            raise Unsupported(
+                "NCCL's topology file describes a machine, no plan; antiphon topology export BOX -o topo.xml writes it"
+            ) from None
         raise
 
 

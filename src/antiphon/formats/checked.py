@@ -21,7 +21,7 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     writer = find("backend", runtime.format)
     options = {key: runtime.options[key] for key in writer.options if key in runtime.options}
     try:
-        files = writer.load()(plan, **options)
+        files = writer.load()({plan.collective.kind: plan} if writer.can.tables else plan, **options)
     except Unsupported as error:
         return [_result_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:

@@ -46,7 +46,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",
         replace(
-            _ANY_SIZE,
+            _TABLES,
             replaces=True,
             files=("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         ),
@@ -55,6 +55,11 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "antiphon.formats.stock.mpich_rules:mpich_rules",
         "selection trees for MPICH: which of its own algorithms, as tune --library-only measured it",
         replace(_TABLES, files=("mpich-mpir.json", "mpich-ch4.json")),
+    ),
+    "nccl-csv": Entry(
+        "antiphon.formats.stock.nccl_csv:nccl_csv",
+        "which algorithm, protocol and channels RCCL takes, for its built-in tuner (and NVIDIA's example plugin)",
+        replace(_TABLES, files=("nccl-tuner.csv",)),
     ),
     "nccl-graph": Entry(
         "antiphon.formats.stock.nccl_graph:nccl_graph",
@@ -65,6 +70,11 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
         "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
         replace(_TABLES, files=("nccl-tuner.txt",)),
+    ),
+    "ncclx-csv": Entry(
+        "antiphon.formats.stock.nccl_csv:ncclx_csv",
+        "which algorithm, protocol, channels and chunk size NCCLX takes, for its built-in tuner",
+        replace(_TABLES, files=("ncclx-tuner.csv",)),
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",

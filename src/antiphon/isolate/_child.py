@@ -8,6 +8,7 @@ import pickle
 import queue
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -104,10 +105,7 @@ def forked(
     """Run one job in a forked process, which ignores Ctrl-C and ends with its parent, even if that is killed.
 
     `grace`: whether SIGTERM raises TimedOut in the work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before that
-        os._exit(1)
+    _end_with_parent(parent)
     if memory is not None:
         _limit_memory(memory)
     voice = Voice(channel)
@@ -116,15 +114,52 @@ def forked(
     do(voice, work, job, memory)
 
 
+def _end_with_parent(parent: int) -> None:
+    """Ignore Ctrl-C, which is for the parent, and let the kernel kill this forked process when its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
+
+
+def forked_worker(
+    channel: Connection, parent: int, work: Callable[[Any, Say], Any], prepare: Callable[[], None] | None,
+    memory: int | None,
+) -> None:  # fmt: skip
+    """Run one job after another in a forked process with a group of its own, until its channel is closed."""
+    os.setsid()
+    _end_with_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a job
+    # what it prints goes nowhere; new files, since another thread of the parent may have held the locks of these
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stderr = open(null, "w", encoding="utf-8")  # noqa: SIM115
+    _serve(Voice(channel), _start_reading(channel), work, prepare, memory)
+
+
 def program() -> None:
     """Run one job after another in a worker program, until its channel is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its processes
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
+    orders = _start_reading(channel)
+    _serve(Voice(channel), orders, *orders.get())
+
+
+def _start_reading(channel: Connection) -> queue.SimpleQueue[Any]:
+    """Return the queue of the parent's orders, which a thread fills."""
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read_orders, args=(channel, orders), daemon=True).start()
-    voice = Voice(channel)
-    work, prepare, memory = orders.get()
+    return orders
+
+
+def _serve(
+    voice: Voice, orders: queue.SimpleQueue[Any], work: Callable[[Any, Say], Any],
+    prepare: Callable[[], None] | None, memory: int | None,
+) -> None:  # fmt: skip
+    """Do the jobs of the queue, without end."""
     if memory is not None:
         _limit_memory(memory)
     if prepare is not None:

@@ -70,8 +70,9 @@ class Terms(Generic[Job]):
     `seconds`: CPU budget of a job, computed when it begins (None: unlimited). `memory`: bytes that a process may
     allocate beyond its size at the start. `grace`: seconds for the work to return a partial result after TimedOut has
     been raised in it, at the end of its budget or at Ctrl-C; it is killed earlier if it exceeds its budget by OVERRUN.
-    `prepare`: runs once in a worker program before its first job, without a budget. `watch`: with `as_done`, called at
-    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each.
+    `prepare`: runs once in a worker before its first job, without a budget. `watch`: with `as_done`, called at
+    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each. `fork`: workers are forked from
+    this process, which takes milliseconds, where `can_fork`; else they are programs of their own.
     """
 
     work: Callable[[Job, Say], Any]
@@ -81,38 +82,45 @@ class Terms(Generic[Job]):
     grace: float = 0.0
     prepare: Callable[[], None] | None = None
     watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
+    fork: bool = False
 
 
 class Process(Generic[Job]):
-    """A process, its job, and what it has used for it. `job` given: forked for just that one."""
+    """A process, its job, and what it has used for it. `job` given: forked for just that one; else a worker, which
+    does one job after another.
+    """
 
     def __init__(self, terms: Terms[Job], *job: Job) -> None:
-        self.terms, self.forked = terms, bool(job)
-        self.ready = self.forked
+        self.terms, self.is_worker = terms, not job
+        self.ready = not self.is_worker
         self.running, self.result = True, None
         self.stopping = 0.0  # time of the request to stop, 0 if none
         self._code: int | None = None
         self.limit: float | None = terms.seconds(*job) if job else START
         self.channel, theirs = Pipe(duplex=True)
         try:
-            self.pid = self._fork_child(theirs, *job) if job else _spawn_program(theirs)
+            spawned = self.is_worker and not (terms.fork and can_fork())
+            self.pid = _spawn_program(theirs) if spawned else self._fork_child(theirs, *job)
         finally:
             theirs.close()
         self.meter = Meter(self.pid)
         self.job: Job | None = None
         if job:
             self.job = self.given = job[0]
-        else:
+        elif spawned:
             self._send_message((terms.work, terms.prepare, terms.memory))
 
-    def _fork_child(self, theirs: Connection, job: Job) -> int:
+    def _fork_child(self, theirs: Connection, *job: Job) -> int:
         end_threads_of_solvers()
-        parent = os.getpid()
+        parent, terms = os.getpid(), self.terms
         pid = os.fork()
         if not pid:
             try:
                 self.channel.close()
-                _child.forked(theirs, parent, self.terms.work, job, self.terms.memory, bool(self.terms.grace))
+                if job:
+                    _child.forked(theirs, parent, terms.work, job[0], terms.memory, bool(terms.grace))
+                else:
+                    _child.forked_worker(theirs, parent, terms.work, terms.prepare, terms.memory)
             finally:
                 os._exit(0)
         return pid
@@ -141,8 +149,8 @@ class Process(Generic[Job]):
         assert kind == ENDED
         result = self._stopped_error() if self.stopping else _result_of(*value)
         self.job = self.limit = None
-        # a forked process serves one job; a stopped one may be in any state
-        if self.forked or self.stopping:
+        # a stopped one may be in any state
+        if not self.is_worker or self.stopping:
             self.end()
         return Ended(result)
 
@@ -190,14 +198,15 @@ class Process(Generic[Job]):
         return Ended(result)
 
     def end(self) -> None:
-        """Kill the process; a worker program also with its descendants."""
+        """Kill the process; a worker also with its descendants."""
         if not self.running:
             return
         self.running = False
-        with suppress(OSError):  # nobody is left
-            if not self.forked:
+        if self.is_worker:
+            with suppress(OSError):  # nobody is left, or a worker that was just forked has no group of its own yet
                 os.killpg(self.pid, signal.SIGKILL)
-            elif self._code is None:
+        if self._code is None:
+            with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
         self._wait_for_exit(0)
         self.channel.close()
@@ -214,10 +223,10 @@ class Process(Generic[Job]):
 
 
 def _spawn_program(theirs: Connection) -> int:
-    """A program of its own, not forked: solvers that have run here do not survive a fork, and neither multiprocessing
-    nor a pool of it does without running the main program of the user again.
+    """Start a program of its own, which needs no fork; multiprocessing would run the user's main program again.
 
-    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere."""
+    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere.
+    """
     source_folder = str(Path(__file__).parents[2])
     paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]

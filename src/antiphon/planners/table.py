@@ -29,6 +29,8 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 #   sweep        option sets that `tune` tries, by default only the defaults ({})
 #   tuned        False, or collectives: `tune` uses the planner for no others unless it is named
 #   tuned_from   ranks: on smaller machines `tune` uses the planner only by name
+#   tuned_joined False: `tune` uses the planner only by name where links or switches join every two ranks: it has won
+#                nowhere on such machines (`bench/bench_answers.py planners`)
 #   joined       links or switches must connect all ranks; otherwise the planner is refused
 #   composes     it combines plans of other planners; so it is not used to plan for a group
 #   costly       too slow to plan for groups, unless named
@@ -154,7 +156,7 @@ TABLE: dict[str, Entry[Can]] = {
         "trees.trees:trees", "packed trees, pipelined, at the greatest possible rate, with a proof",
         Can(
             ("broadcast", "reduce", *ROOTLESS),
-            "any connected one of up to 512 ranks, with one root or with symmetries 2048", effort=45.0, sizes=True,
+            "any connected one of up to 512 ranks, with one root or with symmetries 2048", effort=60.0, sizes=True,
         ),
     ),
     "shallow": _entry(
@@ -204,7 +206,7 @@ TABLE: dict[str, Entry[Can]] = {
         "synth.sccl:sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-            "any connected one of up to 128 ranks", effort=1000.0, process=True,
+            "any connected one of up to 128 ranks", effort=1000.0, process=True, tuned_joined=False,
         ),
     ),
 }  # fmt: skip

@@ -24,6 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from antiphon.core.bounds import Bound
@@ -34,7 +35,8 @@ from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
-from antiphon.cost.nccl.proven import Proven
+from antiphon.cost.proved_limits import ProvedLimits
+from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, find_baseline, groups_of
@@ -69,6 +71,7 @@ class Ledger:
         required: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.library, self.may_skip = library, may_skip
+        self.library_refused = ""
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
@@ -77,6 +80,7 @@ class Ledger:
         self.made_with: dict[Key, Mapping[str, Any]] = {}
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
         self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and planner
+        self.fastest: dict[str, list[float]] = {}  # by collective the least time by size so far
         self.unordered: set[int] = set()  # tasks with a schedule of several orders, where one is required
         self.ended: dict[int, Done] = {}
         for task in tasks:
@@ -91,7 +95,25 @@ class Ledger:
         self.done = 0
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
-        return lambda task: task.planner in required or task.planner not in self.names
+        return lambda task: (
+            task.planner in required
+            or task.planner not in self.names
+            or bool(self.library_refused and task.planner in self._stand_ins)
+        )
+
+    @cached_property
+    def _stand_ins(self) -> set[str]:
+        """Planners that stand for NCCL where its model does not describe the machine."""
+        kinds = self.context.collectives
+        return {name for kind in kinds for group in groups_of(self.context.topology, kind) for name in group}
+
+    def _refuse_impossible_library(self, library: Library, kind: str) -> None:
+        """Compare with schedules instead of NCCL's model if that would beat the lower bound of a collective."""
+        try:
+            for nbytes in self.context.sizes:
+                library.at(kind, nbytes)
+        except Unsupported as refusal:
+            self.library, self.library_refused = None, str(refusal)
 
     # ---- messages of the tasks ----
 
@@ -99,7 +121,9 @@ class Ledger:
         if isinstance(message, AtWork):
             if self.progress is not None and message.tasks:
                 workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
-                self.progress(self.done, self.total, f"{AT_WORK}: {workers}")
+                kinds = dict.fromkeys(self.tasks[index].kind for index, _ in message.tasks)
+                leads = "".join(self._lead_text(kind) for kind in kinds) if len(kinds) == 1 else ""
+                self.progress(self.done, self.total, f"{AT_WORK}: {workers}{leads}")
             return
         task = self.tasks[message.index]
         if isinstance(message, Limits):
@@ -110,7 +134,8 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
-                self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
+                self.library.prove(task.kind, ProvedLimits(context.topology, target, message.bound))
+                self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
             if self.is_needed(task):
                 self._add_priced(task, message)
@@ -165,6 +190,8 @@ class Ledger:
             return
         lead = (priced.evaluation.seconds[-1], task.planner)
         self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), lead)
+        times = priced.evaluation.seconds
+        self.fastest[task.kind] = list(map(min, self.fastest.get(task.kind, times), times))
         schedules = self.schedules[task.kind]
         schedules[key] = priced.schedule
         # drop what can no longer win: schedules are large
@@ -203,14 +230,21 @@ class Ledger:
             self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best of a collective so far, for the greatest size."""
+        """Return in words the best of a collective so far, for the greatest size, and how much faster, at which size,
+        the rest could still be: the greatest ratio of the best times to the bound.
+        """
         if kind not in self.leads:
             return ""
         seconds, planner = self.leads[kind]
-        size = self.context.sizes[-1]
-        gap = self.limits[kind].gap(size, seconds) if kind in self.limits else None
-        distance = "" if gap is None else f", {gap:.3f} times the bound"
-        return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{distance})"
+        sizes = self.context.sizes
+        distance = ""
+        if kind in self.limits:
+            gap_of = {size: self.limits[kind].gap(size, s) for size, s in zip(sizes, self.fastest[kind], strict=True)}
+            gaps_and_sizes = [(gap, -size) for size, gap in gap_of.items() if gap is not None]
+            if gaps_and_sizes and gap_of[sizes[-1]] is not None:
+                widest, size = max(gaps_and_sizes)
+                distance = f", {gap_of[sizes[-1]]:.3f} times the bound; at {format_size(-size)} {widest:.2f} times"
+        return f" (best so far for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
 
@@ -241,7 +275,7 @@ class Ledger:
             name_of(context.profile),
             {kind: why for kind, (_, why) in baselines.items() if why and self.library is None}, damage, sweep,
             untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
-            no_bound=no_bound, library=self.library,
+            no_bound=no_bound, library=self.library, library_refused=self.library_refused,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}

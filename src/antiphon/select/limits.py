@@ -32,7 +32,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, model_of
-from antiphon.cost.model_bound import BOUNDS, ProvedLimits, model_bound
+from antiphon.cost.model_bound import BOUNDS, model_bound
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 

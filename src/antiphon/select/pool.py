@@ -1,12 +1,14 @@
 """Do many tasks: the quick ones first in this process, the others in worker processes, one per core.
 
-Starting worker processes takes about two seconds, as each loads the model. Many tunings are done before that. So:
-
     1. Order the tasks by the effort that planners declare, tasks with options later, bounds last.
-    2. Do tasks in this process until HEAD_START CPU seconds are spent. A timer of the CPU time (SIGPROF) interrupts one
-       that overruns its budget.
-    3. Give the rest to worker processes, now bounds first, since these may take long. Tasks whose results can no longer
-       matter (`sufficiency`) are skipped or stopped.
+    2. Do tasks in this process until HEAD_START CPU seconds are spent, so that a first answer is known at once and the
+       workers find the model and the planners loaded. A timer of the CPU time (SIGPROF) interrupts one that overruns
+       its budget.
+    3. Give the rest to worker processes, bounds first, then long and quick ones in turn. Tasks whose results can no
+       longer matter (`sufficiency`) are skipped or stopped.
+
+Workers are forked where the solvers allow it, which takes milliseconds. Elsewhere they are programs of their own, which
+load everything anew for about two seconds, so this process goes on that long by itself.
 
 A candidate that overruns its budget is stopped, one that kills its process costs only that process; both are reported,
 and the others go on. Planners of other packages, and those that ask for it, always get a process of their own.
@@ -21,12 +23,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from types import FrameType
 
-from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
+from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done, can_fork
 from antiphon.select.schedule_cache import ScheduleCache
 from antiphon.select.sufficiency import expected_effort
 from antiphon.select.task import (
@@ -47,7 +49,8 @@ from antiphon.select.task import (
     warm_up,
 )  # fmt: skip
 
-HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
+HEAD_START = 0.3  # CPU seconds in this process before workers are forked
+HEAD_START_OF_PROGRAMS = 2.0  # likewise where they are programs of their own: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
 WATCH = 2.0  # seconds from one report of what is at work to the next
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
@@ -83,26 +86,43 @@ def run_tasks(
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
             warm_up(context)
         begin = time.process_time()
+        head_start = HEAD_START if can_fork() else HEAD_START_OF_PROGRAMS
         for _ in range(len(waiting)):
-            if workers and time.process_time() - begin > HEAD_START:
+            if workers and time.process_time() - begin > head_start:
                 break
             task = waiting.popleft()
             if not is_needed(task):
                 continue
             # to the end of the queue, for the workers
-            if workers and _needs_process(task):
+            if workers and (_needs_process(task) or _plans_groups(task)):
                 waiting.append(task)
                 continue
             _do_here(context, cache, task, tell)
     if waiting:
-        # Bounds may take long, so workers begin with them.
-        ordered = sorted(waiting, key=lambda task: (task.entry is not None, expected_effort(task)))
+        ordered = order_for_workers(waiting)
         _do_in_workers(context, cache, ordered, min(workers, len(ordered)), tell, is_needed)
+
+
+def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
+    """Return the bounds, then by expected effort the greatest, the least, the next greatest, the next least, ...
+
+    So one worker begins with what takes longest, and another does the quick ones, which may make the long ones
+    needless.
+    """
+    bounds = [task for task in tasks if task.entry is None]
+    by_effort = deque(sorted((task for task in tasks if task.entry is not None), key=expected_effort))
+    alternating = [by_effort.popleft() if turn % 2 else by_effort.pop() for turn in range(len(by_effort))]
+    return [*bounds, *alternating]
 
 
 def _needs_process(task: Task) -> bool:
     entry = task.entry
     return entry is not None and (not entry.own or entry.can.process)
+
+
+def _plans_groups(task: Task) -> bool:
+    """Return whether the task asks many planners for many groups, and is so no quick one."""
+    return task.entry is not None and task.entry.can.composes
 
 
 # ---- in this process ----
@@ -169,7 +189,7 @@ def _do_in_workers(
 
     terms = Terms[Task](
         partial(_do_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
-        prepare=partial(warm_up, context), watch=watch,
+        prepare=partial(warm_up, context), watch=watch, fork=True,
     )  # fmt: skip
     with closing(as_done(tasks, terms, is_needed)) as messages:
         try:

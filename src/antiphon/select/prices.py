@@ -17,7 +17,6 @@ does not name the ranks of a group, the first ones stand for it, unless these ma
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -191,32 +190,6 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
     return {kind: sorted((size, row[1]) for size, row in sizes.items()) for kind, sizes in best.items()}
 
 
-_ROW = re.compile(r"\s*([0-9]{1,18})\s+[0-9]+\s+\S+\s+\S+\s+-?[0-9]+\s+([0-9.]{1,18})\s+[0-9.]+\s+[0-9.]+\s")
-_NAMES = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast",
-    "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter",
-}  # fmt: skip
-
-
-def read_nccl_tests(text: str) -> dict[str, list[tuple[int, float]]]:
-    """Read the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
-
-    The collective is that of the program named in the lines before, if it was started by its path.
-    """
-    named = re.search(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|gather|scatter)_perf\b", text)
-    kind = _NAMES[named[1]] if named else ""
-    rows = [match for line in text.splitlines() if (match := _ROW.match(line))]
-    if not rows:
-        raise Invalid("has no rows as nccl-tests prints them, and is no JSON of bench")
-    if not kind:
-        raise Invalid("does not name its collective: keep the line that starts the program (all_reduce_perf)")
-    try:
-        points = {int(row[1]): float(row[2]) / 1e6 for row in rows if int(row[1]) > 0}
-    except ValueError:
-        raise Invalid("a row has a time that is no number") from None
-    return {kind: sorted(points.items())}
-
-
 @dataclass
 class ByLibrary:
     """Prices by the model of NCCL or RCCL, where the figures of these GPUs are known. `name`: which library, "" for the
@@ -236,7 +209,12 @@ class ByLibrary:
         library = self._library_for(members) if members else None
         if library is None:
             return None
-        best = library.at(kind, nbytes)[0]
+        try:
+            best = library.at(kind, nbytes)[0]
+        except AntiphonError:  # the model does not describe this machine
+            if self.name:
+                raise
+            return None
         by = f"{best.name}; {library.basis(kind, nbytes)}"
         return Price(best.seconds, by, library.brief(kind, nbytes))
 

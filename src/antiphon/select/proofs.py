@@ -30,7 +30,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
-from antiphon.cost.model_bound import ProvedLimits
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.select.figures import figures_verified
 from antiphon.select.provenance import (

@@ -24,7 +24,8 @@ from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost.model_bound import ProvedLimits, model_bound
+from antiphon.cost.model_bound import model_bound
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, quote
 from antiphon.registry import find
 from antiphon.units import format_seconds, format_size, plain

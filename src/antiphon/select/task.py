@@ -40,7 +40,8 @@ from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.cost.basis import basis_of
-from antiphon.cost.model_bound import ProvedLimits, model_bound
+from antiphon.cost.model_bound import model_bound
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find

@@ -23,6 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
+from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
@@ -37,6 +38,7 @@ from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import Sizes
 
 BUDGET, EFFORT = 60.0, 5.0  # CPU seconds, and units of about a second
+MAX_JOINED = 256  # ranks up to which it is checked whether all are joined: a search per rank
 ProfileLike = Profile | str | os.PathLike[str] | None
 
 
@@ -171,15 +173,25 @@ def _read_targets(
 def usual_planners(topology: Topology) -> list[str]:
     """Return all planners that are tried unasked.
 
-    Not those whose entry says that another planner does the same, better (`tuned`), or does so on fewer ranks than
-    `tuned_from`, and those that need switches with more abilities than this machine's.
+    Not those whose entry says that another planner does the same, better (`tuned`), does so on fewer ranks than
+    `tuned_from` or where all ranks are joined (`tuned_joined`), and those that need switches with more abilities than
+    this machine's.
     """
+    joined = _join_all_ranks(topology)
     usual = [
         (name, entry)
         for name, entry in table("planner").items()
-        if entry.can.tuned and topology.ranks >= entry.can.tuned_from
+        if entry.can.tuned and topology.ranks >= entry.can.tuned_from and (entry.can.tuned_joined or not joined)
     ]
     return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
+
+
+def _join_all_ranks(topology: Topology) -> bool:
+    """Return whether links or switches join every two ranks; False above MAX_JOINED ranks, where it is not checked."""
+    if topology.ranks > MAX_JOINED:
+        return False
+    reach, ranks = Reach(topology), set(range(topology.ranks))
+    return all(reach.neighbours(rank).keys() >= ranks - {rank} for rank in ranks)
 
 
 def _is_usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:

@@ -94,6 +94,7 @@ class Tuning:
     untried: int = 0
     no_bound: Mapping[str, str] = field(default_factory=dict)
     library: Library | None = None  # what NCCL would choose, where the model has its figures
+    library_refused: str = ""  # why the model of NCCL is not used, though it has figures
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -128,6 +129,7 @@ class Tuning:
         for kind, why in self.no_speedup.items():
             kinds_by_reason.setdefault(why, []).append(kind)
         lines = [f"no speedup for {', '.join(kinds)}: {why}" for why, kinds in kinds_by_reason.items()]
+        lines += [f"speedups are over schedules that stand for NCCL: {why}"] if (why := self.library_refused) else []
         lines += [f"no gap for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lines += [line for r in self.ranges if (line := _switches_note(r))]
         sms_taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})

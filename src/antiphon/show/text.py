@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import without
+from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
 from antiphon.show.columns import fitted_rows, paragraph, table, width
@@ -47,6 +48,11 @@ def topology_text(topology: Topology) -> str:
         lines += ["", *_limits_table(topology)]
     if topology.abilities:
         lines += ["", *_ability_lines(topology)]
+    lines += [""] if topology.cards else []
+    for card in topology.cards:
+        speed = format_bandwidth(card.bandwidth) if card.bandwidth else "speed unknown"
+        served = ", ".join(topology.places[node] for node in card.nodes[:16])
+        lines += paragraph(one_line(f"{card.name} ({speed}): serves {served}"), "  card: ", " " * 8)
     return "\n".join(lines)
 
 
@@ -142,12 +148,12 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
-        *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the time of the bound at zero latency")),
+        *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),
         *_unaided_gap(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
     ]
     if claims.get("uses"):
-        alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
+        alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
         lines += labelled("uses", f"{uses_text(claims['uses'])}{alone_text}")
     if claims.get("rate") is not None:
         details = claims.get("found") or {}
@@ -162,8 +168,8 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
-        fewest = f"the fewest accesses{without(memory.get('assumes', ()), ' {}')}"
-        lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; up to {senders} send to one rank at once")
+        fewest = f"the fewest memory accesses{without(memory.get('assumes', ()), ' {}')}"
+        lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; up to {senders} ranks send to one at once")
     return "\n".join(lines)
 
 
@@ -185,8 +191,8 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     if not accesses:
         return []
     scope = without(fewest["memory"].get("assumes", ()), "{} ")
-    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
-    return paragraph(f"{text}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
+    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine data; "
+    return paragraph(f"{text}so few only if {senders} ranks send to it at once", "  ", rest=" " * 13)
 
 
 def _gap_text(gap: float | None, of: str) -> str:

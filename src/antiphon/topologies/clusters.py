@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, connect_boxes, one_switch, trunks_above
 from antiphon.topologies.links import NVLINK, nvlink
@@ -24,11 +24,11 @@ FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
 # cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
 # HDR), DGX H100 (eight NDR), DGX H200 and B200 (eight of 400), GB200 NVL72 (72 of 400); Gaudi 3 (three
 # ports of 200 out of the box each, Intel's documentation); Frontier's user guide
-# (one Slingshot 11 per MI250X); AMD's MI300X reference platform (eight of 400). Others: assumed.
+# (one Slingshot 11 per MI250X); AMD's MI300X and MI350X reference platforms (eight of 400). Others: assumed.
 _CARDS = {
     "dgx1p": (4, 100), "dgx1v": (4, 100), "dgx1v_sccl": (4, 100), "dgx2": (8, 100), "dgx-a100": (8, 200),
     "hgx-h100": (8, 400), "hgx-h200": (8, 400), "hgx-b200": (8, 400), "gb200-nvl72": (72, 400), "gaudi3": (24, 200),
-    "mi250": (8, 200), "mi250:gcds=8": (4, 200), "mi300x": (8, 400), "z52": (1, 100),
+    "mi250": (8, 200), "mi250:gcds=8": (4, 200), "mi300x": (8, 400), "mi350x": (8, 400), "z52": (1, 100),
     "z52-pcie": (1, 100), "pcie8": (4, 100),
 }  # fmt: skip
 
@@ -57,9 +57,9 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     One spine (pod switch, core) stands for all switches side by side there, with their summed bandwidth: traffic
     is spread evenly over them, and paths are unambiguous. spines=4 makes four of each instead, and planners choose.
 
-    Cards: nics= per box, nic= bandwidth of each; by default what the box is sold with, else one of 200 Gbit/s per
-    rank (assumed). Ranks that share a card have a link of its speed each, and a shared limit. Cards of pcie8 sit on
-    its PCIe switches. InfiniBand latencies as links.py says.
+    Cards: nics= per box, nic= bandwidth of each; by default those in the box's file, else what the box is sold with,
+    else one of 200 Gbit/s per rank (assumed). Ranks that share a card have a link of its speed each, and a shared
+    limit. Cards of pcie8 sit on its PCIe switches. InfiniBand latencies as links.py says.
 
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
     they send on without touching a rank.
@@ -73,7 +73,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)
     if boxes * made_of.ranks < 2:
         raise Invalid(f"boxes={boxes}: makes {boxes * made_of.ranks} rank; a network needs at least 2 ranks")
-    cards = cards_of(made_of, nics, nic)
+    cards = _cards_in_file(made_of, nic) if made_of.cards and nics is None else cards_of(made_of, nics, nic)
     per_leaf = 2 - (fabric == "fat-tree")
     if boxes_per_leaf is not None:
         per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
@@ -118,6 +118,24 @@ def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, s
     if box.name.startswith("pcie8"):
         ports = tuple(n for n in range(box.ranks, box.nodes) if "/pcie" in box.places[n])
     return Cards(count, speed, ports)
+
+
+def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
+    """The network cards that a box's file lists, if they are equal and each serves as many nodes."""
+    speeds = {card.bandwidth for card in box.cards} if nic is None else {parse_bandwidth(nic, "nic")}
+    speed = max((speed for speed in speeds if speed), default=None)
+    if speed is None or len(speeds) > 1:
+        fault = "have no speed" if speed is None else "differ in speed, or some have none"
+        raise Invalid(
+            f"{box.name}: its {len(box.cards)} network cards {fault}; give the speed of each, such as nic=400Gbit/s"
+        )
+    cards = Cards(len(box.cards), speed, tuple(sorted({node for card in box.cards for node in card.nodes})))
+    if sorted(card.nodes for card in box.cards) != sorted(cards.served()):
+        raise Unsupported(
+            f"{box.name}: its {len(box.cards)} network cards do not serve equal groups of GPUs; join the boxes by "
+            "antiphon topology join FILE --boxes N, or give nics="
+        )
+    return cards
 
 
 def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:

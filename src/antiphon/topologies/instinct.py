@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies.links import XGMI3, XGMI4, xgmi
+from antiphon.topologies.links import XGMI3, XGMI4, XGMI5, xgmi
 
 # (a, b): number of links; a rank is a compute die (GCD), two of them are one MI250
 _EIGHT = {
@@ -42,6 +44,18 @@ def mi300x() -> Topology:
 
     AMD, MI300X data sheet: seven links of 128 GB/s both ways. Latency assumed.
     """
+    return _eight_linked("mi300x", XGMI4)
+
+
+def mi350x() -> Topology:
+    """AMD MI350X platform: eight GPUs, each with one link of 76.8 GB/s each way to each of the seven others.
+
+    AMD, MI350X platform data sheet: seven links of 153.6 GB/s both ways. MI355X has the same links. Latency assumed.
+    """
+    return _eight_linked("mi350x", XGMI5)
+
+
+def _eight_linked(name: str, each: Fraction) -> Topology:
     pairs = [(a, b) for a in range(8) for b in range(a + 1, 8)]
     places = [f"host0/gpu{gpu}" for gpu in range(8)]
-    return build("mi300x", 8, both_ways(pairs, xgmi(1, XGMI4)), places=places, unit=XGMI4)
+    return build(name, 8, both_ways(pairs, xgmi(1, each)), places=places, unit=each)

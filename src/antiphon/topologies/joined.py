@@ -48,6 +48,11 @@ class Cards:
         """The card, or the bundle of cards, of the port-th port."""
         return port * self.rails // len(self.ports)
 
+    def served(self) -> list[tuple[int, ...]]:
+        """The nodes that use each card."""
+        groups = [tuple(port for i, port in enumerate(self.ports) if self.rail(i) == r) for r in range(self.rails)]
+        return groups * max(1, self.count // len(self.ports))
+
 
 @dataclass(frozen=True)
 class Fabric:
@@ -77,7 +82,7 @@ def connect_boxes(
     shared = [
         Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
         for b in range(boxes)
-        for rail, group in enumerate(_ports_by_card(cards))
+        for rail, group in enumerate(cards.served()[: cards.rails])
         if len(group) > 1
     ]
     inner = without_host(box)
@@ -86,13 +91,6 @@ def connect_boxes(
         [inner] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=shared,
         unit=min(box.unit, cards.bandwidth), ability=ability,
     )  # fmt: skip
-
-
-def _ports_by_card(cards: Cards) -> list[list[int]]:
-    ports_by_rail: list[list[int]] = [[] for _ in range(cards.rails)]
-    for i, port in enumerate(cards.ports):
-        ports_by_rail[cards.rail(i)].append(port)
-    return ports_by_rail
 
 
 def without_host(box: Topology) -> Topology:

@@ -23,9 +23,9 @@ NVLINK_LATENCY = 7e-7
 NVSWITCH_HOP = NVLINK_LATENCY / 2  # of the two links through a switch each
 
 # AMD, MI250 in the ROCm documentation: 25 GT/s over 16 lanes = 50 GB/s each way per Infinity Fabric link.
-# AMD, MI300X data sheet: 128 GB/s both ways per link of 32 GT/s, so 64 GB/s each way.
+# AMD, data sheets: 128 GB/s both ways per link of 32 GT/s (MI300X), so 64 GB/s each way; 153.6 (MI350X), so 76.8.
 XGMI3 = Fraction(50 * GB)
-XGMI4 = Fraction(64 * GB)
+XGMI4, XGMI5 = Fraction(64 * GB), Fraction(768 * GB, 10)
 XGMI_LATENCY = 1e-6  # assumed
 
 # PCI-SIG: 8, 16, 32 GT/s per lane, 128 of 130 bits are data, 16 lanes; each way.

@@ -33,6 +33,7 @@ TABLE = {
     "z52-pcie": _make_entry("z52:z52_pcie", "Gigabyte Z52: two xGMI rings, PCIe with its limits", "8", "z52-pcie"),
     "mi250": _make_entry("instinct:mi250", "AMD MI250: 8 packages (gcds=16) or 4 (gcds=8)", "8 or 16", "mi250"),
     "mi300x": _make_entry("instinct:mi300x", "AMD MI300X: 8 GPUs, all linked", "8", "mi300x"),
+    "mi350x": _make_entry("instinct:mi350x", "AMD MI350X: 8 GPUs, all linked", "8", "mi350x"),
     "pcie8": _make_entry("pcie:pcie8", "8 GPUs on PCIe switches and two host bridges", "8", "pcie8"),
     "gaudi3": _make_entry("accelerators:gaudi3", "Intel HLS-3: 8 Gaudi 3, all linked", "8", "gaudi3"),
     "tpu-v4": _make_entry(

@@ -64,16 +64,23 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Bound:
-    """What no schedule of a collective on a topology can beat.
+    """Lower bounds on the steps and on the time of every schedule of a collective on a topology, with their proofs.
 
-    `inverse` is SCCL's R/C: time at zero latency over a unit link (topology.unit), per input of the rank with
-    most. `bytes_per_second` is nbytes over that time; None where nothing must move. `tight`: True where
-    schedules come as near as one likes (with ever finer chunks); None where that is not known. `packing`: where
-    theory does not say that it is attained, on small machines, the trees that attain it.
-
-    All holds with the help of switches that multicast or reduce. Where they may help, `unaided` is the bound of
-    the same machine whose switches only forward, and its `assumes` lists what its proof assumes of them; None:
-    they cannot, or there are none.
+    Attributes
+    ----------
+    latency_steps, latency_witness
+        The minimum number of steps, and a path that proves it.
+    inverse
+        SCCL's R/C at zero latency: (time * bandwidth of `topology.unit`) / (bytes of the greatest input of any rank).
+    bytes_per_second
+        nbytes divided by the minimum time at zero latency; None if nothing must move.
+    witness, tight, note
+        The proof of these two rates; True if schedules with ever finer chunks approach them (None: not known); why.
+    packing
+        Trees that attain the bound, on small machines where theory does not say that it is attained.
+    unaided
+        Everything above holds even if switches multicast or reduce. If some can, this is the bound of the same machine
+        whose switches only forward, and its `assumes` lists the abilities that its proof excludes. Otherwise None.
     """
 
     latency_steps: int
@@ -89,20 +96,22 @@ class Bound:
 
     @property
     def without_help(self) -> Bound:
-        """The bound of schedules whose every transfer goes by itself, even where switches could help."""
+        """Return the bound of schedules in which no switch multicasts or reduces."""
         return self if self.unaided is None else self.unaided
 
     @property
     def without_switches(self) -> Fraction | None:
-        """The same rate where switches only forward, as with a runtime that does not use them."""
+        """Return `bytes_per_second` of the machine whose switches only forward, for runtimes that cannot use them."""
         return self.without_help.bytes_per_second
 
     def seconds(self, nbytes: int) -> Fraction:
-        """The least time at zero latency."""
+        """Return the minimum time in seconds at zero latency."""
         return nbytes / self.bytes_per_second if self.bytes_per_second is not None else Fraction(0)
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys: latency_steps, bandwidth {inverse, bytes_per_second, witness}, assumes."""
+        """Return the bound as JSON; the keys latency_steps, bandwidth {inverse, bytes_per_second, witness} and assumes
+        are stable.
+        """
         latency, proof = self.latency_witness, self.witness
         rate = self.bytes_per_second
         return {
@@ -128,29 +137,30 @@ class Bound:
         return {"without_switches": plain(rate) if rate is not None else None}
 
     def stated(self) -> dict[str, Any]:
-        """The bandwidth with its proof, for plans to carry: with `assumes` where it assumes anything, or holds with the
-        help of switches."""
+        """Return the bandwidth bound as plans store it, with `assumes` if it assumes anything or relies on switches."""
         bound_json = self.as_json()
         has_assumptions = self.assumes or self.unaided is not None
         return {**bound_json["bandwidth"], **({"assumes": bound_json["assumes"]} if has_assumptions else {})}
 
     def describe(self, topology: Topology, collective: Collective) -> list[str]:
-        """One line per witness, in the user's terms. What holds without the help of switches tells itself."""
+        """Return one line per witness in the user's terms; the bound `unaided` describes itself."""
         lines = [self.latency_witness.describe(topology)] if self.latency_witness is not None else []
         if self.witness is not None:
             lines.append(self.witness.describe(topology, collective.buffer_weight))
         return lines
 
 
-MAX_CUSTOM_BLOCKS = 2**18  # whose needs are listed one by one, in some 1.4 KB of memory each
+MAX_CUSTOM_BLOCKS = 2**18  # of a custom collective: needs are listed block by block, about 1.4 KB of memory each
 
 
 def bound(topology: Topology, collective: Collective) -> Bound:
-    """Exact lower bounds for any schedule; the witness has been rechecked. Invalid if some rank is out of
-    reach, Unsupported for a custom collective of more than MAX_CUSTOM_BLOCKS.
+    """Return exact lower bounds for any schedule, with rechecked witnesses.
 
-    Costs: allgather and its like at most one maximum flow per rank; alltoall, and everything with shared
-    limits, a linear program of about ranks * links variables.
+    Raises Invalid if a rank cannot be reached, Unsupported for a custom collective of more than MAX_CUSTOM_BLOCKS
+    blocks.
+
+    Cost: for allgather, broadcast and their reversals at most one maximum flow per rank; for alltoall, and for every
+    collective under shared limits, a linear program of about ranks * links variables.
     """
     if collective.ranks != topology.ranks:
         raise Invalid(
@@ -180,7 +190,7 @@ def _checked_bound(topology: Topology, collective: Collective, bound: Bound) -> 
 
 
 def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
-    """The bounds, not yet rechecked."""
+    """Compute the bounds without the recheck."""
     proved = BandwidthSearch(topology, collective, needs).find_best()
     inverse, rate = _rates_of_time(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
@@ -194,7 +204,7 @@ def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latenc
 
 
 def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
-    """Check a bound from its witnesses alone, in exact rationals; Invalid where they do not prove it."""
+    """Check a bound from its witnesses alone, in exact rationals; raise Invalid if they do not prove it."""
     # Every number of the bound must follow from a witness; the witnesses are checked from nothing else.
     if (stated.latency_witness is None) != (stated.latency_steps == 0):
         raise Invalid("this bound states steps without a witness; compute the bound anew")
@@ -218,11 +228,14 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
 
 
 def proved_rate(topology: Topology, collective: Collective, witness: Witness) -> Fraction | None:
-    """The bytes of nbytes per second that by this witness alone none exceeds; Invalid where it proves nothing."""
+    """Return the greatest nbytes per second that this witness leaves possible; raise Invalid if it proves nothing."""
     return _rates_of_time(topology, collective, proved_time(topology, collective, witness))[1]
 
 
 def _rates_of_time(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
-    """SCCL's R/C and bytes per second, from seconds * (bytes per second) per unit of weight."""
+    """Convert seconds * (bytes per second) per unit of weight to R/C and to bytes of nbytes per second.
+
+    The weight of a block is its relative size; `buffer_weight` is the sum that corresponds to nbytes.
+    """
     inverse = time * topology.unit / collective.input_weight
     return inverse, collective.buffer_weight / time if time else None

@@ -1,4 +1,10 @@
-"""What a bound without the help of switches takes for granted: that those which could multicast or reduce do not."""
+"""What a lower bound assumes if it holds only for machines whose switches merely forward.
+
+`bound` is computed twice on machines whose switches multicast or reduce: with their help, and without (`unaided`). The
+second is valid on this machine only for schedules that do not use the switches so; `assumed` lists these conditions,
+and `without` puts them into words. Example: an allreduce behind a reducing switch has the condition "no reduction in
+switches", unless its proof is a cut.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +19,9 @@ REDUCTION, MULTICAST = "no reduction in switches", "no multicast in switches"
 
 
 def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
-    """What switches of this machine can do that this collective may have use for, as what is assumed without it.
+    """Return the conditions "no ... in switches" for the operations of switches that can help this collective.
 
-    Nobody has use for a reduction where nothing is combined, nor for a multicast where no block is wanted by two.
+    A reduction helps only if something is combined, a multicast only if several ranks want the same block.
     """
     helps = abilities_of(topology, collective).values()
     reduces, multicasts = (
@@ -25,15 +31,17 @@ def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
 
 
 def assumed(topology: Topology, collective: Collective, witness: Witness | None) -> tuple[str, ...]:
-    """What the bound that this witness proves of a machine whose switches only forward assumes of this one.
+    """Return the conditions under which the witness of a machine whose switches only forward also holds for this
+    machine.
 
-    A cut assumes nothing: what must get out of a set of nodes crosses a link out of it at least once, however often it
-    is copied or combined on the way.
+    A cut has none: data that must leave a set of nodes cross a link out of it at least once, even if they are copied or
+    combined on the way.
     """
     return () if witness is None or isinstance(witness, Cut) else helped(topology, collective)
 
 
 def without(assumes: Sequence[str], form: str = "{}") -> str:
-    """Words for what is assumed, to stand in `form`: "without reduction or multicast in switches"; "" for nothing."""
+    """Return the conditions in words, placed in `form`: "without reduction or multicast in switches"; "" if there are
+    none."""
     operations = [text.removeprefix("no ").removesuffix(" in switches") for text in assumes]
     return form.format(f"without {' or '.join(operations)} in switches") if operations else ""

@@ -1,14 +1,16 @@
 """Decide on small machines whether a bound is attained: the best packing of trees, by column generation.
 
-A tree is a set of routes between ranks (docs/bounds.md, "Attained on small machines"). The linear program over all
-trees
+Input: a topology, a collective and a bound on its time. Output: trees with exact rates that together do the collective
+in just that time (a `Packing`), or None. Each tree carries a share of one block, its *rate*, along routes between
+ranks: "out" of a root to all ranks that want the block, or "in" to a root from all ranks that contribute. The linear
+program over all trees
 
-    minimise T   such that   the rates of the trees of each block sum to its weight,
-                             the load of each link or limit is at most capacity * T
+    minimise T   such that   the rates of the trees of each block sum to its weight (its relative size),
+                             the load of each link or shared limit is at most capacity * T
 
-has exponentially many columns, so they are generated. Solve the program over the trees so far; its dual prices every
-link; find the cheapest tree of each block at these prices and add it. When no tree is new, the program is optimal. It
-is stopped as soon as T reaches the bound, and the rates are then recomputed as exact fractions.
+has exponentially many columns, so they are generated: solve the program over the trees so far; its dual values price
+every link; add the cheapest tree of each block at these prices. When no tree is new, the program is optimal. The loop
+stops as soon as T reaches the bound, and the rates are then recomputed as exact fractions.
 
 The cheapest tree that joins a root to a set of ranks is a Steiner tree, found by dynamic programming over subsets
 (Dreyfus and Wagner 1971):
@@ -16,7 +18,7 @@ The cheapest tree that joins a root to a set of ranks is a Steiner tree, found b
     cost[S, r] = min over ranks q of  distance(r, q) + min over splits S = A + B of  cost[A, q] + cost[B, q]
 
 in 3^ranks small steps, which is why only machines up to MOST_RANKS are tried. Effort is counted, never timed, so that
-results do not depend on the speed of the machine.
+results do not depend on the speed of the computer. See docs/bounds.md, "Attained on small machines".
 
 Example: a broadcast from rank 0 on a triangle of unit links. The trees 0->1->2 and 0->2->1 at rate 1/2 each load the
 links out of 0 by 1/2: T = 1/2, which meets the cut around rank 0.
@@ -41,33 +43,39 @@ from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
-MOST_RANKS = 8
+MOST_RANKS = 8  # larger machines are not tried
 MOST_SWITCHES = 8
 MOST_LINKS = 256
-MOST_ROUNDS = 60  # programs solved
-MOST_COLUMNS = 1500  # trees in the last of them
-_CLOSE = 1e-9
+MOST_ROUNDS = 60  # linear programs solved before giving up
+MOST_COLUMNS = 1500  # trees in one program before giving up
+_CLOSE = 1e-9  # relative distance at which a floating-point time counts as equal to the bound
+# Collectives for which trees that attain the bound are searched
 _KINDS = ("broadcast", "allgather", "reduce", "reducescatter", "allreduce")
 
 Floats = NDArray[np.float64]
-Route = tuple[int, ...]
+Route = tuple[int, ...]  # links
 
 
 @dataclass(frozen=True)
 class _TreeRequest:
-    """Trees of a block that are worth having: `way` out of a root to `ends`, or from `ends` into it."""
+    """A kind of tree to look for: of a block, `way` "out" of a root to all `ends`, or "in" from all `ends` to it.
+
+    `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with which sign.
+    `also`: a second equation, with sign -1. For an allreduce it says that what goes out of a root has come into it.
+    """
 
     block: int
     way: str
     root: int
     ends: tuple[int, ...]
-    row: int  # the program's equation that counts its rate, and how
+    row: int
     sign: int
-    also: int | None = None  # a second one: of allreduce, the balance of its root
+    also: int | None = None
 
 
 def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> Packing | None:
-    """A packing of trees that takes just the time `bound` (weight over bytes per second); None: none was found."""
+    """Return a packing of trees that takes just the time `bound` (weight over bytes per second), or None if none is
+    found."""
     if (
         collective.kind not in _KINDS
         or topology.ranks > MOST_RANKS
@@ -80,9 +88,11 @@ def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> P
 
 
 class _TreeRates:
-    """min T, so that the rates of trees sum to what blocks weigh and none carries more than capacity * T.
+    """The linear program over trees: minimise T so that rates sum to block weights and no load exceeds capacity * T.
 
-    Rates in parts of all weight, T in parts of the bound; so `capacity` is what can be carried within the bound.
+    Rates are fractions of the total weight and T is a fraction of the bound, so `capacity` is what a link or limit
+    carries within the bound. `columns`: the trees so far, as (index into `requests`, routes) -> load of every link and
+    limit.
     """
 
     def __init__(self, topology: Topology, collective: Collective, bound: Fraction) -> None:
@@ -93,15 +103,15 @@ class _TreeRates:
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
                 self.limits_of[link].append(topology.links + number)
-        self.wanted, self.right = _requested_trees(collective)
-        self.weight = sum(self.right)
+        self.requests, self.row_sums = _requested_trees(collective)
+        self.weight = sum(self.row_sums)
         self.capacity = np.array([float(c * bound / self.weight) for c in self.exact])
-        self.columns: dict[tuple[int, frozenset[Route]], Floats] = {}  # (wanted, routes) -> load of every resource
+        self.columns: dict[tuple[int, frozenset[Route]], Floats] = {}
 
     def find_packing(self) -> Packing | None:
+        """Run the column generation; return the exact packing, or None if the bound is not reached."""
         prices = 1 / self.capacity
-        # Column generation. Invariant: `prices` are the dual prices of the last program (at first: the narrower, the
-        # dearer).
+        # Column generation. Invariant: `prices` are the dual values of the last program (at first 1 / capacity).
         for _ in range(MOST_ROUNDS):
             new = self._cheapest_trees(prices)
             before = len(self.columns)
@@ -120,31 +130,33 @@ class _TreeRates:
     # ---- the program ----
 
     def _solve_program(self) -> tuple[float, Floats, Floats] | None:
-        """Time, the rate of every column, the price of every resource. None where blocks cannot be served yet."""
+        """Return T, the rate of every column and the price of every resource; None if the trees so far cannot serve all
+        blocks."""
         from scipy.optimize import linprog
 
         scale = 1 / np.maximum(self.capacity, 1)  # so that wide and narrow links both have entries near 1
         loads = np.array(list(self.columns.values())).T
         above = np.hstack([loads, -self.capacity[:, None]]) * scale[:, None]
-        level = np.zeros((len(self.right), len(self.columns) + 1))
+        level = np.zeros((len(self.row_sums), len(self.columns) + 1))
         for at, (which, _) in enumerate(self.columns):
             for row, sign in self._row_entries(which):
                 level[row, at] = sign
         cost = np.zeros(len(self.columns) + 1)
         cost[-1] = 1
-        right = [x / self.weight for x in self.right]
-        result = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=right, method="highs")
+        row_sums = [x / self.weight for x in self.row_sums]
+        result = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=row_sums, method="highs")
         if result.status:
             return None
         return float(result.x[-1]), result.x[:-1], np.maximum(-result.ineqlin.marginals, 0.0) * scale
 
     def _row_entries(self, which: int) -> list[tuple[int, int]]:
-        tree = self.wanted[which]
+        """Return the equations, with signs, in which the rate of such a tree counts."""
+        tree = self.requests[which]
         counted = [(tree.row, tree.sign)]
         return counted if tree.also is None else [*counted, (tree.also, -1)]
 
     def _exact_packing(self, rates: Floats) -> Packing | None:
-        """The same trees at exact rates: what the full links and the blocks' weights determine."""
+        """Return the same trees at exact rates, which the full links and the blocks' weights determine."""
         keys = list(self.columns)
         used = [at for at in range(len(keys)) if rates[at] > _CLOSE]
         loads = np.array([self.columns[keys[at]] for at in used])
@@ -152,16 +164,16 @@ class _TreeRates:
         # exactly.
         full = np.flatnonzero(dot(loads.T, rates[used]) >= self.capacity * (1 - 1e-7)).tolist()
         rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
-        for number, right in enumerate(self.right):
+        for number, row_sums in enumerate(self.row_sums):
             entries = [dict(self._row_entries(keys[at][0])).get(number, 0) for at in used]
-            rows.append([*map(Fraction, entries), Fraction(right)])
+            rows.append([*map(Fraction, entries), Fraction(row_sums)])
         exact = _solve_exactly(rows, len(used))
         if exact is None or min(exact) < 0:
             return None
         trees = tuple(
             Tree(w.block, w.way, w.root, rate, tuple(sorted(keys[at][1])))
             for at, rate in zip(used, exact, strict=True)
-            if rate and (w := self.wanted[keys[at][0]])
+            if rate and (w := self.requests[keys[at][0]])
         )
         try:
             time_of = packed_time(self.topology, self.collective, Packing(trees))
@@ -172,28 +184,29 @@ class _TreeRates:
     # ---- trees ----
 
     def _cheapest_trees(self, prices: Floats) -> dict[tuple[int, frozenset[Route]], Floats]:
-        """For everything wanted its cheapest tree at these prices of links and limits."""
+        """Return the cheapest tree for each request at these prices of links and limits, with its loads."""
         cost = prices[: self.topology.links].copy()
         for link, limits in enumerate(self.limits_of):
             cost[link] += prices[limits].sum()
-        # Break ties by length, so that zero prices do not produce detours.
-        cost += 1e-12 * (1 + cost.max())  # of equally cheap ways the shortest
+        # A small cost per link breaks ties by length, so that links of price 0 do not produce detours.
+        cost += 1e-12 * (1 + cost.max())
         columns: dict[tuple[int, frozenset[Route]], Floats] = {}
         for direction in ("out", "in"):
-            numbers = [number for number, w in enumerate(self.wanted) if w.way == direction]
+            numbers = [number for number, w in enumerate(self.requests) if w.way == direction]
             if not numbers:
                 continue
             paths = _CheapestPaths(self.topology, cost, direction == "in")
-            ends = sorted({end for number in numbers for end in self.wanted[number].ends})
+            ends = sorted({end for number in numbers for end in self.requests[number].ends})
             trees = _Steiner(paths, ends)
             for number in numbers:
-                tree = self.wanted[number]
+                tree = self.requests[number]
                 routes = trees.cheapest_tree(tree.root, tree.ends)
                 if routes is not None:
                     columns[number, frozenset(routes)] = self._load_of_routes(routes)
         return columns
 
     def _load_of_routes(self, routes: Sequence[Route]) -> Floats:
+        """Return the load of every link and shared limit if each route carries a rate of 1."""
         load = np.zeros(len(self.capacity))
         for link in itertools.chain.from_iterable(routes):
             load[[link, *self.limits_of[link]]] += 1
@@ -201,12 +214,11 @@ class _TreeRates:
 
 
 def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], list[int]]:
-    """Which trees to look for, and the right side of the equations that their rates keep."""
+    """Return which trees to look for, and the right-hand side of the equations for their rates."""
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
-    if (
-        kind == "allreduce"
-    ):  # into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r
+    if kind == "allreduce":
+        # Into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r.
         halves = [
             _TreeRequest(0, direction, root, members, *((0, 1, root + 1) if direction == "out" else (root + 1, 1)))
             for root in range(collective.ranks)
@@ -223,9 +235,9 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], list[i
 
 
 class _CheapestPaths:
-    """Cheapest ways between ranks: hops through switches alone, and hops one after another.
+    """Cheapest paths between nodes (Floyd-Warshall), split into hops from rank to rank.
 
-    With `back` all links are turned round, so that a tree out of a root is one into it.
+    With `back` all links are reversed, so that a tree out of a root becomes one into it.
     """
 
     def __init__(self, topology: Topology, cost: Floats, back: bool) -> None:
@@ -248,12 +260,12 @@ class _CheapestPaths:
         np.fill_diagonal(self.far, 0.0)
 
     def nodes_between(self, a: int, b: int) -> list[int]:
-        """All nodes on the way but the last."""
+        """Return all nodes of the cheapest path from a to b except b."""
         middle = int(self.middle[a, b])
         return [a] if middle < 0 else self.nodes_between(a, middle) + self.nodes_between(middle, b)
 
     def hops_between(self, a: int, b: int) -> list[tuple[int, int, Route]]:
-        """From rank to rank, each with its links."""
+        """Return the hops of the cheapest path: (from rank, to rank, links between them)."""
         path = [*self.nodes_between(a, b), b]
         stops = [i for i, node in enumerate(path) if node < self.ranks]
         hops = []
@@ -265,7 +277,10 @@ class _CheapestPaths:
 
 @cache
 def _subset_splits(count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The sets of `size` of `count` things, and of each its first halves: every split once."""
+    """Return the subsets of `size` out of `count` elements as bit masks, and for each the first halves of its splits.
+
+    The second half always holds the lowest element, so that every split is listed once.
+    """
     sets = [sum(1 << i for i in chosen) for chosen in itertools.combinations(range(count), size)]
     halves = []
     for chosen_set in sets:
@@ -275,6 +290,7 @@ def _subset_splits(count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _list_subsets(full_set: int) -> list[int]:
+    """Return all subsets of a bit mask, the full set first."""
     subsets, subset = [], full_set
     while True:
         subsets.append(subset)
@@ -285,13 +301,17 @@ def _list_subsets(full_set: int) -> list[int]:
 
 @dataclass
 class _Steiner:
-    """The cheapest trees out of any rank to any of the sets of `ends`: cost[set, rank], and how it came about."""
+    """Cheapest trees from any rank to every subset of `ends`, as a table of the Dreyfus-Wagner recursion.
+
+    `cost[set, rank]`: cost of the cheapest tree that joins the rank to the set. `step[set, rank]`: the rank at which
+    this tree first branches. `half[set, rank]`: the subset that one of the branches serves.
+    """
 
     paths: _CheapestPaths
     ends: list[int]
     cost: Floats = field(init=False)
-    step: NDArray[Any] = field(init=False)  # [set, rank]: the rank to which to go first
-    half: NDArray[Any] = field(init=False)  # [set, rank]: the part served by one branch at that rank
+    step: NDArray[Any] = field(init=False)
+    half: NDArray[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         ranks, count = self.paths.ranks, len(self.ends)
@@ -314,15 +334,15 @@ class _Steiner:
             self.cost[sets] = total.min(axis=2)
 
     def cheapest_tree(self, root: int, ends: Sequence[int]) -> list[Route] | None:
-        """The routes of a cheapest tree; None where some end is out of reach."""
+        """Return the routes of a cheapest tree from `root` to `ends`; None if some end cannot be reached."""
         end_set = sum(1 << i for i, end in enumerate(self.ends) if end in ends and end != root)
         if not np.isfinite(self.cost[end_set, root]):
             return None
         hops = self._collect_hops(end_set, root)
         entered_by: dict[int, tuple[int, Route]] = {}
         reached, todo = {root}, [root]
-        # The union of the hops may contain a rank twice; a search from the root keeps one way into each rank.
-        while todo:  # where ways meet, one is enough
+        # The union of the hops may enter a rank twice; a search from the root keeps one hop into each rank.
+        while todo:
             node = todo.pop()
             for a, b, route in hops:
                 if a == node and b not in reached:
@@ -338,6 +358,7 @@ class _Steiner:
         return list(routes.values())
 
     def _collect_hops(self, end_set: int, rank: int) -> list[tuple[int, int, Route]]:
+        """Follow the table: return all hops of the tree from a rank to a set of ends."""
         if not end_set:
             return []
         to = int(self.step[end_set, rank])
@@ -349,7 +370,7 @@ class _Steiner:
 
 
 def _solve_exactly(rows: list[list[Fraction]], unknowns: int) -> list[Fraction] | None:
-    """The solution of equations (right side last), by elimination; None where there is none or more than one."""
+    """Solve linear equations (right-hand side last) by elimination; None if there is no solution or more than one."""
     remaining, at = rows, 0
     # Gauss-Jordan elimination in fractions. Invariant: the first `at` columns are unit vectors.
     for column in range(unknowns):

@@ -1,21 +1,26 @@
 """Search for the bandwidth bound of a collective: try every method that applies and keep the best witness.
 
-Which methods apply depends on the kind of collective:
+The bound is the minimum time at zero latency. A witness proves one: a *cut* (weight that must leave a set of nodes over
+the capacity out of it), a *partition* (allreduce only) or a *dual* (link prices from a linear program). Which methods
+apply depends on the kind of collective:
 
     broadcast, allgather       every rank needs the same data, so the tightest cut is the bound. By Edmonds (1973)
                                trees attain it if all ranks take part and switches are balanced.
-    reduce, reducescatter      the same with all links turned round
+    reduce, reducescatter      the same with all links reversed
     scatter, gather, alltoall  each datum has one destination: a concurrent flow. Even routing over shortest paths often
                                attains a cut at once; otherwise the linear program decides.
     allreduce                  partitions: 2 * (parts - 1) transfers of everything must cross between the parts.
     custom                     cuts for what each rank needs or holds, then the linear program.
 
-Candidates that cost little (cuts around limits, halves of a grid) come first: they are simple witnesses, and the linear
-program is only tried up to MOST_VARIABLES. The linear program runs in floating point; its duals are snapped to
-integers and evaluated exactly, so that rounding can weaken a bound but never make it wrong.
+Cheap candidates (cuts around limits, halves of a grid) come first: they are simple witnesses, and the linear program is
+only tried up to MOST_VARIABLES. It runs in floating point; its duals are rounded to whole numbers and evaluated
+exactly, so that rounding can weaken a bound but never make it wrong.
 
-Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send
-8/16 of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
+Times in this file are seconds * (bytes per second) per unit of weight, where the weight of a block is its relative
+size.
+
+Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send 8/16
+of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from operator import itemgetter
 import numpy as np
 
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
-from antiphon.core.bounds.counting import cut_of, partition_of
+from antiphon.core.bounds.counting import crossing_blocks, cut_of, partition_of
 from antiphon.core.bounds.cuts import Side, tightest_cut
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
 from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
@@ -43,25 +48,26 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 
-MOST_VARIABLES = 60_000  # of a linear program that is tried at all
-_SIMPLEST = ("cut", "partition", "lp_dual")
+MOST_VARIABLES = 60_000  # larger linear programs are not tried
+_SIMPLEST = ("cut", "partition", "lp_dual")  # of witnesses with equal bounds the first kind is kept
 CLOSE = 1e-9  # a dual this near to the float optimum is that optimum
 _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"
-_SEARCHED = 256  # ranks for whose part alone the tightest cut is searched
-_OFFERED = 50  # cuts looked at closer, of those found
+_SEARCHED_RANKS = 256  # for at most this many ranks the tightest cut for their own needs is searched
+_OFFERED_CUTS = 50  # of these cuts so many are evaluated exactly
+# The notes that state why a bound is tight or not
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
 _IN_HALVES = "attained by reducescatter, then allgather"
-_PLACED = 256  # ranks beyond which partitions are first looked for by place
-_HALVED = 2048  # ranks up to which cuts through the middle are tried
-_OFFERED_HALVES = 4  # of them looked at closer
-_STALLED = 3  # rounds without gain after which no more partitions are added
+_RANKS_BY_PLACE = 256  # with more ranks, the partitions into ranks and into hosts are tried before the exact search
+_HALVED_RANKS = 2048  # up to so many ranks, cuts through the middle are tried
+_OFFERED_HALVES = 4  # of these cuts so many are evaluated exactly
+_STALLED_ROUNDS = 3  # after so many rounds without gain no more partitions are added
 
 
 @dataclass(frozen=True)
 class Proved:
-    """A witness, the least time it proves (per weight over bytes/s), whether that is attainable, and why."""
+    """A witness, the least time it proves (see the module), whether that is attainable (None: unknown), and why."""
 
     witness: Witness | None
     time: Fraction
@@ -70,26 +76,26 @@ class Proved:
 
 
 class BandwidthSearch:
-    """One topology and collective; keeps the best witness tried."""
+    """The search on one topology and collective; `best` is the best witness so far, with its time."""
 
     def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
         self.topology, self.collective, self.needs = topology, collective, needs
         self.network = network_of(topology)
         self.best: tuple[Fraction, Witness] | None = None
-        self.inexact = False  # whether a linear program was tried, if it proves nothing
-        self.whole = len(collective.members) == topology.ranks
+        self.inexact = False  # whether a linear program was small enough to be tried
+        self.all_ranks = len(collective.members) == topology.ranks
         self.balanced = self.network.balanced
         self.helps = abilities_of(topology, collective)
 
     @property
     def places(self) -> Bools:
-        """Per node whether data may be combined or copied there."""
+        """Per node whether data may be combined or copied there: ranks, and switches that help."""
         places = np.arange(self.topology.nodes) < self.topology.ranks
         places[list(self.helps)] = True
         return places
 
     def offer_witness(self, witness: Witness) -> Fraction:
-        """Evaluate a witness exactly, and keep it if it is the best, or as good and simpler."""
+        """Evaluate a witness exactly, and keep it if it is better than the best, or as good and simpler."""
         time = proved_time(self.topology, self.collective, witness)
         if (
             self.best is None
@@ -100,17 +106,13 @@ class BandwidthSearch:
         return time
 
     def offer_cut(self, side: Side) -> None:
-        """Offer a cut unless it is plainly no better: rechecking costs more than looking."""
+        """Offer the cut around a set of nodes, unless its ratio is plainly lower: an exact evaluation costs more."""
         cut = cut_of(self.topology, self.needs, side)
-        if not cut.weight:
-            return
-        time = cut.weight / cut.capacity
-        # Large machines have thousands of equal cuts: after the first no other is simpler.
-        if self.best is None or time > self.best[0] or (time == self.best[0] and self.best[1].kind != "cut"):
+        if self.best is None or cut.weight / cut.capacity >= self.best[0]:
             self.offer_witness(cut)
 
     def find_best(self) -> Proved:
-        """The best bound found; never called tight where values begin joined (see Needs)."""
+        """Return the best bound; never called tight if values begin with several contributions (see Needs.joined)."""
         proved = self._search_by_kind()
         return replace(proved, tight=None, note=_JOINED) if self.needs.joined else proved
 
@@ -128,11 +130,12 @@ class BandwidthSearch:
         return self._bound_custom()
 
     def _conclude(self, tight: bool | None, note: str) -> Proved:
+        """Return the best witness with a statement about its tightness."""
         assert self.best is not None
         return Proved(self.best[1], self.best[0], tight, note)
 
     def _bound_spread(self) -> Proved:
-        """Broadcast and allgather; reduce and reducescatter are the same with all links turned round."""
+        """Bound broadcast and allgather; reduce and reducescatter are the same with all links reversed."""
         needs, collect = self.needs, self.collective.kind in COLLECT
         holders = needs.dst if collect else needs.holders
         blocks, first = np.unique(needs.block, return_index=True)
@@ -140,13 +143,13 @@ class BandwidthSearch:
         for rank, w in zip(holders[first].tolist(), needs.weights[blocks].tolist(), strict=True):
             weight[(rank,)] = weight.get((rank,), 0) + w
         # Edmonds: for one source group, the minimum over sinks of the tightest cut is the bound.
-        self._one_search(weight, self.collective.members, collect)
+        self._offer_tightest_cut(weight, self.collective.members, collect)
         # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
-        if not self.topology.limits and self.balanced and self.whole:
+        if not self.topology.limits and self.balanced and self.all_ranks:
             return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
         self._limit_cuts()
         solved = self._solve_program()
-        if solved and self.whole and not self.helps:
+        if solved and self.all_ranks and not self.helps:
             return self._conclude(True, f"{_OPTIMUM}, attained by packing trees")
         if solved and self.helps:
             return self._conclude(None, "switches may multicast or reduce: not known to be attainable")
@@ -155,19 +158,25 @@ class BandwidthSearch:
         return self._conclude(None, f"shared limits or unbalanced switches, {self._unsolved}")
 
     def _limit_cuts(self) -> None:
-        """The cuts that shared limits suggest: the linear program may be too large, and a cut says more."""
+        """Offer the cuts around the links of each shared limit: simpler than a dual, and the linear program may be too
+        large.
+        """
         for side in limit_sides(self.topology):
-            self.offer_cut(side)
+            if crossing_blocks(self.needs, side).size:
+                self.offer_cut(side)
 
-    def _one_search(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> Fraction:
-        """Offer the tightest cut; return its capacity per weight."""
+    def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> None:
+        """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`; `back`: with links
+        reversed.
+        """
         network = self.network.reversed if back else self.network
-        side, rate = tightest_cut(network, supply, list(sinks))
+        side, _ = tightest_cut(network, supply, list(sinks))
         self.offer_cut(~side if back else side)
-        return rate
 
     def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
-        """The tightest cut for what one rank needs, or for what one rank holds."""
+        """Offer the tightest cut for the needs of each rank ("to"), or for the data that each rank alone holds
+        ("from").
+        """
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
         for group in self._narrowest_groups([group for group in groups if group.of in ("to", "from")]):
@@ -179,12 +188,12 @@ class BandwidthSearch:
             side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.at))
             cuts.append((rate, len(cuts), ~side if back else side))
         # Rechecking costs more than searching, so evaluate only the most promising cuts exactly.
-        for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED]:
+        for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED_CUTS]:
             self.offer_cut(side)
 
     def _narrowest_groups(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
-        """The groups whose rank has the least capacity for what it needs or holds, where all would take too long."""
-        if len(groups) <= _SEARCHED:
+        """Return the groups of the ranks with the least capacity for their data, at most `_SEARCHED_RANKS`."""
+        if len(groups) <= _SEARCHED_RANKS:
             return groups
         out, into = self.network.degrees()
         times = [
@@ -192,10 +201,12 @@ class BandwidthSearch:
             / float((into if group.of == "to" else out)[group.at[0]])
             for group in groups
         ]
-        return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED - 1 : -1].tolist()]
+        return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
 
     def _bound_unicast(self) -> Proved:
-        """Gather and scatter with one root are single flows; else even routing, then the linear program."""
+        """Bound gather, scatter and alltoall; with one root it is a single flow, otherwise see
+        `_bound_concurrent_flow`.
+        """
         groups = _by_end(self.needs, self.collective.kind)
         self._group_searches(groups)
         if len(groups) == 1 and not self.topology.limits:
@@ -203,6 +214,7 @@ class BandwidthSearch:
         return self._bound_concurrent_flow()
 
     def _bound_concurrent_flow(self) -> Proved:
+        """Bound a collective in which every datum has one destination: even routing first, then the linear program."""
         self._limit_cuts()
         times = []
         # A routing gives an upper bound; where it meets a witness, both are optimal and no program is needed.
@@ -219,13 +231,14 @@ class BandwidthSearch:
         return self._conclude(None, f"the best of the cuts tried; {self._unsolved}")
 
     def _is_attained(self, time: float) -> bool:
+        """Whether this time of a routing meets the best bound."""
         assert self.best is not None
         return time <= float(self.best[0]) * (1 + CLOSE)
 
     def _middle_cuts(self) -> None:
-        """The cuts through the middle of grids and tori, and what halves other machines."""
+        """Offer the cuts through the middle of grids and tori, and halves of other machines."""
         needs, ranks = self.needs, self.topology.ranks
-        if ranks > _HALVED:
+        if ranks > _HALVED_RANKS:
             return
         demand = np.zeros((ranks, ranks))
         alone = np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets])[needs.holders]
@@ -235,6 +248,7 @@ class BandwidthSearch:
             self.offer_cut(side)
 
     def _bound_custom(self) -> Proved:
+        """Bound a custom collective: cuts per rank, then the linear program."""
         groups = groups_of(self.collective, self.needs)
         ends = [*groups, *_by_end(self.needs, self.collective.kind)]
         self._group_searches(ends)
@@ -244,7 +258,7 @@ class BandwidthSearch:
         return self._conclude(None, "a custom collective: not known to be attainable")
 
     def _solve_program(self) -> bool:
-        """Offer the linear program's duals; whether the best witness is as good as its optimum."""
+        """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
         groups = groups_of(self.collective, self.needs)
         flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
@@ -257,7 +271,7 @@ class BandwidthSearch:
 
     @property
     def _about(self) -> float:
-        """The best bound so far, as programs count time."""
+        """The best bound so far, in the unit of time of linear programs."""
         assert self.best is not None
         return float(self.best[0] * self.topology.resources.scale)
 
@@ -266,6 +280,7 @@ class BandwidthSearch:
         return "its linear program was not solved exactly" if self.inexact else "too large for a linear program"
 
     def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
+        """Offer the exact duals of a solution until one meets its float optimum; True if the best witness does."""
         goal = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
         for witness in program.exact_witnesses(solution):
@@ -276,58 +291,49 @@ class BandwidthSearch:
         return float(self.best[0]) >= goal * (1 - CLOSE)
 
     def _offer_dual(self, witness: LpDual) -> None:
+        """Offer a dual, and the cuts behind it if it has any: cuts are simpler witnesses."""
         self.offer_witness(witness)
         for side in free_sides(self.topology, witness):
-            self.offer_cut(side)
+            if crossing_blocks(self.needs, side).size:
+                self.offer_cut(side)
 
     def _bound_allreduce(self) -> Proved:
+        """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
         weight: dict[tuple[int, ...], int] = {(members[0],): 1}
-        narrowest = min(self._one_search(weight, members, back) for back in (False, True))
+        for back in (False, True):
+            self._offer_tightest_cut(weight, members, back)
         self._limit_cuts()
         free = not self.topology.limits
         self._offer_both_directions()
         helped = in_switches(self.topology, self.collective, self.helps) if free and self.helps else None
         if helped is not None and helped[0] == self._conclude(None, "").time:
             return self._conclude(True, helped[1])
-        # On large machines the weakest partition is mostly "every rank alone" or "every host": try these first.
-        is_large = len(members) > _PLACED
-        if is_large and self._by_places():
+        # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
+        # attained, the exact search (a cut per rank) is not needed.
+        if free and len(members) > _RANKS_BY_PLACE and self._by_places():
             return self._conclude(True, _IN_HALVES)
-        partitions = self._limit_partitions()
-        if not (is_large and self._is_weakest(narrowest)):
-            partitions = self._offer_partitions(self.network) + partitions
-        if free and self.whole and not self.topology.switches and self.network.symmetric:
+        partitions = self._offer_partitions(self.network) + self._limit_partitions()
+        if free and self.all_ranks and not self.topology.switches and self.network.symmetric:
             return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
         if free and self.balanced:
-            if self.whole and self._two_phase_time() == self._conclude(None, "").time:
+            if self.all_ranks and self._two_phase_time() == self._conclude(None, "").time:
                 return self._conclude(True, _IN_HALVES)
             return self._conclude(None, "not known to be attainable")
         self._allreduce_program(partitions)
         return self._conclude(None, "not known to be attainable")
 
-    def _is_weakest(self, narrowest: Fraction) -> bool:
-        """Whether links alone show that no partition proves more than the best witness. Of k parts all but that of the
-        first member have a way to it, so they have k - 1 times the narrowest cut around it together, or more."""
-        weights = self.collective.weights
-        assert self.best is not None
-        assert weights is not None
-        return self.best[0] * narrowest * self.topology.resources.scale >= 2 * int(weights[0])
-
     def _by_places(self) -> bool:
-        """Offer the partitions that the places of ranks show, and return whether the time they prove is attained: to
-        search for the weakest takes a cut for every rank."""
-        if not self.whole or self.helps:
+        """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""
+        if not self.balanced or not self.all_ranks or self.helps:
             return False
         for part_sets in place_partitions(self.topology):
             for direction in ("out", "in"):
                 self.offer_witness(partition_of(self.topology, self.collective, part_sets, direction))
-        if self.topology.limits or not self.balanced:
-            return False
         return self._two_phase_time() == self._conclude(None, "").time
 
     def _offer_partitions(self, network: Network) -> list[Partition]:
-        """The weakest partitions of a network by capacity out and in, offered as witnesses."""
+        """Offer the weakest partitions of a network, by capacity out of and into the parts, and return them."""
         partitions = []
         two_directions = self.topology.switches and not (network.symmetric and self._alike)
         for direction in ("out", "in") if two_directions else ("out",):
@@ -338,6 +344,7 @@ class BandwidthSearch:
         return partitions
 
     def _limit_partitions(self) -> list[Partition]:
+        """Offer the partitions that shared limits suggest, and return them."""
         partitions = []
         for part_sets in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
@@ -349,19 +356,21 @@ class BandwidthSearch:
 
     @property
     def _alike(self) -> bool:
-        """Whether what helps one way helps the other."""
+        """Whether every switch that helps both multicasts and reduces."""
         return all(ability.multicast == ability.reduce for ability in self.helps.values())
 
     def _place_switches(self, part_sets: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
+        """Return the parts with each switch that helps added to one of them."""
         return place_in_parts(self.network, places_for(self.helps, direction), part_sets)
 
     def _offer_both_directions(self) -> None:
+        """Offer the partition into single members that counts the capacity out of and into them together."""
         part_sets = members_alone(self.topology, self.collective, self.network, self.helps)
         if part_sets:
             self.offer_witness(partition_of(self.topology, self.collective, part_sets, "both"))
 
     def _two_phase_time(self) -> Fraction:
-        """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
+        """Return the time of a reducescatter followed by an allgather of equal parts, which an allreduce can attain."""
         members = self.collective.members
         total = Fraction(0)
         for network in (self.network, self.network.reversed):
@@ -372,10 +381,9 @@ class BandwidthSearch:
         return total * int(weights[0]) / self.topology.resources.scale
 
     def _allreduce_program(self, partitions: list[Partition]) -> None:
-        """Flows both ways between one rank and all others, and the partitions that the loads violate.
+        """Offer the duals of a linear program with flows between one rank and all others, and with violated partitions.
 
-        Partitions are added a few rounds long; after any number of rounds, the duals of the last program are a
-        bound.
+        Partitions are added for a few rounds; after any number of rounds the duals of the last program are a bound.
         """
         groups = groups_of(self.collective, self.needs)
         if size_of(self.topology.links, len(groups)) > MOST_VARIABLES:
@@ -385,7 +393,7 @@ class BandwidthSearch:
             program.add_partition(partition)
         solution, stalled = program.solve(self._about), 0
         # Cutting planes: add partitions that the loads violate, until none is violated or the time stops growing.
-        while solution is not None and stalled < _STALLED and self._add_violated_partitions(program, solution):
+        while solution is not None and stalled < _STALLED_ROUNDS and self._add_violated_partitions(program, solution):
             better = program.solve(self._about)
             if better is None:
                 break
@@ -395,7 +403,7 @@ class BandwidthSearch:
             self._offer_duals(program, solution)
 
     def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
-        """Add the partitions whose parts these loads serve too little; whether there was one."""
+        """Add the partitions that these loads cross too seldom; True if there was one."""
         arcs = program.arcs
         # The separation needs integers: scale the float loads so that the greatest is 2^30.
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
@@ -404,5 +412,6 @@ class BandwidthSearch:
 
 
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:
-    """What each rank needs and what each rank holds; of a rooted collective, what concerns its roots only."""
+    """Return the needs grouped by receiving and by holding rank; of a rooted collective only the groups of its
+    roots."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]

@@ -1,14 +1,25 @@
-"""A lower bound as a function of the message size: no schedule with barriers between its steps is faster.
+"""Lower bound on the time as a function of the message size, for schedules with barriers between their steps.
 
 In the alpha-beta model a schedule of N steps takes its latency plus nbytes times the sum of its steps' wire times per
-byte. The latency is at least that of the quickest path, and N times the least latency of a message; the wire time is at
-least the bandwidth bound, and what the evidence of `steps.py` proves for N steps. The bound is the least over N:
+byte (the wire time of a step is the time of its most loaded link). Four numbers bound the two terms from below:
+
+    L       latency in seconds of the quickest path from a holder of data to the farthest rank that needs them
+    alpha   the least latency of any message, so N steps cost at least N * alpha
+    B       the bandwidth bound, in seconds per byte
+    f(N)    seconds per byte of a schedule of N steps: data that travel over several links need several steps, and
+            with few steps links stand idle at the beginning and the end. `steps.py` proves f from *evidence*.
+
+The schedule may choose N, so the bound is a minimum:
 
     seconds(n) = min over N of  max(L, N * alpha) + max(B, f(N)) * n
 
-All of this is computed for the machine, and for the machine of its hosts (each contracted to one rank), where a message
-between hosts has a latency of its own; the greater counts. The costs are counted, not timed, and do not depend on the
-size.
+It is computed for two *views*: the machine itself, and the machine of its hosts (each host contracted to one rank),
+where every message crosses the network and alpha is therefore greater. The greater bound counts.
+
+Example: a broadcast of n bytes along a line of 3 ranks, unit links, alpha = 1. Two steps move n bytes over one link
+after the other: f(2) = 2. Three steps move halves: f(3) = 3/2. So seconds(n) = min(2 + 2 n, 3 + 1.5 n, ...): small
+messages prefer few steps. `find_evidence` searches once per machine (effort is counted, so that every computer finds
+the same), and `bound_by_size` evaluates the evidence, also for other bandwidths and latencies.
 """
 
 from __future__ import annotations
@@ -32,25 +43,26 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
 
+# Collectives that spread data, and that combine data
 SPREADS, COLLECTS = ("broadcast", "allgather", "allreduce"), ("reduce", "reducescatter", "allreduce")
 
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """Effort of the search for evidence, by counts so that every machine finds the same."""
+    """Limits of the search for evidence: counts instead of seconds, so that every computer finds the same evidence."""
 
-    max_steps: int = 2**14  # numbers of steps that are distinguished; beyond, the bandwidth bound alone counts
-    max_centers: int = 32  # ranks tried as the beginning of chains, for the one that is farthest from another
-    max_pairs: int = 6  # far ends of chains from one rank
-    max_nodes: int = 4096  # no chains on larger machines: each is some maximum flows
-    all_runs: int = 12  # levels up to which all runs of cuts are tried; of more, the longest for some widths
-    max_widths: int = 6
-    cut_ranks: int = 12  # step cuts are searched for up to this number of ranks
-    cut_links: int = 256
-    cut_steps: int = 5  # numbers of steps in a row, from the least; the next ones grow by a factor
+    max_steps: int = 2**14  # f(N) is evaluated up to this N; beyond it only the bandwidth bound B counts
+    max_centers: int = 32  # ranks tried as the first end of chains; the one farthest from some receiver is used
+    max_pairs: int = 6  # far ends of chains from that rank
+    max_nodes: int = 4096  # no chains on larger machines: each takes several maximum flows
+    all_runs: int = 12  # up to this many levels every run of cuts becomes a chain; above, the longest runs per width
+    max_widths: int = 6  # capacities of cuts for which the longest run is sought
+    cut_ranks: int = 12  # cuts over time are searched on machines of at most this many ranks ...
+    cut_links: int = 256  # ... and links
+    cut_steps: int = 5  # N is tried for this many consecutive values from the least, then grows by `cut_growth`
     cut_growth: float = 1.25
     last_cut_steps: int = 16
-    min_gain: float = 1.01  # by which step cuts must beat the other evidence, or the search ends
+    min_gain: float = 1.01  # cuts over time must beat the other evidence by this factor, or the search ends
 
 
 LIMITS = SizeLimits()
@@ -58,7 +70,9 @@ LIMITS = SizeLimits()
 
 @dataclass(frozen=True)
 class ViewEvidence(Record):
-    """Evidence about one view of the machine: the machine itself, or (`hosts_of`: host of every rank) its hosts."""
+    """Evidence about one view of the machine: the machine itself (`hosts_of` is empty) or its hosts (host of every
+    rank).
+    """
 
     hosts_of: tuple[int, ...]
     evidence: tuple[Evidence, ...]
@@ -66,17 +80,17 @@ class ViewEvidence(Record):
 
 @dataclass(frozen=True)
 class SizeEvidence(Record):
-    """What the bound by size is computed from, beside the bounds on latency and bandwidth."""
+    """Everything that `bound_by_size` needs besides the bounds on latency and bandwidth."""
 
     views: tuple[ViewEvidence, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SizeBound:
-    """Least seconds by size on one machine.
+    """Minimum seconds as a function of the message size on one machine.
 
-    `latency`: seconds of the quickest path. `seconds_per_byte`: the bandwidth bound. `views`: for each, the least
-    latency of a message and the least seconds per byte for 1, 2, 3, ... steps.
+    `latency`: seconds of the quickest path (L). `seconds_per_byte`: the bandwidth bound (B). `views`: for each view the
+    least latency of a message (alpha) and the least seconds per byte for 1, 2, 3, ... steps (f).
     """
 
     latency: float
@@ -101,7 +115,7 @@ class SizeBound:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A view of the machine with what its ranks need of each other."""
+    """The machine, or the machine of its hosts, with the needs between its ranks."""
 
     topology: Topology
     needs: Needs
@@ -113,7 +127,7 @@ class _View:
 
     @cached_property
     def holders(self) -> list[int]:
-        """Ranks that alone hold something that others need."""
+        """Ranks that are the only holder of something that others need."""
         sets = [self.needs.sets[i] for i in np.unique(self.needs.holders).tolist()]
         return sorted({holders[0] for holders in sets if len(holders) == 1})
 
@@ -124,8 +138,10 @@ class _View:
 
     @cached_property
     def any_through(self) -> bool:
-        """Whether a joint may have several sources and several destinations. Its hub need not help by itself: it may
-        stand between a switch that reduces and one that multicasts."""
+        """Whether a switch can combine data on the way to other switches (`through`), so that a joint may have several
+        sources and several destinations. The joint's hub need not help on its own: it may stand between a switch that
+        reduces and one that multicasts.
+        """
         return any(ability.through for ability in self.topology.abilities)
 
     def prove(self, evidence: Evidence) -> StepTimes:
@@ -135,7 +151,7 @@ class _View:
 
 
 def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
-    """Search for evidence about numbers of steps: on the machine, and on that of its hosts."""
+    """Search for evidence about f(N) on the machine and on the machine of its hosts."""
     views = [ViewEvidence((), tuple(_search(_see(topology, collective, ()))))]
     if hosts_of := hosts(topology):
         views.append(ViewEvidence(hosts_of, tuple(_search(_see(topology, collective, hosts_of)))))
@@ -145,9 +161,10 @@ def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
 def bound_by_size(
     topology: Topology, collective: Collective, latency: float, seconds_per_byte: float, evidence: SizeEvidence
 ) -> SizeBound:
-    """Evaluate evidence on a machine, which may differ from the one it was found on in latencies and bandwidths.
+    """Evaluate evidence on a machine, whose latencies and bandwidths may differ from those of the machine it was found
+    on.
 
-    `latency`, `seconds_per_byte`: the least seconds of the quickest path and per byte of this machine. Invalid where
+    `latency`: seconds of the quickest path on this machine. `seconds_per_byte`: its bandwidth bound. Raises Invalid if
     the evidence proves nothing.
     """
     steps = np.arange(1, LIMITS.max_steps + 1, dtype=np.float64)
@@ -168,10 +185,11 @@ def bound_by_size(
 
 
 def least_message_latency(topology: Topology) -> float:
-    """Return the least latency in seconds of a route from one rank to another; 0 where there is none.
+    """Return the least latency in seconds of a route from one rank to another; 0 if there is no route.
 
-    Every switch keeps the quickest route from any rank and the quickest from another rank than that, since a route
-    must not end where it began: of two hosts with a switch each, a message between them leaves that switch.
+    Every switch keeps its quickest route from any rank and its quickest route from a second rank, because a route must
+    not end where it began: if host A hangs on switch A, the quickest route at that switch comes from A itself and
+    cannot be used to reach A.
     """
     if not topology.links:
         return 0.0
@@ -184,6 +202,7 @@ def least_message_latency(topology: Topology) -> float:
     for _ in range(2 * topology.switches):
         tail, head = topology.link_src[inner], topology.link_dst[inner]
         arrivals = np.concatenate([*(seconds[:, tail] + latency[inner]), *seconds])
+        # Candidates of every switch: both routes of each predecessor, extended by the link, and its own two.
         origins, heads = np.concatenate([*begin[:, tail], *begin]), np.concatenate([head, head, node, node])
         previous = seconds
         seconds, begin = np.full_like(seconds, np.inf), np.full_like(begin, -1)
@@ -205,6 +224,7 @@ def least_message_latency(topology: Topology) -> float:
 
 
 def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) -> _View:
+    """Return a view: the machine itself, or with `hosts_of` the machine and the needs of its hosts."""
     needs = needs_of(collective)
     if not hosts_of:
         return _View(topology, needs, collective)
@@ -228,7 +248,7 @@ def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) ->
 
 
 def contract(topology: Topology, host: Longs) -> Topology:
-    """Return the machine whose ranks are the hosts of the given one; links inside a host vanish."""
+    """Return the machine whose ranks are the hosts; links inside a host vanish. `host`: the host of every rank."""
     ranks = int(host.max()) + 1
     number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
     src, dst = number[topology.link_src], number[topology.link_dst]
@@ -249,7 +269,7 @@ def contract(topology: Topology, host: Longs) -> Topology:
 
 
 def _search(view: _View) -> Iterator[Evidence]:
-    """Yield evidence that proves more than nothing, the strongest of each kind."""
+    """Yield the evidence that proves most, for each kind of evidence."""
     kind, topology = view.collective.kind, view.topology
     if view.collective.custom is not None or not len(view.needs) or not topology.links:
         return
@@ -269,7 +289,7 @@ def _search(view: _View) -> Iterator[Evidence]:
 
 
 def _not_dominated(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
-    """Return the evidence that proves the most for some number of steps."""
+    """Return the evidence that proves the most for at least one number of steps."""
     steps = np.unique(np.geomspace(1, LIMITS.max_steps, 256).astype(np.int64)).astype(np.float64)
     if not proofs:
         return []
@@ -279,7 +299,7 @@ def _not_dominated(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
 
 
 def _far_pairs(view: _View) -> list[tuple[int, int]]:
-    """Return pairs (src, dst) for chains: from one end of the collective to far ranks that little capacity leads to."""
+    """Return pairs (src, dst) for chains: from one holder to distant ranks that little capacity leads to."""
     topology, receivers = view.topology, view.receivers
     if not view.holders:
         return []
@@ -293,7 +313,7 @@ def _far_pairs(view: _View) -> list[tuple[int, int]]:
 
 
 def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: bool = False) -> list[int]:
-    """Return the farthest ranks, one for each distance and capacity."""
+    """Return the ranks farthest from `center`, one for each distance and capacity."""
     steps = steps_from(topology, center, backwards=backwards)
     ends = topology.link_src if backwards else topology.link_dst
     capacity = np.zeros(topology.nodes)
@@ -305,10 +325,11 @@ def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: boo
 
 
 def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
-    """Yield chains between two ranks, by three ways to put the other ranks on levels.
+    """Yield chains between two ranks, for several ways to assign the ranks between them to levels.
 
-    By steps from the source, by steps to the destination, and by the mean of both, which puts what hangs off a path on
-    the level where it hangs. In each case a step raises the level by at most one.
+    Levels: steps from the source; steps to the destination, counted down; the mean of both, which puts a rank that
+    hangs off a path on the level of the rank it hangs on; and all other ranks on one level. A step raises the level by
+    at most one.
     """
     topology = view.topology
     after, before = steps_from(topology, src), steps_from(topology, dst, backwards=True)
@@ -320,7 +341,9 @@ def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
 
 
 def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
-    """Yield the chains of a placement: runs of cuts, each as narrow as its widest cut, or as its ends alone."""
+    """Yield the chains of one assignment to levels: for each run of consecutive cuts, once all cuts, once only its two
+    ends.
+    """
     cuts = [nearest_side(topology, levels <= i, levels > i) for i in range(top)]
     jumps = [nearest_side(topology, levels < i, levels > i) for i in range(1, top)]
     named = tuple(levels.tolist())
@@ -335,16 +358,17 @@ def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
 
 
 def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tuple[int, int]]:
-    """Return runs (first, last) of cuts: all where there are few; else the longest within some widths.
+    """Return runs (first, last) of cuts: all if there are few levels; otherwise the longest runs up to several
+    capacities.
 
-    Jump i leads over the level between cuts i and i + 1. `windows`: only the first and last cut must be within a width,
-    and nothing may jump.
+    `jumps[i]`: capacity of the links that skip the level between cuts i and i + 1. `windows`: only the first and last
+    cut must be within the capacity, and no link may skip a level.
     """
     top = len(widths)
     if top <= LIMITS.all_runs:
         return [(first, last) for first in range(top) for last in range(first, top)]
     runs = dict[tuple[int, int], None]()
-    for widest, jump in itertools.product(_some(widths), [0] if windows else _some(jumps)):
+    for widest, jump in itertools.product(_sample_values(widths), [0] if windows else _sample_values(jumps)):
         first = -1
         last = -1
         for i, width in enumerate(widths):
@@ -359,7 +383,7 @@ def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tu
     return list(runs)
 
 
-def _some(values: Sequence[int]) -> list[int]:
+def _sample_values(values: Sequence[int]) -> list[int]:
     """Return up to `max_widths` of the values, the least and the greatest among them."""
     distinct = sorted(set(values))
     chosen = np.unique(np.linspace(0, len(distinct) - 1, min(len(distinct), LIMITS.max_widths)).astype(np.int64))
@@ -367,7 +391,9 @@ def _some(values: Sequence[int]) -> list[int]:
 
 
 def _fans(view: _View) -> Iterator[Fan]:
-    """Yield fans from (or into) a rank: to the few ranks with the least capacity, or to more."""
+    """Yield fans from (or into) the rank with least capacity: to the few ranks with the least capacity, and to more of
+    them.
+    """
     topology = view.topology
     if not view.holders:
         return
@@ -389,7 +415,9 @@ def _fans(view: _View) -> Iterator[Fan]:
 
 
 def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
-    """Yield cuts over time for growing numbers of steps, until they prove hardly more than the other evidence."""
+    """Yield cuts over time for growing numbers of steps, until they prove hardly more than the other evidence
+    (`proofs`).
+    """
     spreads = list(_spreads(view))
     if not spreads:
         return
@@ -409,7 +437,7 @@ def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
 
 
 def _step_counts(first: int) -> list[int]:
-    """Return the numbers of steps for which cuts are searched: each up to `cut_steps` more, then ever fewer.
+    """Return the numbers of steps for which cuts are searched: `cut_steps` consecutive ones, then ever sparser.
 
     >>> _step_counts(2)
     [2, 3, 4, 5, 6, 8, 10, 13, 17]
@@ -421,13 +449,13 @@ def _step_counts(first: int) -> list[int]:
 
 
 def _spreads(view: _View) -> Iterator[Spread]:
-    """Yield the spreads that the collective contains: ranks with data of their own that all members need."""
+    """Yield the sub-problems of the collective in which some ranks have data of their own that all members need."""
     kind, needs, topology = view.collective.kind, view.needs, view.topology
     members = sorted({*view.receivers, *view.holders})
     same_both_ways = kind == "allreduce" and not topology.limits and network_of(topology).symmetric
     for collects in (False, True):
         if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
-            continue  # links alike both ways: collecting takes as long as spreading
+            continue  # symmetric links: collecting takes as long as spreading
         supply = np.zeros(topology.ranks, np.int64)
         if kind == "allreduce":
             supply[members[0]] = needs.weights[needs.block[0]]

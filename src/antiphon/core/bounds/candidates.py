@@ -30,13 +30,13 @@ from antiphon.core.columns import Floats
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology, hosts
 
-WAYS = 4  # between ranks far from each other
+LONG_PATHS = 4  # shortest paths between distant ranks whose links are tried
 
 
 def limit_sides(topology: Topology) -> list[Side]:
-    """The sides that each shared limit encloses: the nodes reachable from its links' tails, and the nodes that
-    cannot reach their heads, without it.
+    """Return the sets of nodes that each shared limit encloses.
 
+    Without the limit's links: the nodes reachable from their tails, and the nodes that cannot reach their heads.
     O(limits * links).
     """
     sides = []
@@ -51,7 +51,8 @@ def limit_sides(topology: Topology) -> list[Side]:
 
 
 def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[list[int]]]:
-    """Parts that shared limits close in, as many as are disjoint; the other ranks alone, or together."""
+    """Return partitions whose parts are disjoint sets enclosed by shared limits; other ranks are single parts, or one
+    part."""
     is_member = np.zeros(topology.nodes, bool)
     is_member[list(members)] = True
     free = np.ones(topology.nodes, bool)
@@ -75,7 +76,7 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
 
 
 def place_partitions(topology: Topology) -> list[list[list[int]]]:
-    """Every rank alone; every host, with the switches in it."""
+    """Return two partitions: every rank alone; and, if places are known, every host with the switches in it."""
     alone, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
     if not number:
         return [alone]
@@ -90,9 +91,8 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
 
 
 def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
-    """What every rank reaches without paying: the cut behind a dual whose prices are all equal, if there is
-    one.
-    """
+    """Return the sets of nodes that each rank reaches over unpriced links: the cut behind a dual with equal prices, if
+    any."""
     if len({price for _, price in dual.prices}) > 1:
         return []
     free = np.ones(topology.links, bool)
@@ -102,11 +102,12 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
 
 
 def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Side]:
-    """Those of `most` promise among the halves of the machine on both sides of a link: the nodes nearer to one of its
-    ends than to the other. On grids, tori and hypercubes these are the cuts across one dimension. Links are those on
-    some shortest ways between ranks far from each other. `demand`: what each rank has for each other.
+    """Return the most promising halves of the machine: for a link, the nodes nearer to one of its ends than to the
+    other.
 
-    O(links looked at * (links * diameter + ranks^2)).
+    On grids, tori and hypercubes these are cuts across one dimension. The links tried are those of some shortest paths
+    between distant ranks. `demand[i, j]`: the weight that rank i must send to rank j. At most `max_sides` are returned.
+    O(links tried * (links * diameter + ranks^2)).
     """
     capacity = link_capacities(topology).astype(np.float64)
     sides: dict[bytes, tuple[float, Side]] = {}
@@ -122,18 +123,18 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
 
 
 def _long_paths(topology: Topology) -> Iterator[list[int]]:
-    """Shortest ways from rank to rank, each as far from those before as can be."""
+    """Yield shortest paths between ranks, each starting as far as possible from the earlier ones."""
     distances = [_hop_distances(topology, 0)]
     last = int(np.argmax(distances[0][: topology.ranks]))
     # Farthest-point traversal: each start is the rank farthest from all earlier ones.
-    for _ in range(WAYS):
+    for _ in range(LONG_PATHS):
         distances.append(_hop_distances(topology, last))
         yield _longest_path(topology, last, distances[-1])
         last = int(np.argmax(np.min(distances[1:], axis=0)[: topology.ranks]))
 
 
 def _longest_path(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
-    """From a rank to the farthest one that it reaches."""
+    """Return a shortest path from a rank to the farthest rank that it reaches, backwards."""
     ranks = far[: topology.ranks]
     node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
     path = [node]
@@ -145,7 +146,7 @@ def _longest_path(topology: Topology, start: int, far: NDArray[np.int64]) -> lis
 
 
 def _hop_distances(topology: Topology, start: int) -> NDArray[np.int64]:
-    """In links; as many as there are nodes, where no way leads."""
+    """Return the distance of every node in links; the number of nodes if it cannot be reached."""
     out = np.full(topology.nodes, topology.nodes, np.int64)
     out[start], level = 0, 0
     while True:
@@ -158,14 +159,15 @@ def _hop_distances(topology: Topology, start: int) -> NDArray[np.int64]:
 
 
 def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:
-    """What must leave it over the capacity out of it."""
+    """Return the weight that must leave a set of nodes over the capacity out of it."""
     ranks = side[: topology.ranks].astype(np.float64)
     out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
     return float(dot(ranks, dot(demand, 1 - ranks))) / out if out else 0.0
 
 
 def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:
-    """Nodes reached from `start` along links that are kept. O(links) per layer."""
+    """Return the nodes reached from `start` over `usable_links` (with `back`: those that reach it). O(links) per
+    layer."""
     tail, head = topology.link_src[usable_links], topology.link_dst[usable_links]
     if back:
         tail, head = head, tail
@@ -179,4 +181,5 @@ def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side
 
 
 def distinct_sides(sides: Iterable[Side]) -> list[Side]:
+    """Drop repeated sets of nodes."""
     return list({side.tobytes(): side for side in sides}.values())

@@ -24,28 +24,25 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, distinct, ranges
+from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 
 
 def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Limits worth counting instead of their links, and the capacity of links with these multiplicities.
+    """Return the shared limits worth counting instead of their links, and the resulting capacity of all these links.
 
-    Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
-    as they stand, and those that save most first; the lesser counts. O(links) and the limits over links that count.
+    `times`: how often each link counts. Any choice of limits gives a valid capacity. If limits overlap, a link covered
+    by one is no longer counted for the next, so two orders are tried: as listed, and by saving; the lesser total
+    counts.
     """
-    capacity, concerned = link_capacities(topology), _limits_over(topology, times)
-    cover = _apply_limits(topology, capacity, times, concerned)
-    limited_links = [link for number in concerned for link in topology.limits[number].links]
-    if cover[0] and len(limited_links) > len(set(limited_links)):
+    capacity = link_capacities(topology)
+    cover = _apply_limits(topology, capacity, times, range(len(topology.limits)))
+    if cover[0] and sum(len(limit.links) for limit in topology.limits) > len(_limited_links(topology)):
         remaining = times.astype(np.int64)
-        saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in concerned}
+        saved = [_saving_of_limit(topology, capacity, remaining, number)[1] for number in range(len(topology.limits))]
         # Greedy by saving; only where limits overlap can the order matter.
-        cover = min(
-            cover,
-            _apply_limits(topology, capacity, times, sorted(concerned, key=saved.__getitem__, reverse=True)),
-            key=itemgetter(1),
-        )
+        order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
+        cover = min(cover, _apply_limits(topology, capacity, times, order), key=itemgetter(1))
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
 
 
@@ -54,16 +51,13 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
     return _cheapest_cover(topology, crossing)[1]
 
 
-def _limits_over(topology: Topology, times: NDArray[Any]) -> list[int]:
-    """The limits over links that are counted at all, ascending."""
-    resources, links = topology.resources, np.flatnonzero(times)
-    first = resources.limit_ptr[links]
-    over = resources.limit_of[ranges(first, resources.limit_ptr[links + 1] - first)]
-    return [int(number) for number in np.unique(over) - topology.links]
+def _limited_links(topology: Topology) -> set[int]:
+    """Return the links under some limit."""
+    return set().union(*(limit.links for limit in topology.limits))
 
 
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
-    """How often a limit is to be counted, and by how much it carries less than its links then."""
+    """Return how often a limit is to be counted, and by how much less it then carries than its links."""
     resources = topology.resources
     links = np.array(topology.limits[number].links)
     count = int(remaining[links].max())
@@ -74,7 +68,7 @@ def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Long
 def _apply_limits(
     topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
-    """Limits taken one after the other, each with how often, where they save anything."""
+    """Count limits in this order, each where it saves something; return (limit, count) pairs and the total capacity."""
     resources = topology.resources
     remaining, used, total = times.astype(np.int64).copy(), [], 0
     for number in order:
@@ -88,9 +82,15 @@ def _apply_limits(
     return used, total + int((remaining * capacity).sum())
 
 
+def crossing_blocks(needs: Needs, side: Side) -> Longs:
+    """Return the blocks that must leave a set of nodes: held only inside, needed outside."""
+    held_inside = np.array([all(side[h] for h in holders) for holders in needs.sets])
+    return np.unique(needs.block[held_inside[needs.holders] & ~side[needs.dst]])
+
+
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
-    """The witness of a set of nodes. Its weight is 0 where nothing must leave them."""
-    crossing = distinct(needs.block[needs.crossing(side)], len(needs.weights))
+    """Return the witness for a set of nodes."""
+    crossing = crossing_blocks(needs, side)
     limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
     used = tuple(number for number, _ in limits)
     return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)
@@ -99,7 +99,7 @@ def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
 def partition_of(
     topology: Topology, collective: Collective, part_sets: Sequence[Sequence[int]], direction: str
 ) -> Partition:
-    """The witness of a partition, by the capacity out of or into its parts."""
+    """Return the witness for a partition, by the capacity out of or into its parts."""
     listed = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
     times = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
     limits, capacity = _cheapest_cover(topology, times)

@@ -2,7 +2,7 @@
 
 For an allgather every rank must receive all data, so for every set S that lacks some sink
 
-    time >= weight held only in S / capacity out of S.
+    time >= weight held only in S / capacity out of S      (the weight of a block is its relative size)
 
 Minimising a ratio over exponentially many sets is done by Newton's method (Dinkelbach 1967) with maximum flows. The
 rate p/q is always that of a cut already seen. At that rate a super source feeds every holder with p times its weight,
@@ -28,20 +28,24 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.network import Network
 
-Supply = Mapping[tuple[int, ...], int]  # who hold replicas of it -> the weight of what they hold
-Side = NDArray[np.bool_]
+Supply = Mapping[tuple[int, ...], int]  # ranks that hold replicas of the same data -> weight of these data
+Side = NDArray[np.bool_]  # per node whether it is on the source's side of a cut
 
 
 def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tuple[Side, Fraction]:
-    """A set that leaves out some sink and has the least capacity out per weight held inside, and that rate.
+    """Return the set that excludes some sink and has the least capacity out per weight held inside, and that ratio.
 
-    Every sink must receive all of the supply, and be reachable. At most sinks + improvements maximum flows.
+    Every sink must receive all of the supply, and be reachable. Takes at most sinks + improvements maximum flows.
     """
     return _CutSearch(network, supply, sinks).find_cut()
 
 
 class _CutSearch:
-    """State: the best cut so far (its rate p/q), and the nodes known to be served at that rate."""
+    """State of the search: the best cut so far, of rate p/q, and the nodes known to be served at that rate.
+
+    The flow network has the machine's nodes, one node per set of replicas (`groups`) and a super source. At rate p/q a
+    node is served if `need` = p * (total weight) can flow to it.
+    """
 
     def __init__(self, network: Network, supply: Supply, sinks: Sequence[int]) -> None:
         self.network, self.supply = network, {k: int(w) for k, w in supply.items() if w}
@@ -61,6 +65,7 @@ class _CutSearch:
         self._scaled: list[int] = []
 
     def find_cut(self) -> tuple[Side, Fraction]:
+        """Test sinks one by one until all are served at the rate of the best cut."""
         self._start_from_degrees()
         assert self.best is not None
         self._try_switches()
@@ -71,8 +76,8 @@ class _CutSearch:
             self._test_sink(sink)
 
     def _start_from_degrees(self) -> None:
-        """The cuts around single nodes give the first rate."""
-        # Capacity out of every node over what it alone holds, and capacity into every sink over what it lacks.
+        """Take the first rate from the cuts around single nodes."""
+        # Ratios: capacity out of a node over what it alone holds, and capacity into a sink over what it lacks.
         out, into = self.network.degrees()
         n = self.network.nodes
         lone = len(self.sinks) == 1
@@ -97,7 +102,8 @@ class _CutSearch:
         self._rescale_capacities()
 
     def _rescale_capacities(self) -> None:
-        """Capacities of all arcs at the present rate p/q: links times q, supplies times p, all whole."""
+        """Set the capacities of all arcs for the current rate p/q: links times q, supplies times p, all whole
+        numbers."""
         assert self.best is not None
         p, q = self.best[0].numerator, self.best[0].denominator
         self.need = p * self.total
@@ -113,6 +119,7 @@ class _CutSearch:
         self._feed = np.array(feed, kind)
 
     def _flow_graph(self) -> Flows:
+        """Build the flow network on first use."""
         if self._flows is None:
             n = self.network.nodes
             inner = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
@@ -122,9 +129,12 @@ class _CutSearch:
         return self._flows
 
     def _next_sink(self) -> int | None:
-        """A sink not known to be served, that which least is seen to reach first: it is the likeliest not to be served,
-        and else serves others far from those that are. Sinks that arcs serve directly, or over one node that has it
-        from nodes that are served, are marked on the way: no two of these ways share an arc or a supply.
+        """Return a sink not known to be served, or None.
+
+        Without any flow, a node is served if enough supply reaches it directly or over one intermediate node from
+        served nodes: these paths share no arc and no supply, so they can carry flow at the same time. Such sinks are
+        marked as served. Of the others, the one with the least such supply is returned: it is the likeliest not to be
+        served, and if it is, it serves others that are far from the served ones.
         """
         sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:
@@ -144,12 +154,14 @@ class _CutSearch:
                 self._mark_served(node)
 
     def _mark_served(self, node: int) -> None:
+        """Let a served node feed others: its supply becomes everything."""
         self.served[node] = True
         self._feed[node] = self.need
         self._scaled[len(self._links) + node] = self.need
 
     def _try_switches(self) -> None:
-        """Switches that feed sinks: once they are served, what hangs on them needs no flow of its own."""
+        """Test the switches that feed sinks, if there are few: behind a served switch sinks mostly need no flow of
+        their own."""
         heads = np.zeros(self.network.nodes, bool)
         heads[self.sinks] = True
         feeding = np.unique(self.network.tail[heads[self.network.head]])
@@ -160,7 +172,8 @@ class _CutSearch:
                     self._mark_served(switch)
 
     def _test_sink(self, sink: int) -> None:
-        """Whether the sink is served at the present rate; if not, the rate drops to the cut found."""
+        """Test by a maximum flow whether a sink is served at the current rate; if not, take the minimum cut as the best
+        cut."""
         assert self.best is not None
         # Served at this rate: no tighter cut separates this sink.
         if self._flow_graph().value(self._scaled, self.source, sink) >= self.need:

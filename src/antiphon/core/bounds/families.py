@@ -1,7 +1,9 @@
-"""Group needs into families for the linear program: within a family loads add up, between families not.
+"""Group needs into families for the linear program of bounds (lp.py): loads add up within a family, not between
+families.
 
-A byte that several ranks need can cross a link once and be copied later, so the loads of different destinations must
-not be added; the loads for one destination must. The strongest known choice per collective:
+A need is a row (block, holders, destination) of needs.py. A byte that several ranks need can cross a link once and be
+copied later, so the loads of different destinations must not be added; the loads for one destination must. The grouping
+that gives the strongest known bound depends on the collective:
 
     allgather, broadcast    one family per destination ("to")
     reduce, reducescatter   one family per source ("from")
@@ -9,7 +11,7 @@ not be added; the loads for one destination must. The strongest known choice per
     allreduce               both directions between the first member and every other member ("pair")
 
 Example: allgather on 3 ranks has families to 0, to 1 and to 2; in each, two flows arrive. The load of a link is the
-maximum over the families, not the sum.
+maximum over the families, not the sum. `commodities_of` then turns each family into flows with one common end.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 
-UNICAST = ("scatter", "gather", "alltoall")
-SPREAD = ("broadcast", "allgather")
-COLLECT = ("reduce", "reducescatter")
+UNICAST = ("scatter", "gather", "alltoall")  # kinds in which every block has one holder and one destination
+SPREAD = ("broadcast", "allgather")  # one holder, several destinations
+COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 
 
 @dataclass(frozen=True, eq=False)
 class FamilyRows:
-    """A family by its name (see witness.Family), with one row of `needs` per block."""
+    """A family by its kind and ranks (see witness.Family), with one row of `needs` per block."""
 
     of: str
     at: tuple[int, ...]
@@ -38,7 +40,7 @@ class FamilyRows:
 
 
 def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
-    """The families whose joint linear program is the strongest known bound for this collective."""
+    """Return the families whose joint linear program is the strongest known bound for this collective."""
     kind = collective.kind
     every = np.arange(len(needs))
     if kind == "allreduce":
@@ -60,29 +62,28 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
 
 
 def to_each(needs: Needs) -> Iterator[FamilyRows]:
-    """What each rank needs."""
-    for dst in range(needs.rows_by_dst.owners):
-        if (rows := needs.rows_by_dst.of_owner(dst)).size:
-            yield FamilyRows("to", (dst,), needs.one_per_block(rows))
+    """Yield one family per destination: the data that it needs."""
+    for dst in np.unique(needs.dst).tolist():
+        yield FamilyRows("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
 
 
 def from_each(needs: Needs) -> Iterator[FamilyRows]:
-    """What each rank alone holds."""
-    for holders, ranks in enumerate(needs.sets):
-        if len(ranks) == 1 and (rows := needs.rows_by_holders.of_owner(holders)).size:
-            yield FamilyRows("from", ranks, needs.one_per_block(rows))
+    """Yield one family per rank: the data that it alone holds."""
+    for holders in np.unique(needs.holders).tolist():
+        if len(needs.sets[holders]) == 1:
+            rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
+            yield FamilyRows("from", needs.sets[holders], rows)
 
 
 def _one_destination(needs: Needs) -> bool:
+    """Whether every block is needed at most once per destination row, i.e. has no repeated (block, destination)."""
     pairs = np.unique(needs.block << 32 | needs.dst)
     return len(np.unique(pairs >> 32)) == len(pairs)
 
 
 def _rows_between(needs: Needs, source: int, target: int) -> Longs:
-    """The rows of what one rank alone holds and another needs."""
-    rows: Longs = needs.rows_by_dst.of_owner(target)
-    held: Longs = rows[needs.holders[rows] == _index_of_single(needs.sets, source)]
-    return held
+    """Return the rows of data that one rank alone holds and another needs."""
+    return np.flatnonzero((needs.holders == _index_of_single(needs.sets, source)) & (needs.dst == target))
 
 
 def _index_of_single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
@@ -93,10 +94,9 @@ def _index_of_single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Commodity:
-    """A flow with one end: from `root` to many (forward), or from many to `root`; amounts by holder set or
-    rank.
+    """A flow with one common end: from `root` to many ends (forward), or from many to `root`, with an amount per end.
 
-    An end that is a set of several holders is named by its index in needs.sets, as ("set", index).
+    An end is ("node", rank), or ("set", index into needs.sets) if several ranks hold the data.
     """
 
     group: int
@@ -106,7 +106,7 @@ class Commodity:
 
 
 def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:
-    """Rows gathered by the end they share: one flow per destination, or per source where that is needed."""
+    """Gather the rows of each family by their common end: one flow per destination ("to" families) or per source."""
     commodities: list[Commodity] = []
     for number, group in enumerate(groups):
         forward = group.of != "to"
@@ -121,5 +121,6 @@ def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity
 
 
 def _commodity_end(needs: Needs, holders: int) -> tuple[str, int]:
+    """Return the holders of a row as an end of a flow."""
     ranks = needs.sets[holders]
     return ("node", ranks[0]) if len(ranks) == 1 else ("set", holders)

@@ -1,11 +1,12 @@
-"""The minimum number of steps: the greatest distance from the holders of something to a rank that must have it.
+"""The minimum number of steps: the greatest distance from the holders of some data to a rank that needs them.
 
-Distance counts steps: a transfer crosses any number of switches and one link into a rank within one step. So this is a
-shortest path problem with weight 1 for links into ranks and 0 for links into switches, from all holder sets at once.
+Distance counts steps: within one step a transfer crosses any number of switches and one link into a rank. So this is a
+shortest path problem with weight 1 for links into ranks and 0 for links into switches. The holders of one block may be
+several ranks (a *holder set*); the search starts from all sets at once.
 
-All sets are searched together with bitsets: bit i of reach[v] says that holder set i can have reached node v. One step
-is two OR-reductions over the links sorted by head. The number of steps until all needs are met is the answer: O(steps
-* links * sets / 64).
+All sets are searched together with bitsets: bit i of reach[v] says that data of holder set i can have reached node v.
+One step is two OR-reductions over the links sorted by head. The number of steps until all needs are met is the answer:
+O(steps * links * sets / 64).
 
 Example: a ring of 6 ranks, allgather. After 1 step each rank has the bits of itself and 2 neighbours, after 2 of 5
 ranks, after 3 of all 6: 3 steps. The proof for one farthest pair is a path of 3 steps and a distance for every node (0
@@ -19,17 +20,17 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Distance
-from antiphon.core.columns import Longs, blocks
+from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
-_GATHERED = 2**23  # words gathered at once: 64 MiB
+_MAX_WORDS = 2**23  # 64-bit words gathered at once (64 MiB); more holder sets are searched in batches
 
 Bits = NDArray[np.uint64]
 
 
 class _Arcs:
-    """Links sorted by their heads, those into switches and those into ranks apart."""
+    """Links sorted by their heads, in two groups: those into ranks and those into switches."""
 
     def __init__(self, topology: Topology) -> None:
         key = np.unique(topology.link_dst.astype(np.int64) * topology.nodes + topology.link_src)
@@ -43,12 +44,13 @@ class _Arcs:
         return heads, starts, self.tail[which]
 
     def spread_reach(self, reach: Bits, into: int) -> Bits:
-        """What the links into ranks (0) or switches (1) bring to their heads."""
+        """Return what arrives over the links into ranks (0) or switches (1), for every head of such a link."""
         _, starts, tails = self.parts[into]
         return np.bitwise_or.reduceat(reach[tails], starts, axis=0)
 
     def step_reach(self, reach: Bits) -> bool:
-        """One step, in place: across any number of switches, then into ranks. Whether anything came anew."""
+        """Advance by one step in place: across any number of switches, then into ranks. True if a rank got anything
+        new."""
         switches, ranks = self.parts[1][0], self.parts[0][0]
         # Cross switches until nothing changes: they take no step.
         while switches.size:
@@ -65,24 +67,22 @@ class _Arcs:
 
 
 def latency_of(topology: Topology, needs: Needs) -> Distance | None:
-    """The farthest need and a proof of how far it is; None where nothing must move. Invalid if one is out of
-    reach.
+    """Return the farthest need with a proof of its distance, or None if nothing must move; raise Invalid if one cannot
+    be met.
 
-    Bitsets over the distinct holder sets: O(steps * links * sets / 64).
+    Cost: O(steps * links * sets / 64) by bitsets over the distinct holder sets.
     """
     if not len(needs):
         return None
     arcs = _Arcs(topology)
-    by_holders = needs.rows_by_holders
-    used = np.flatnonzero(np.diff(by_holders.pointer))
+    used, index = np.unique(needs.holders, return_inverse=True)
     far, farthest = -1, (0, 0)
-    block = 64 * max(1, _GATHERED // max(1, topology.links))
+    block = 64 * max(1, _MAX_WORDS // max(1, topology.links))
     # Blocks of holder sets bound the memory of the bitsets.
     for first in range(0, len(used), block):
-        owners = used[first : first + block]
-        column = np.repeat(np.arange(len(owners)), by_holders.counts(owners))
-        sets = [needs.sets[i] for i in owners.tolist()]
-        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(owners)])
+        in_block = (index >= first) & (index < first + block)
+        sets = [needs.sets[i] for i in used[first : first + block].tolist()]
+        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, index[in_block] - first, needs.dst[in_block])
         if steps < 0:
             raise _cut_off(topology, arcs, sets[at], rank)
         if steps > far:
@@ -91,17 +91,16 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
 
 
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
+    """Return a bitset per node with these (row, column) bits set."""
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
-    for some in blocks(len(rows)):
-        place, bit = columns[some] // 64, (columns[some] % 64).astype(np.uint64)
-        np.bitwise_or.at(words, (rows[some], place), np.uint64(1) << bit)
+    np.bitwise_or.at(words, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
     return words
 
 
 def _farthest_need(
     arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
 ) -> tuple[int, int, int]:
-    """The greatest distance, its set and its rank; -1 and a pair that is out of reach where there is one."""
+    """Return the greatest distance with its holder set and rank; -1 with an unreachable pair if there is one."""
     sizes = [len(s) for s in sets]
     rows = np.array([r for s in sets for r in s], np.int64)
     reach = _pack_bits(nodes, rows, np.repeat(np.arange(len(sets)), sizes), len(sets))
@@ -121,6 +120,7 @@ def _farthest_need(
 
 
 def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
+    """Return the error for a rank that cannot be reached from the holders."""
     reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
     while arcs.step_reach(reach):
         pass
@@ -139,7 +139,7 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 def _build_proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
-    """Distances from the holders to all nodes (capped at the answer) and a shortest path."""
+    """Return the distances from the holders to all nodes (capped at the answer) and a shortest path."""
     nodes = topology.nodes
     far = np.full(nodes, -1, np.int64)
     entered_from = np.full(nodes, -1, np.int64)

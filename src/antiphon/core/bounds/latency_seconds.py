@@ -27,13 +27,13 @@ from antiphon.core.bounds.witness import Distance
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 
-MOST_WORK = 2**24  # links times places to start from; beyond it not all of them are tried
-_AT_ONCE = 2**22  # distances held at once
+MOST_WORK = 2**24  # links times searches; beyond it only the first searches are made
+_AT_ONCE = 2**22  # distances in memory at once
 
 
 @dataclass(frozen=True)
 class Quickest:
-    """What rank src holds cannot be at rank dst any sooner than `seconds` after the beginning."""
+    """Data of rank src cannot reach rank dst earlier than `seconds` after the beginning."""
 
     seconds: float
     src: int
@@ -44,15 +44,14 @@ class Quickest:
 
 
 def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
-    """The greatest least latency over all needs; None where nothing must move.
+    """Return the need whose quickest path takes longest; None if nothing must move.
 
-    Data that reach a rank have come over a chain of messages, one after the other, and each pays the summed
-    latency of its links: under any model that charges for a chain what its messages cost (steps as barriers as well
-    as the critical path) no schedule is faster. `distance` (the witness of the fewest steps) is tried first, so that
-    the answer is never less than these steps at the least latency of any link.
+    The bound holds under any model that charges a chain of messages their costs, with barriers between steps or
+    without. `distance` (the witness of the fewest steps) is tried first, so that the result is never less than these
+    steps at the least latency of any link.
 
-    One search per holder, or backwards per destination, whichever are fewer: O(n * links * log nodes). Of more than
-    MOST_WORK only the first are searched, and the answer is then a weaker bound, but a bound.
+    One search per holder, or backwards per destination, whichever are fewer: O(n * links * log nodes). If that exceeds
+    MOST_WORK, only the first searches are made, and the result is a weaker bound.
     """
     if not len(needs) or distance is None:
         return None
@@ -60,28 +59,30 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     # All links alike: steps times latency, without a search.
     if not topology.switches and used and max(used) == min(used):
         return Quickest(distance.steps * used[0], distance.path[0], distance.rank)
-    first = _of_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
+    first = _slowest_from_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
     alone = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))
     if not alone:
         near = needs.holders < max_searches  # one search per set of holders: the first sets only
-        return _slower_of(
-            first, _of_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
+        return _slowest(
+            first, _slowest_from_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
         )
     src = np.array([holders[0] for holders in needs.sets], np.int64)[needs.holders]
     if len(np.unique(needs.dst)) < len(np.unique(src)):
-        greatest = _of_ranks(topology, needs.dst, src, max_searches, backwards=True)
+        greatest = _slowest_between_ranks(topology, needs.dst, src, max_searches, backwards=True)
     else:
-        greatest = _of_ranks(topology, src, needs.dst, max_searches, backwards=False)
-    return _slower_of(first, greatest)
+        greatest = _slowest_between_ranks(topology, src, needs.dst, max_searches, backwards=False)
+    return _slowest(first, greatest)
 
 
-def _slower_of(first: Quickest, other: Quickest) -> Quickest:
+def _slowest(first: Quickest, other: Quickest) -> Quickest:
+    """Return whichever takes longer."""
     return other if other.seconds > first.seconds else first
 
 
 def _latency_graph(topology: Topology, backwards: bool = False) -> Any:
-    """The links as a sparse matrix; of parallel ones the quickest. Links of no latency stay, as stored zeros."""
+    """Return the links as a sparse matrix of latencies, the quickest of parallel ones; latency 0 stays as a stored
+    zero."""
     from scipy.sparse import csr_array
 
     tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
@@ -95,8 +96,9 @@ def _latency_graph(topology: Topology, backwards: bool = False) -> Any:
     return csr_array((latency[quickest_links], head[quickest_links], pointers), shape=(topology.nodes, topology.nodes))
 
 
-def _of_sets(topology: Topology, sets: list[tuple[int, ...]], holders: Longs, dst: Longs) -> Quickest:
-    """The greatest over rows (sets[holders], dst) of the least latency from any rank of the set to dst."""
+def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders: Longs, dst: Longs) -> Quickest:
+    """Return the slowest of the rows (sets[holders], dst), each by its quickest path from any rank of the set to
+    dst."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
@@ -104,12 +106,15 @@ def _of_sets(topology: Topology, sets: list[tuple[int, ...]], holders: Longs, ds
         far = dijkstra(graph, indices=list(sets[i]), min_only=True)
         destinations = dst[holders == i]
         at = int(far[destinations].argmax())
-        best = _slower_of(best, Quickest(float(far[destinations[at]]), sets[i][0], int(destinations[at])))
+        best = _slowest(best, Quickest(float(far[destinations[at]]), sets[i][0], int(destinations[at])))
     return best
 
 
-def _of_ranks(topology: Topology, begin: Longs, end: Longs, max_searches: int, *, backwards: bool) -> Quickest:
-    """The same over rows (begin, end) of ranks, many searches at once."""
+def _slowest_between_ranks(
+    topology: Topology, begin: Longs, end: Longs, max_searches: int, *, backwards: bool
+) -> Quickest:
+    """Return the slowest of the rows (begin, end) of ranks, many searches at once; `backwards`: along reversed
+    links."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _latency_graph(topology, backwards), Quickest(-1.0, 0, 0)
@@ -122,5 +127,5 @@ def _of_ranks(topology: Topology, begin: Longs, end: Longs, max_searches: int, *
         latencies = far[np.searchsorted(batch, begin[rows]), end[rows]]
         at = int(latencies.argmax())
         pair = (int(begin[rows[at]]), int(end[rows[at]]))
-        best = _slower_of(best, Quickest(float(latencies[at]), *(pair[::-1] if backwards else pair)))
+        best = _slowest(best, Quickest(float(latencies[at]), *(pair[::-1] if backwards else pair)))
     return best

@@ -1,4 +1,5 @@
-"""Bounds by linear programming: fit flows under one load per link; the dual, made exact, is the witness.
+"""Bounds by linear programming: fit the flows of a collective under one load per link; the dual, made exact, is the
+witness.
 
     minimise T   over loads x and flows f
     such that    the flows of each family sum to at most x on every link      (families share loads: bytes are copied)
@@ -6,14 +7,21 @@
                  what enters a switch that only forwards leaves it again
                  loads cross each partition often enough                      (allreduce only)
 
-Any schedule gives a feasible point, so the optimum is a lower bound. HiGHS solves it in floating point, which proves
-nothing by itself. By duality any non-negative prices give a bound: every family pays for its shortest paths, and the
-payment over the sum of price * capacity is at most T. So the float duals are snapped to simple ratios (the cone of
-duals does not depend on capacities, so its extreme rays have small integer entries), repaired so that no link pays
-more than it costs, and evaluated exactly.
+A *family* is a set of needs whose bytes are distinct, so that their loads add up, such as everything that one rank must
+receive (families.py). A *commodity* is a flow between one end and many, the unit in which a family's flows are
+modelled.
 
-Example: a broadcast over two parallel paths of 1 and 2 GB/s. The optimal duals price both cut links equally, say 0.333
-and 0.333; snapped to 1 and 1 they earn 3 GB/s and the flow pays 1: T >= N / 3 GB/s.
+Any schedule gives a feasible point, so the optimum is a lower bound. HiGHS solves it in floating point, which proves
+nothing by itself. By duality any non-negative prices of links give a bound: every family pays for its shortest paths,
+and the payment divided by the sum of price * capacity is at most T. So the float duals are rounded to whole numbers
+with small ratios (the cone of duals does not depend on capacities, so its extreme rays have small integer entries),
+link prices are raised until no link is charged more than it costs, and the result is evaluated exactly (recheck.py).
+
+Example: a broadcast of N bytes over two parallel paths of 1 and 2 GB/s. The optimal duals price the two links equally,
+at 0.333 each. Rounded to 1 and 1, the prices times capacities sum to 3 GB/s and the flow pays 1: T >= N / (3 GB/s).
+
+Input: needs grouped into families. Output: `BoundProgram.solve` returns the float optimum, `exact_witnesses` the
+candidates `LpDual` for the exact recheck.
 """
 
 from __future__ import annotations
@@ -33,18 +41,22 @@ from antiphon.core.columns import Bools, Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
-_GREATEST = 5000  # of the whole prices looked for
-_FINE = 10**11  # where there are none so small, prices are rounded to this part of the greatest
+_MAX_PRICE = 5000  # whole-number prices up to this are looked for
+_FINE_SCALE = 10**11  # if there are none, the greatest price becomes this and the others are rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Links merged that join the same nodes under the same limits, each arc with its links."""
+    """Links that join the same nodes under the same shared limits, merged into one arc.
+
+    `capacity` and `exact`: the summed capacity in units of resources.scale, as float and int. `limits`: per arc the
+    numbers of its shared limits. `links`: per arc the links it stands for.
+    """
 
     tail: Longs
     head: Longs
     capacity: NDArray[np.float64]
-    exact: tuple[int, ...]  # the same, in units of resources.scale
+    exact: tuple[int, ...]
     limits: tuple[tuple[int, ...], ...]
     links: tuple[tuple[int, ...], ...]
 
@@ -53,6 +65,7 @@ class Arcs:
 
 
 def arcs_of(topology: Topology) -> Arcs:
+    """Merge the parallel links of a topology into arcs."""
     resources = topology.resources
     merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
@@ -71,7 +84,7 @@ def arcs_of(topology: Topology) -> Arcs:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A float optimum: its time, the loads, and the duals that make a witness."""
+    """A floating-point optimum: its time, the load of every arc, and the dual values that make a witness."""
 
     time: float
     load: NDArray[np.float64]
@@ -89,12 +102,13 @@ class BoundProgram:
     topology: Topology
     groups: Sequence[FamilyRows]
     needs: Needs
-    places: Bools  # per node whether data may be combined or copied there
-    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with times per arc
+    places: Bools  # per node whether data may be combined or copied there (ranks, and switches that help)
+    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # and crossings per arc
 
     def __post_init__(self) -> None:
         self.arcs = arcs_of(self.topology)
         self.commodities = commodities_of(self.groups, self.needs)
+        # A contribution with several holders starts at an extra node with a free arc to each of its holders.
         sets = sorted({i for c in self.commodities for kind, i in _all_ends(c) if kind == "set"})
         self._set_node = {number: self.topology.nodes + at for at, number in enumerate(sets)}
         extra = [(self._set_node[s], rank) for s in sets for rank in self.needs.sets[s]]
@@ -103,8 +117,8 @@ class BoundProgram:
         self._nodes = self.topology.nodes + len(sets)
 
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
-        """Ask for the transfers between its parts; only if the loads found have too few, where these are
-        given.
+        """Require that loads cross a partition often enough; with `solution`, only if its loads violate that. True if
+        added.
         """
         arcs = self.arcs
         times = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
@@ -117,15 +131,16 @@ class BoundProgram:
 
     @property
     def _single(self) -> bool:
+        """Whether there is one family and no partition: then every load equals the family's flow."""
         return len(self.groups) == 1 and not self.partitions
 
     @property
     def size(self) -> int:
-        """Variables: what solving costs grows a little faster than this."""
+        """The number of variables; solving costs a little more than linear in it."""
         return size_of(self.topology.links, len(self.commodities))
 
     def _flow_conservation(self) -> tuple[Any, NDArray[np.float64]]:
-        """Out minus in of every flow at every node but its root, which follows."""
+        """Return the equations of every flow: out minus in equals supply, at every node but its root."""
         import scipy.sparse as sp
 
         arcs = len(self._tail)
@@ -151,7 +166,7 @@ class BoundProgram:
         return end[1] if end[0] == "node" else self._set_node[end[1]]
 
     def _switch_balance(self) -> Any:
-        """In minus out of the loads at every switch that only forwards."""
+        """Return the equations of loads at switches that only forward: in minus out is 0."""
         import scipy.sparse as sp
 
         arcs = len(self.arcs)
@@ -163,6 +178,7 @@ class BoundProgram:
         return table[np.flatnonzero(~self.places)]
 
     def _limit_rows(self) -> tuple[Any, NDArray[np.float64]]:
+        """Return which arcs count toward each shared limit, and the limits' capacities."""
         import scipy.sparse as sp
 
         resources, links = self.topology.resources, self.topology.links
@@ -175,9 +191,11 @@ class BoundProgram:
         )
 
     def _inequality_rows(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
-        """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough.
+        """Return the inequalities: loads fit links and limits, flows fit under loads (all <= 0), loads cross partitions
+        enough.
 
-        Constraints with capacity above 1 are divided by it: no entry exceeds 1, and no wide link's entry vanishes.
+        Constraints with capacity above 1 are divided by it, so that no entry exceeds 1 and no wide link's entry
+        vanishes.
         """
         import scipy.sparse as sp
 
@@ -197,9 +215,9 @@ class BoundProgram:
         return sp.block_array(rows, format="csr")
 
     def solve(self, about: float) -> Solution | None:
-        """The optimum by HiGHS, or None where it fails. Variables: T, loads, then all flows.
+        """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.
 
-        `about`: the order of T (a bound of it), in which T is counted: capacities may lie far apart.
+        `about`: the order of magnitude of T (a known bound), used as its unit, because capacities may lie far apart.
         """
         import scipy.sparse as sp
         from scipy.optimize import linprog
@@ -239,14 +257,16 @@ class BoundProgram:
         )
 
     def _switch_potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of every switch: 0 of those that help, which need not send on just what comes in."""
+        """Return the dual value of every switch's balance; 0 for switches that help, which need not forward just what
+        comes in.
+        """
         potentials = np.zeros(self.topology.switches)
         if len(duals):
             potentials[~self.places[self.topology.ranks :]] = duals
         return potentials
 
     def exact_witnesses(self, solution: Solution) -> Iterator[LpDual]:
-        """Exact witnesses from the float duals, the simplest first."""
+        """Yield exact witnesses rounded from the float duals, the simplest first."""
         kinds = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
         if self._single:
             kinds = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
@@ -255,7 +275,7 @@ class BoundProgram:
         if not top > 0:
             return
         # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
-        for scale in [*_find_scales(values / top), _FINE]:
+        for scale in [*_find_scales(values / top), _FINE_SCALE]:
             integers = [round(v) for v in (values / top * scale).tolist()]
             cuts = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
             chunks = [integers[a:b] for a, b in itertools.pairwise(cuts.tolist())]
@@ -266,7 +286,7 @@ class BoundProgram:
     def _assemble_dual(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> LpDual:
-        """Prices of links just high enough to pay for the lengths."""
+        """Build a witness from whole-number duals, with link prices just high enough to pay for the lengths."""
         topology, arcs = self.topology, len(self.arcs)
         single = self._single
         limits = [max(v, 0) for v in limits]
@@ -290,17 +310,17 @@ class BoundProgram:
     def _required_prices(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> list[int]:
+        """Return per arc the least price at which the link pays for all families and partitions on it."""
         ranks, arcs = self.topology.ranks, len(self.arcs)
         potential = [0] * ranks + potentials
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
-            # The price that makes a link pay for itself: all families and partitions on it, less what its limits pay.
+            # What all families and partitions on the link pay, less what its limits contribute.
             used = sum(lengths[arc::arcs])
             used += sum(int(times[arc]) * max(m, 0) for (_, times), m in zip(self.partitions, multipliers, strict=True))
             used -= sum(limits[i] for i in self.arcs.limits[arc])
             price.append(max(0, used - potential[head] + potential[tail]))
-        # A link must not cost less than nothing either, which `used` >= 0 has seen to.
-        return price
+        return price  # none is negative, so no link costs less than nothing
 
 
 def count_crossings(
@@ -317,10 +337,10 @@ def count_crossings(
 
 
 def _find_scales(values: NDArray[np.float64]) -> list[int]:
-    """The least multiples at which all values are nearly whole: the greatest entry of their ray."""
+    """Return up to three multipliers that make all values nearly whole numbers, in ascending order."""
     distinct = np.unique(np.round(values, 10))
     scales = []
-    for scale in range(1, _GREATEST if len(distinct) < 1000 else 100):
+    for scale in range(1, _MAX_PRICE if len(distinct) < 1000 else 100):
         scaled = distinct * scale
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:
             scales.append(scale)
@@ -330,8 +350,10 @@ def _find_scales(values: NDArray[np.float64]) -> list[int]:
 
 
 def _all_ends(commodity: Commodity) -> list[tuple[str, int]]:
+    """Return the root and the other ends of a flow."""
     return [commodity.root, *(end for end, _ in commodity.ends)]
 
 
 def size_of(links: int, commodities: int) -> int:
+    """Return the number of variables of a program: one load per link and one flow per link and commodity."""
     return links * (commodities + 1)

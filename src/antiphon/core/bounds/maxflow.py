@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-EXACT_DOUBLES = 2**53
+EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
 
 
 class Flows:
-    """Flows on fixed arcs whose capacities change from call to call."""
+    """Maximum flows on fixed arcs whose capacities change from call to call."""
 
     def __init__(self, nodes: int, tail: Sequence[int], head: Sequence[int]) -> None:
         self.nodes, self.tail, self.head = nodes, list(tail), list(head)
@@ -36,13 +36,13 @@ class Flows:
         return self._graph
 
     def value(self, capacity: Sequence[int], source: int, sink: int) -> int:
-        """The greatest flow from source to sink."""
+        """Return the value of a maximum flow from source to sink."""
         if sum(capacity) < EXACT_DOUBLES:
             return int(self._build_graph().maxflow_value(source, sink, list(capacity)))
         return self.cut(capacity, source, sink)[0]
 
     def cut(self, capacity: Sequence[int], source: int, sink: int) -> tuple[int, list[bool]]:
-        """A least cut: its capacity, and for every node whether it is on the side of the source."""
+        """Return the capacity of a minimum cut, and for every node whether it is on the source's side."""
         if sum(capacity) >= EXACT_DOUBLES:
             return dinic(self.nodes, self.tail, self.head, capacity, source, sink)
         least_cut = self._build_graph().maxflow(source, sink, list(capacity))
@@ -52,7 +52,8 @@ class Flows:
         return int(least_cut.value), inside
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
-        """The same for capacities in floating point: for searches whose result is evaluated exactly afterwards."""
+        """Return the same for capacities in floating point, for searches whose result is evaluated exactly
+        afterwards."""
         least_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
         inside = [False] * self.nodes
         for node in least_cut.partition[0]:
@@ -63,7 +64,7 @@ class Flows:
 def dinic(
     nodes: int, tail: Sequence[int], head: Sequence[int], capacity: Sequence[int], source: int, sink: int
 ) -> tuple[int, list[bool]]:
-    """The same on Python ints, by blocking flows: O(nodes^2 * arcs), in practice far less."""
+    """Return the same for Python ints, by blocking flows: O(nodes^2 * arcs), in practice far less."""
     ends = [end for arc in zip(head, tail, strict=True) for end in arc]  # arc 2i forward, 2i+1 back
     residual = [amount for c in capacity for amount in (int(c), 0)]
     out: list[list[int]] = [[] for _ in range(nodes)]
@@ -86,6 +87,8 @@ def dinic(
 
 
 def _bfs_levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
+    """Return the distance of every node from the source over arcs with residual capacity; -1 if it cannot be
+    reached."""
     level = [-1] * len(out)
     level[source] = 0
     queue = deque([source])
@@ -107,7 +110,7 @@ def _augmenting_path(
     source: int,
     sink: int,
 ) -> list[int]:
-    """A path along rising levels, or []; `at` remembers the arcs that lead nowhere."""
+    """Return the arcs of a path along rising levels, or []; `at` remembers per node which arcs lead nowhere."""
     path: list[int] = []
     node = source
     while node != sink:

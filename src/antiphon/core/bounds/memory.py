@@ -1,15 +1,15 @@
-"""Memory accesses of combining and the number of senders per receiver: of schedules, and their lower bounds.
+"""Memory accesses of reductions and the number of senders per receiver: of schedules, and their lower bounds.
 
-GenModel's two further kinds of optimality (GenModel and GenTree paper, sections 3.1 to 3.3). Combining f values at
-once reads f and writes one: f + 1 accesses per byte and f - 1 additions. A value combined in h turns takes (values -
-1) + 2 h accesses (equation 15): fewest where all are combined at once.
+These are the two further kinds of optimality of GenModel (GenModel and GenTree paper, sections 3.1 to 3.3). Combining f
+values at once (f is the *fan-in*) reads f and writes one: f + 1 accesses per byte and f - 1 additions. A sum of v
+values that is formed in h reductions takes (v - 1) + 2 h accesses (equation 15): fewest if all are combined at once.
 
-Example: 4 values. At once: 4 reads + 1 write = 5 accesses. Pairwise in 3 turns: 3 * (2 + 1) = 9 accesses. But
-combining at once needs 3 senders to one receiver at the same time (incast), which networks punish: Theorem 2 says that
-no schedule is optimal in both.
+Example: 4 values. At once: 4 reads + 1 write = 5 accesses. Pairwise in 3 reductions: 3 * (2 + 1) = 9 accesses. But
+combining at once needs 3 senders to one receiver at the same time (incast), which slows networks down: Theorem 2 says
+that no schedule is optimal in both.
 
 `list_reductions` reads the fan-ins off a schedule by sorting its writes; `work_of` sums them per rank;
-`least_memory_accesses` and `least_incast` are the lower bounds.
+`least_memory_accesses` and `least_incast` are the lower bounds. A *cell* is one rank's copy of a chunk.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Reductions:
-    """Where values meet: the `fanin` values that `rank` combines at once in `step`, of `chunk`, its own included; and
-    one of the rows that bring them.
+    """One row per reduction: in `step`, `rank` combines `fanin` values of `chunk` at once, its own value included.
 
-    A local copy between slots stands here as well, with fan-in 1: it is read and written. What arrives in an empty
-    cell alone combines nothing, and is not here.
+    `row` is one of the transfers that bring these values. A local copy between slots is listed, too, with fan-in 1,
+    because it reads and writes. A single value that arrives in an empty cell combines nothing and is not listed.
     """
 
     step: Longs
@@ -53,14 +52,15 @@ class Reductions:
 
 
 def list_reductions(schedule: Schedule) -> Reductions:
-    """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n). What a switch
-    combined on the way is one value that arrives.
+    """Return all reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n).
+
+    Values that a switch combined on the way arrive as one value.
 
     Rank 0 of `core.example.star` combines its own value and those of two others:
 
     >>> from antiphon.core.example import star
-    >>> found = list_reductions(star())
-    >>> found.rank.tolist(), found.fanin.tolist(), found.row.tolist()
+    >>> reductions = list_reductions(star())
+    >>> reductions.rank.tolist(), reductions.fanin.tolist(), reductions.row.tolist()
     ([0], [3], [0])
     """
     if not bool((schedule.op == REDUCE).any() or (schedule.src == schedule.dst).any()):  # only copies between ranks
@@ -92,8 +92,10 @@ def list_reductions(schedule: Schedule) -> Reductions:
 
 
 def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
-    """The rows, of those by which one joint reaches one rank only the first; their numbers; and who sends: the rank,
-    or, as if it were one rank more, the switch that combined what several send."""
+    """Return the schedule with one row per (joint, receiving rank), the numbers of these rows, and their senders.
+
+    A switch that combines what several ranks send counts as one sender, numbered after the last rank.
+    """
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
     if joints is None:
         return schedule, np.arange(schedule.transfers), sender
@@ -107,7 +109,7 @@ def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
 
 
 def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
-    """Whether the cells that these rows write hold something before the first step."""
+    """Return whether the cells that these rows write hold a value before the first step."""
     relation, ranks = schedule.collective.relation, schedule.collective.ranks
     block = schedule.chunks.block[schedule.chunk[rows]].astype(np.int64)
     written = block * ranks + schedule.dst[rows]
@@ -121,7 +123,7 @@ def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class MemoryWork:
-    """What the ranks of a schedule add and touch in memory. Exact: `additions` and `accesses`, per rank, in nbytes."""
+    """Additions and memory accesses per rank of a schedule, exact, in units of nbytes."""
 
     additions: tuple[Fraction, ...]
     accesses: tuple[Fraction, ...]
@@ -132,7 +134,7 @@ class MemoryWork:
 
 
 def work_of(schedule: Schedule) -> MemoryWork:
-    """Added up over all steps, for every rank. O(n log n)."""
+    """Return the additions and accesses of every rank, summed over all steps. O(n log n)."""
     combined = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     weight = weights.astype(object)[combined.chunk]
@@ -145,8 +147,10 @@ def work_of(schedule: Schedule) -> MemoryWork:
 
 
 def most_senders(schedule: Schedule) -> int:
-    """The greatest number of ranks that send to one receiver at once, pieces included; a switch that combines what
-    several send is one. O(n log n)."""
+    """Return the greatest number of ranks that send to one receiver at once, counting pieces in flight. O(n log n).
+
+    A switch that combines what several ranks send counts as one sender.
+    """
     schedule, _, sender = _merge_joint_arrivals(schedule)
     ranks = schedule.collective.ranks + 1
     moving = np.flatnonzero(schedule.src != schedule.dst)
@@ -160,7 +164,7 @@ def most_senders(schedule: Schedule) -> int:
     pair, begin, end = pair[order], begin[order], end[order]
     _, group = dense(pair, ranks * ranks)
     # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
-    lasting = np.maximum.accumulate(group * reach + end)  # until when what began before goes on, pair by pair
+    lasting = np.maximum.accumulate(group * reach + end)  # end of everything that began so far, per pair
     fresh = starts(pair)
     fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
     first = np.flatnonzero(fresh)
@@ -169,19 +173,19 @@ def most_senders(schedule: Schedule) -> int:
     at = np.concatenate([begin, end])
     change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(first), np.int64)])
     # Sweep over begins (+1) and ends (-1) per receiver; at equal times ends come first.
-    order = np.lexsort((change, at, np.concatenate([dst, dst])))  # who ends makes room for who begins
+    order = np.lexsort((change, at, np.concatenate([dst, dst])))
     return int(np.cumsum(change[order]).max())
 
 
-# ---- the least there can be ----
+# ---- lower bounds ----
 
 
 def least_memory_accesses(collective: Collective) -> Fraction:
-    """Theorem 1: a lower bound on the memory accesses (in nbytes) of the busiest rank, in any schedule.
+    """Return Theorem 1's lower bound on the memory accesses (in nbytes) of the busiest rank, for any schedule.
 
-    A result of k values takes k + 1 accesses, wherever and in however many turns they are combined; the most loaded
-    rank has at least the average, over all ranks (those that relay may combine as well). For allreduce and
-    reducescatter of N ranks that is (N + 1) / N; 0 where nothing is combined. O(rows of the relation).
+    A result of k values takes at least k + 1 accesses, wherever they are combined and in however many reductions; the
+    busiest rank has at least the average over all ranks (relays may combine as well). For allreduce and reducescatter
+    of N ranks that is (N + 1) / N; 0 if nothing is combined. O(rows of the relation).
     """
     total = sum(
         int(w) * (k + 1)
@@ -192,29 +196,29 @@ def least_memory_accesses(collective: Collective) -> Fraction:
 
 
 def least_incast(collective: Collective) -> int:
-    """The fewest senders to one receiver at once that any schedule can do with: 1 where anything must move, else 0.
+    """Return the fewest senders to one receiver at once that a schedule can do with: 1 if anything must move, else 0.
 
-    Every collective can be done one message at a time; so the least incast is none (section 3.3.1).
+    Every collective can be done one message at a time, so the least incast is none (section 3.3.1).
     """
-    if collective.kind in ("custom", "scatter", "gather", "alltoall"):
-        return 1 if len(needs_of(collective)) else 0
-    return int(collective.weights.any())  # every block is of several ranks
+    return 1 if len(needs_of(collective)) else 0
 
 
 def senders_if_least_memory(collective: Collective) -> int:
-    """Theorem 2: the number of senders to one receiver where memory accesses are least and values are combined on
+    """Return Theorem 2's number of senders to one receiver, if memory accesses are least and values are combined on
     arrival.
 
-    To combine all N values at once the other N - 1 must arrive at once: beyond a threshold below N - 1 no schedule
-    is optimal in both. One that keeps arrivals in slots of their own, over several steps, and combines them all
-    afterwards escapes the theorem: it pays in steps and buffers instead.
+    To combine all N values at once the other N - 1 must arrive at once, so with a penalty for incast that begins below
+    N - 1 senders no schedule is optimal in both. A schedule that stores arrivals in separate slots over several steps
+    and combines them afterwards escapes the theorem, at the price of more steps and buffers.
     """
     return max(max(_values_per_block(collective), default=0) - 1, 0)
 
 
 def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
-    """Both theorems for a bound: accesses as a part of nbytes, and the senders to one receiver that go with each. Where
-    switches can combine for ranks, the accesses assume that they do not."""
+    """Return both theorems for a bound: accesses in nbytes, and the senders to one receiver that go with each.
+
+    If switches can combine for ranks, the accesses assume that they do not.
+    """
     accesses = least_memory_accesses(collective)
     return {
         "memory": {
@@ -227,7 +231,7 @@ def least_json(collective: Collective, topology: Topology | None = None) -> dict
 
 
 def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[str, Any]:
-    """How far a schedule is from both: its figures beside the least ones; gap 1.0 = optimal, None: nothing to do."""
+    """Return a schedule's figures beside the least ones; gap 1.0 is optimal, None: nothing is combined."""
     least_accesses, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
     gap = float(own / least_accesses) if least_accesses else None
     return {
@@ -242,17 +246,17 @@ def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[s
 
 
 def _assumption_json(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
-    """Nothing where no switch could combine."""
+    """Return the assumption that switches do not reduce, if some could."""
     reduces = topology is not None and REDUCTION in helped(topology, collective)
     return {"assumes": [REDUCTION]} if reduces else {}
 
 
 def _values_per_block(collective: Collective) -> list[int]:
-    """Per block the minimum number of initial values combined into some result; 0 or 1: nothing is combined."""
+    """Return per block the least number of initial values combined into some result; 0 or 1: nothing is combined."""
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]
     relation, blocks = collective.custom, collective.blocks
-    widest = [1] * blocks  # contributions that one rank begins with as one value
+    widest = [1] * blocks  # the most contributions that one rank begins with as a single value
     pairs = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)
     for (block, _), size in Counter(pairs).items():
         widest[block] = max(widest[block], size)

@@ -14,7 +14,10 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """One arc per joined pair of nodes. `capacity` is int64, or Python ints where sums could overflow."""
+    """The machine with parallel links merged: one arc per joined pair of nodes, with a whole-number capacity.
+
+    `capacity` is int64, or Python ints if sums could overflow.
+    """
 
     nodes: int
     ranks: int
@@ -27,11 +30,11 @@ class Network:
         return replace(self, tail=self.head, head=self.tail)
 
     def out_of(self, inside: NDArray[np.bool_]) -> int:
-        """The capacity out of a set of nodes."""
+        """Return the capacity out of a set of nodes."""
         return int(self.capacity[inside[self.tail] & ~inside[self.head]].sum())
 
     def degrees(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The capacity out of and into every node."""
+        """Return the capacity out of and into every node."""
         sums = [np.zeros(self.nodes, self.capacity.dtype) for _ in range(2)]
         for total, end in zip(sums, (self.tail, self.head), strict=True):
             np.add.at(total, end, self.capacity)
@@ -45,7 +48,7 @@ class Network:
 
     @property
     def symmetric(self) -> bool:
-        """Whether every pair of nodes is joined equally well both ways."""
+        """Whether every pair of nodes has the same capacity in both directions."""
         forward = self.tail * self.nodes + self.head
         back = self.head * self.nodes + self.tail
         order, other = np.argsort(forward), np.argsort(back)
@@ -55,7 +58,7 @@ class Network:
 
 
 def link_capacities(topology: Topology) -> NDArray[Any]:
-    """The capacity of every link in units of `resources.scale`: int64 where no sum can overflow."""
+    """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow."""
     resources = topology.resources
     top = max(resources.capacity, default=1)
     small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62
@@ -64,9 +67,8 @@ def link_capacities(topology: Topology) -> NDArray[Any]:
 
 
 def network_of(topology: Topology) -> Network:
-    """Links merged by their ends. A link within a narrower shared limit counts as that narrow. O(links log
-    links).
-    """
+    """Merge links by their ends. A link under a shared limit narrower than itself gets the limit's capacity. O(links
+    log links)."""
     resources = topology.resources
     capacity = link_capacities(topology).copy()
     for number, limit in enumerate(topology.limits):

@@ -21,7 +21,7 @@ from antiphon.errors import Invalid
 
 
 def packed_time(topology: Topology, collective: Collective, packing: Packing) -> Fraction:
-    """The time of a packing, per weight over bytes per second; Invalid where it does not do the collective."""
+    """Return the time of a packing (weight over bytes per second); raise Invalid if it does not do the collective."""
     _require(collective.custom is None, "it is of a custom collective")
     relation = collective.relation
     having: dict[int, set[int]] = defaultdict(set)
@@ -56,7 +56,8 @@ def _require(true: bool, failure: str) -> None:
 
 
 def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
-    """That its routes join ranks of the machine, every rank at most once, and the root to all its ends."""
+    """Check that a tree's routes join ranks of the machine, enter every rank at most once and reach all ends from the
+    root."""
     _require(tree.way in ("out", "in"), "a tree goes neither out nor in")
     up: dict[int, int] = {}
     for route in tree.routes:
@@ -79,7 +80,7 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
 def _check_rates(
     block: int, weight: int, having: set[int], wanting: set[int], rates: dict[tuple[int, str, int], Fraction]
 ) -> None:
-    """That what trees bring is all of a block, and that no root gives what it neither has nor was brought."""
+    """Check that the trees of a block carry all of it, and that no root sends what it neither holds nor receives."""
     roots = {root for other, _, root in rates if other == block}
     into = {root: rates.get((block, "in", root), Fraction(0)) for root in roots}
     out = {root: rates.get((block, "out", root), Fraction(0)) for root in roots}

@@ -5,15 +5,16 @@ transfers of all data cross between the parts. So the weakest partition bounds i
 of a network (1985), for directed arcs and with switches: the capacity out of a part of ranks is that of a minimum cut
 between it and the other ranks, with switches on either side.
 
-That function of the part is submodular. For a fixed ratio the partition that minimises sum(capacity out - ratio) is
-therefore found by the greedy algorithm for its Dilworth truncation: add ranks one by one, and let each join the parts
-that a minimum cut puts on its side. A Newton iteration (Dinkelbach) wraps this: the ratio of the last partition is the
-next one to test, until none is violated.
+That function of the part is submodular. For a fixed ratio the partition that minimises the sum over parts of (capacity
+out - ratio) is therefore found by the greedy algorithm for its Dilworth truncation: add ranks one by one, and let each
+merge with the parts that a minimum cut puts on its side. A Newton iteration (Dinkelbach) wraps this: the ratio of the
+last partition is the next one to test, until no partition has a lower one.
 
-Example: two cliques of 4 ranks joined by 2 links each way, 3 links between ranks inside. Single ranks: 2 * 4 * 3 * 3 +
-4 = 76 capacity out over 7, about 10.9. The two cliques: 4 over 1 = 4, which is weaker and gives the bound.
+Example: two cliques of 4 ranks, links of capacity 3 between the ranks of a clique and 2 links each way of capacity 1
+between the cliques. Single ranks: 2 * 4 * 3 * 3 + 4 = 76 capacity out over 7, about 10.9. The two cliques: 4 over 1 =
+4, which is weaker and gives the bound.
 
-Ranks outside the collective may relay: they belong to some part, and every assignment is tried where there are few.
+Ranks outside the collective may relay: they belong to some part, and every assignment is tried if there are few.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ import numpy as np
 from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.network import Network
 
-Groups = list[list[int]]  # ranks that may not be parted
+Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
 
-MOST_ASSIGNMENTS = 256
-MOST_MEMBERS = 16  # beyond, with switches for places, but one way is tried: each is a partition of its own
+MOST_ASSIGNMENTS = 256  # if relays can be assigned to members in more ways, only a few ways are tried
+MOST_MEMBERS = 16  # with more members, and switches that count as places, only one assignment is tried
 
 
 def weakest_partition(network: Network, members: Sequence[int], places: Sequence[int] = ()) -> tuple[Groups, Fraction]:
-    """Sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1). `places`:
-    switches that are to be in just one of them, as ranks are.
+    """Return sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1), and
+    that ratio.
 
-    The least over all partitions where all ranks are members, or where relays can be placed in at most 256
-    ways (each with some member); else a good one. O(members * Newton rounds) maximum flows for each way.
+    `places`: switches that must be in exactly one set, as ranks are. The result is the minimum over all partitions if
+    all ranks are members, or if relays can be assigned in at most 256 ways (each set has some member); else a good one.
+    O(members * Newton rounds) maximum flows per assignment.
     """
     non_members = {*range(network.ranks), *places} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
@@ -46,7 +48,7 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     max_assignments = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
     # Each assignment of relays gives a valid partition; the weakest of them is the best bound.
     for groups in _assign_relays(network, list(members), sorted(non_members & linked), max_assignments):
-        groups[0] += sorted(non_members - linked)  # wherever they are, nothing crosses
+        groups[0] += sorted(non_members - linked)  # without links: nothing crosses, in whichever part they are
         candidate = _Strength(network, groups).find_weakest()
         if best is None or candidate[1] < best[1]:
             best = candidate
@@ -55,7 +57,8 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
 
 
 def _assign_relays(network: Network, members: list[int], relays: list[int], max_assignments: int) -> list[Groups]:
-    """Every way to tie each relay to a member; where those are too many, a few sensible ones, or the most sensible."""
+    """Return every way to assign each relay to a member; if there are too many, a few sensible ones, or the most
+    sensible."""
     if len(members) ** len(relays) <= max_assignments:
         assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
@@ -72,7 +75,8 @@ def _assign_relays(network: Network, members: list[int], relays: list[int], max_
 
 
 def tie_to_members(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
-    """Relays go where they are tied best: along arcs of falling capacity, a forest grown from the members."""
+    """Assign each relay to the member with the widest connection: grow a forest from the members over the widest arcs
+    first."""
     owner = {member: i for i, member in enumerate(members)}
     arcs = sorted(
         zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True),
@@ -92,7 +96,8 @@ def tie_to_members(network: Network, members: list[int], relays: list[int]) -> d
 
 
 class _Strength:
-    """Flows on the nodes, a source and a sink; every group hangs together by unbounded arcs."""
+    """The search for one assignment: a flow network on the nodes, a source and a sink; unbounded arcs tie each group
+    together."""
 
     def __init__(self, network: Network, groups: Groups) -> None:
         self.network, self.groups = network, groups
@@ -108,7 +113,7 @@ class _Strength:
         self.infinite = sum(self.links) + 1
 
     def find_weakest(self) -> tuple[Groups, Fraction]:
-        """Newton: the ratio of the partition seen last, until none is violated at it."""
+        """Newton iteration: test the ratio of the last partition until no partition has a lower one."""
         part_groups: Groups = [[i] for i in range(len(self.groups))]
         sides, total = self._partition_value(part_groups)
         ratio = Fraction(total, len(part_groups) - 1)
@@ -122,7 +127,7 @@ class _Strength:
             sides, ratio = candidate, Fraction(total, len(part_groups) - 1)
 
     def _partition_value(self, part_groups: Groups) -> tuple[Groups, int]:
-        """Each part's nodes, switches chosen best, and the summed capacity out."""
+        """Return each part's nodes, with switches on the side that minimises capacity, and the summed capacity out."""
         sides, total = [], 0
         for group_numbers in part_groups:
             inside = set(group_numbers)
@@ -135,15 +140,15 @@ class _Strength:
         return sides, total
 
     def _most_violated(self, ratio: Fraction) -> Groups:
-        """The partition that minimises sum(capacity out - ratio), by groups: greedy, one cut per group."""
+        """Return the partition that minimises the sum of (capacity out - ratio), as lists of groups: greedy, one cut
+        per group."""
         p, q = ratio.numerator, ratio.denominator
         count = len(self.groups)
         links = [c * q for c in self.links]
         price: list[int] = []
         part_of = list(range(count))
         big = self.infinite * q + p * count
-        # Greedy (Dilworth truncation). Invariant: price[0..at-1] sums to the minimum over partitions of the first `at`
-        # groups.
+        # Greedy (Dilworth truncation). Invariant: sum(price) is the minimum over partitions of the first `at` groups.
         for at in range(count):
             inner = [max(x, 0) for x in price]
             feed = [*inner, big] + [0] * (count - at - 1)

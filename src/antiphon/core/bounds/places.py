@@ -1,15 +1,16 @@
 """Nodes where data may be combined or copied: all ranks, and switches with that ability that the collective can use.
 
-Bounds depend on these places. Where switches only forward, a byte that two ranks below a switch need crosses the link
-into the switch twice; where the switch multicasts, once. So a switch that helps counts like a rank: a partition must
-put it into one of its parts, and its loads need not be conserved in the linear program.
+Bounds depend on these places. If switches only forward, a byte that two ranks below a switch need crosses the link into
+the switch twice; if the switch multicasts, once. So a switch that helps counts like a rank: a partition must put it
+into one of its parts, and its loads need not be conserved in the linear program.
 
-Example: 8 GPUs under an NVSwitch that reduces and multicasts (NVLS). Each GPU sends its 1/8 share's contribution once
-and receives the result once: an allreduce moves (8 + 1) / 8 or 1 times the data per link instead of 2 * 7 / 8, see
-`in_switches`.
+Example: 8 GPUs under an NVSwitch that reduces and multicasts (NVLS), allreduce of N bytes. Without help every link
+carries 2 * 7/8 N each way. In the switch, a GPU sends its contribution to each of the 7 shares that others are
+responsible for, once, and receives the 7 other results: 7/8 + 1/8 = 1 N each way with the result of its own share, or
+(8 + 1)/8 N if its own contribution to its own share crosses the link, too (`own`); see `in_switches`.
 
-An ability has details that matter here: `own`, whether a rank's own contribution crosses its link, too; `through`,
-whether the switch can combine what passes through it on the way to other switches.
+Two details of an ability matter here: `own`, whether a rank's own contribution crosses its link; `through`, whether the
+switch can combine data that pass through it on the way to other switches.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from antiphon.core.topology import Ability, Topology
 
 
 def wanted_twice(collective: Collective) -> bool:
-    """Whether some block is wanted by several ranks: else nobody has use for a multicast."""
+    """Whether several ranks want the same block; otherwise a multicast is of no use."""
     return bool(np.any(np.bincount(collective.relation.post_block) > 1))
 
 
 def abilities_of(topology: Topology, collective: Collective) -> dict[int, Ability]:
-    """What the switches can do that helps this collective, of those that can: nothing where no data are combined and
-    no block is wanted by two, nor at a switch that several links neither lead into nor out of. O(links)."""
+    """Return the abilities of switches that help this collective, by switch. O(links).
+
+    A reduction helps if data are combined and several links lead into the switch; a multicast helps if two ranks want
+    the same block and several links lead out.
+    """
     if not topology.abilities:
         return {}
     pairs = np.unique(np.stack([topology.link_src, topology.link_dst], axis=1), axis=0)
@@ -50,13 +54,16 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
 
 
 def forwarding(topology: Topology) -> Topology:
-    """The same machine with switches that only forward."""
+    """Return the same machine with switches that only forward."""
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
 def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
-    """Switches at which what the destination of a reduction has itself, and the copy that the source of a multicast
-    keeps, surely cross: `own`, not `through`, and joined with ranks alone, with each of them both ways."""
+    """Return the switches whose links surely carry a rank's own data as well: the destination's own contribution to a
+    reduction, and the copy that the source of a multicast keeps.
+
+    These are `own`, not `through`, and linked with ranks alone, with each in both directions.
+    """
     into: dict[int, set[int]] = {node: set() for node, ability in helps.items() if ability.own and not ability.through}
     out: dict[int, set[int]] = {node: set() for node in into}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
@@ -71,14 +78,17 @@ def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]
 
 
 def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
-    """The switches that a partition has to take for places: of what leaves the parts, those that multicast; of what
-    enters them, those that reduce; of both together, all switches that help."""
+    """Return the switches that a partition must place like ranks.
+
+    For capacity out of the parts these are switches that multicast, for capacity in, switches that reduce, else both.
+    """
     counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
     return sorted(node for node, ability in helps.items() if any(getattr(ability, operation) for operation in counted))
 
 
 def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The parts, and the places that are in none yet with the rank that they are tied to best."""
+    """Return the parts, with each unplaced switch of `places` added to the part of the rank with the widest connection
+    to it."""
     extended = [list(part_nodes) for part_nodes in part_sets]
     part_of = {node: part_nodes for part_nodes in extended for node in part_nodes}
     missing = sorted(set(places) - part_of.keys())
@@ -91,8 +101,10 @@ def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[
 def members_alone(
     topology: Topology, collective: Collective, network: Network, helps: Mapping[int, Ability]
 ) -> list[list[int]] | None:
-    """Every member alone, other ranks with the member that they are tied to best, and in no part the switches aside;
-    None where there are no such switches, or fewer than three members."""
+    """Return one part per member, with each other rank added to the member with the widest connection to it.
+
+    The switches of `switches_aside` are in no part. None if there are no such switches, or fewer than three members.
+    """
     members, left_out = collective.members, switches_aside(topology, helps)
     if not left_out or len(members) < 3:
         return None
@@ -105,12 +117,13 @@ def members_alone(
 def in_switches(
     topology: Topology, collective: Collective, helps: Mapping[int, Ability]
 ) -> tuple[Fraction, str] | None:
-    """The least time (weight over bytes per second) of an allreduce that leaves combining and copying to switches, and
-    how it goes; None where none can. Without shared limits.
+    """Return the least time (weight over bytes per second) of an allreduce that combines and copies in switches, and
+    how.
 
-    Every member combines an equal share in one switch that joins all, which copies it to all others. Or in that of its
-    box; then the members with equal shares combine what they have in a switch that joins these and is `through`, and
-    the boxes' switches copy it.
+    None if no switch can do it. Shared limits are not considered. Either one switch joins all members: each member has
+    an equal share combined there, and the switch copies the result to all. Or each box has a switch that combines a
+    share per member, the members with equal shares combine their results in a switch between boxes (`through`), and the
+    boxes' switches copy them.
     """
     weight, members = int(collective.weights[0]), collective.members
     cables = _find_cables(topology, helps)
@@ -136,8 +149,11 @@ def in_switches(
 def _times_between_boxes(
     boxes: Mapping[int, list[int]], joined: Mapping[int, list[int]], cables: Mapping[tuple[int, int], Fraction]
 ) -> list[Fraction]:
-    """The times between boxes, one for each cable of a rank: the i-th of all boxes need a switch that joins them. None
-    where boxes are not alike, or no switch does."""
+    """Return the times between boxes, one per cable of a rank: the i-th ranks of all boxes need a switch that joins
+    them.
+
+    Empty if boxes differ in size or such a switch is missing.
+    """
     if len(boxes) < 2 or len({len(ranks) for ranks in boxes.values()}) > 1:
         return []
     times = []
@@ -150,13 +166,14 @@ def _times_between_boxes(
 
 
 def _crossing_share(ability: Ability, ranks: int) -> Fraction:
-    """How much of all data each link of a switch carries, each way, where each of its ranks has a share combined there
-    and copied to the others."""
+    """Return the fraction of all data that each link of a switch carries each way, if every rank has an equal share
+    combined there and copied to the others."""
     return Fraction(ranks + (ability.own and not ability.through), ranks)
 
 
 def _find_cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
-    """Ranks and switches that help, joined by just one link each way: the narrower of these."""
+    """Return the capacity of each (rank, switch that helps) pair joined by exactly one link each way: the narrower of
+    the two."""
     links_between: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
         if helps.keys() & set(ends):

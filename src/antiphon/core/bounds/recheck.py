@@ -33,7 +33,7 @@ Row = tuple[int, tuple[int, ...], int]  # block, holders, destination
 
 
 def proved_time(topology: Topology, collective: Collective, witness: Witness | None) -> Fraction:
-    """Least time * bytes per unit of weight: what the witness proves, checked from nothing else."""
+    """Return the time that a witness proves (see the module), checked from the topology and the collective alone."""
     if witness is None:
         return Fraction(0)
     if isinstance(witness, Cut):
@@ -45,7 +45,8 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
 
 
 def check_distance(topology: Topology, collective: Collective, proof: Distance) -> None:
-    """That the distance is needed, is at least `steps` by its potentials, and at most that by its path."""
+    """Check that the need exists, that its distance is at least `steps` (by its potentials) and at most that (by its
+    path)."""
     far = np.array(proof.distances, np.int64)
     _require(len(far) == topology.nodes, "its distances are not one per node")
     _require(bool(proof.holders) and 0 <= proof.rank < topology.ranks, "its ranks are out of range")
@@ -81,8 +82,9 @@ def _require(true: bool, failure: str) -> None:
 
 
 def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None) -> int:
-    """The weight of the blocks with data wanted outside and held inside only (and by just `needed`,
-    if given).
+    """Return the weight of the blocks with data needed outside `inside` and held only inside.
+
+    `needed`: count only data held by exactly these ranks.
     """
     assert collective.weights is not None
     relation = collective.relation
@@ -113,7 +115,10 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
 
 
 def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | None) -> int:
-    """The same need by need: who holds something usable depends on everything that its destination wants."""
+    """Return the same for values that begin with several contributions, need by need.
+
+    Which holders are usable then depends on everything that the destination wants.
+    """
     assert collective.weights is not None
     crossing = {
         block
@@ -124,6 +129,7 @@ def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | 
 
 
 def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which nodes are in the list."""
     _require(all(0 <= node < topology.nodes for node in nodes), "it names a node that is not there")
     side = np.zeros(topology.nodes, bool)
     side[list(nodes)] = True
@@ -133,9 +139,8 @@ def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
 def _capacity_within_limits(
     topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
 ) -> Fraction:
-    """The capacity of links with these multiplicities: limits, with their multiplicity, cover their own
-    links.
-    """
+    """Return the capacity of links with multiplicities `times`; (limit, count) pairs are counted instead of their
+    links."""
     times = times.copy()
     total = Fraction(0)
     for limit, count in limits:
@@ -148,6 +153,7 @@ def _capacity_within_limits(
 
 
 def _check_cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction:
+    """Check a cut and return the time that it proves."""
     side = _node_mask(topology, cut.side)
     _require(_crossing_weight(collective, side) == cut.weight, "another weight must leave the cut")
     leaving = (side[topology.link_src] & ~side[topology.link_dst]).astype(np.int64)
@@ -167,6 +173,8 @@ def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int
 
 
 def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
+    """Check that a partition holds every rank (and switch that helps) once, has a member per part and states its
+    capacity."""
     assert collective.weights is not None
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
     _require(partition.direction in ("out", "in", "both"), "its direction is neither out nor in nor both")
@@ -187,9 +195,9 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
 
 
 def _list_needs(collective: Collective) -> list[Row]:
-    """Every (block, holders, destination), without blocks of weight 0 and data already in place.
+    """Return every (block, holders, destination), without blocks of weight 0 and data already in place.
 
-    Who begins with more than the destination wants is no holder: nothing is ever taken out of a value.
+    A rank that begins with more than the destination wants is no holder: nothing is ever taken out of a value.
     """
     assert collective.weights is not None
     relation = collective.relation
@@ -214,7 +222,7 @@ def _list_needs(collective: Collective) -> list[Row]:
 
 
 def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Who has what is wanted, item by item, among those that begin with no item oftener than it is wanted."""
+    """Return, per wanted contribution, the ranks that have it and begin with nothing that exceeds what is wanted."""
     if target is None:
         target = sorted({name for names in begun.values() for name in names})
     room = {name: target.count(name) for name in set(target)}
@@ -228,14 +236,16 @@ def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -
 
 
 def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
-    """What must be paid over what can be earned, after checking that nobody pays more than a link costs."""
+    """Check that families and partitions pay no more than links cost; return their payment over price times
+    capacity."""
     assert collective.weights is not None
     resources = topology.resources
     count = topology.links + len(topology.limits)
     _require(all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource")
     helps = abilities_of(topology, collective)
     _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
-    for switch, value in dual.potentials:  # more may leave one that multicasts than comes in, less one that reduces
+    # More may leave a switch that multicasts than enters it, and less a switch that reduces.
+    for switch, value in dual.potentials:
         ability = helps.get(switch)
         wrong = ability is not None and ((ability.multicast and value < 0) or (ability.reduce and value > 0))
         _require(not wrong, "a switch that helps has a potential that its loads need not keep")
@@ -270,7 +280,7 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
 def _family_payment(
     topology: Topology, collective: Collective, rows: list[Row], family: Family, lengths: dict[int, int]
 ) -> int:
-    """The sum over blocks of weight times the length of the farthest need in the family."""
+    """Return the sum over blocks of weight times the length of the farthest need in the family."""
     assert collective.weights is not None
     at = family.at
     chosen: dict[str, Callable[[Row], bool]] = {
@@ -300,9 +310,9 @@ def _family_payment(
 
 
 def _shortest_lengths(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
-    """Dijkstra's algorithm on whole lengths."""
+    """Return the distance of every node from the start nodes by Dijkstra's algorithm, in whole lengths."""
     # Unreachable nodes keep this value, which exceeds every path.
-    far = [sum(length for links in out for _, length in links) + 1] * len(out)  # more than any path has
+    far = [sum(length for links in out for _, length in links) + 1] * len(out)
     for node in start:
         far[node] = 0
     heap = [(0, node) for node in start]

@@ -1,4 +1,8 @@
-"""A proof of one machine, evaluated on another that differs in its bandwidths alone."""
+"""Evaluate a proof of a lower bound on a machine that differs only in its bandwidths from the one it was found for.
+
+A cut, a partition or link prices name nodes and links, which exist on both machines; only capacities change. Example:
+the cut {0} of a ring of 3 proves 1 / (2 links * 1 GB/s) per byte of rank 0's block; with links of 2 GB/s, half.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,7 @@ from antiphon.core.topology import Topology
 def seconds_per_byte(machine: Topology, collective: Collective, needs: Needs, witness: Witness | None) -> Fraction:
     """Return the least seconds per byte of nbytes that a witness proves on this machine.
 
-    The witness may have been found on a machine with other bandwidths: sets of nodes, partitions and prices prove
-    something on both, though perhaps not the most.
+    The witness may have been found for other bandwidths: it is valid on both machines, but another may prove more.
     """
     if witness is None:
         return Fraction(0)

@@ -26,24 +26,26 @@ from antiphon.core.bounds.witness import Family, LpDual
 from antiphon.core.topology import Topology
 
 MOST_STEPS = 2_000_000  # sources times links
-_CLOSE = 1e-9
+_CLOSE = 1e-9  # relative difference at which sums of doubles count as equal
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The time of a routing (weight / capacity in units of resources.scale), and the resources busy throughout."""
+    """The time of a routing (weight / capacity in units of resources.scale), and the links and limits that are always
+    busy."""
 
     time: float
     busiest: tuple[int, ...]  # resources
 
     @property
     def dual(self) -> LpDual:
-        """The witness it suggests: its busiest links and limits, all at one price."""
+        """The witness that this routing suggests: its busiest links and limits, all at price 1."""
         return LpDual(tuple((resource, 1) for resource in self.busiest), (Family("all", ()),))
 
 
 def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
-    """Routings along shortest paths, by links and by time per byte. None where holders are replicated, or too much.
+    """Return routings along shortest paths by links, and by time per byte; none if holders are replicated or work is
+    too much.
 
     O(sources * links log links) each.
     """
@@ -63,6 +65,7 @@ def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
 def _spread_evenly(
     topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]
 ) -> Spread:
+    """Route all demands over shortest paths of these arc lengths, and return the greatest load over capacity."""
     demand = np.zeros((topology.nodes, topology.nodes))
     start = np.array([needs.sets[s][0] for s in sources])
     row = np.searchsorted(sources, needs.holders)
@@ -92,7 +95,7 @@ def _spread_evenly(
 
 
 def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]) -> NDArray[np.float64]:
-    """Distances from every source; whole numbers, so exact in doubles."""
+    """Return the distances from every source; they are whole numbers, so doubles are exact."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import dijkstra
 
@@ -105,6 +108,7 @@ def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: S
 
 
 def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> Spread:
+    """Return the time of the most loaded links and limits, and which these are."""
     resources = topology.resources
     limit_load = np.zeros(len(topology.limits))
     times: dict[int, float] = {}

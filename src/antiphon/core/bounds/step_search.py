@@ -1,15 +1,21 @@
-"""The search for cuts over time: a linear program over the wire times of the steps, with cuts added where they are
-violated.
+"""Search for cuts over time by linear programming over the wire times of the steps, adding violated cuts.
 
-Minimise t_1 + ... + t_N such that every rank that needs data can be reached by all of it: by the max-flow min-cut
-theorem a maximum flow in the network with one copy of every node for each step (links of step s with capacity bandwidth
-* t_s, waiting unlimited). Where the flow for the current times is too small, its minimum cut is a violated condition,
-linear in t, and joins the program. The dual values of the conditions in the last program are the multipliers of the
-evidence; they are rounded to whole numbers, which keeps it valid, and it is then evaluated exactly
-(`steps.proved_times`).
+Input: a machine, data that every member needs, and a number of steps N. Output: `StepCuts`, evidence (steps.py) that
+any schedule of N steps needs a total wire time of at least so much. The program:
 
-Data that are collected (reduce, reducescatter) are spread on the machine with all links reversed, and the cuts found
-are turned back in time.
+    minimise t_1 + ... + t_N   such that all data can reach every rank that needs them
+
+By the max-flow min-cut theorem they can if a maximum flow carries them in the network with one copy of every node for
+each time 0 .. N: an arc of step s leads from time s - 1 to time s with capacity bandwidth * t_s, and waiting at a rank
+is free. If the flow for the current times is too small, its minimum cut is a violated condition, linear in t, and joins
+the program. The dual values of the conditions in the last program are the multipliers of the evidence; they are rounded
+to whole numbers, which keeps it valid, and it is then evaluated exactly (`steps.proved_times`).
+
+Data that are collected (reduce, reducescatter) are spread on the machine with all links reversed, and the cuts are
+turned back in time.
+
+Example: a broadcast of 1 byte on a line 0 - 1 - 2 with unit links, N = 2. At t = (1/2, 1/2) only half a byte can reach
+rank 2. The minimum cut says t_2 >= 1 (rank 1 has nothing to send in step 1), a second one t_1 >= 1: sum(t) >= 2.
 """
 
 from __future__ import annotations
@@ -28,15 +34,15 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 
-MAX_ROUNDS = 40  # of the cutting-plane loop; evidence found until then is valid, and only weaker
-SAME_FLOW = 1 - 1e-7  # a flow this near to the demand serves it
-MULTIPLIER_SCALE = 2**16  # multipliers are rounded to whole numbers of this scale
+MAX_ROUNDS = 40  # of the cutting-plane loop; the cuts until then are valid evidence, only weaker
+SAME_FLOW = 1 - 1e-7  # a flow of at least this fraction of the demand serves it
+MULTIPLIER_SCALE = 2**16  # the greatest multiplier after rounding to whole numbers
 
 
 def steps_from(topology: Topology, rank: int, *, backwards: bool = False) -> Longs:
     """Return the least number of steps from a rank to every rank (or from every rank to it); entering a rank costs one.
 
-    A rank out of reach has `topology.nodes`.
+    Unreachable ranks get `topology.nodes`.
     """
     tail, head = topology.link_src, topology.link_dst
     if backwards:
@@ -54,8 +60,7 @@ def steps_from(topology: Topology, rank: int, *, backwards: bool = False) -> Lon
 
 def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Switches]:
     """Return the least capacity from the ranks of `near` to those of `far` through switches alone, and the switches on
-    the near side of such a cut.
-    """
+    the near side of such a minimum cut."""
     if not topology.switches:
         return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
     source, sink = topology.nodes, topology.nodes + 1
@@ -74,7 +79,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
 class Spread:
     """Data of weight `supply` at every rank, needed in full by each of `members`.
 
-    `collects`: on the reversed machine, for collectives that combine what the ranks have.
+    `collects`: the search runs on the reversed machine, for collectives that combine what the ranks have.
     """
 
     machine: Topology
@@ -88,6 +93,7 @@ class Spread:
 
     @property
     def sinks(self) -> list[int]:
+        """Members that do not hold all data from the start."""
         return [rank for rank in self.members if self.supply.sum() > self.supply[rank]]
 
     def least_steps(self) -> int:
@@ -108,7 +114,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class _Condition:
-    """sum over s of capacity[s] * t_s >= weight, for the ranks and switches that count as near."""
+    """The condition sum over s of capacity[s] * t_s >= weight, of the cut that `near_from` and `switches` describe."""
 
     capacity: Floats
     weight: float
@@ -150,6 +156,7 @@ class _TimedNetwork:
         return self._condition(np.array(side[:-1], bool).reshape(self.steps + 1, self.topology.nodes))
 
     def _condition(self, near: NDArray[np.bool_]) -> _Condition:
+        """Return the condition of a cut; `near`: per time and node whether it is on the source's side."""
         topology, ranks = self.topology, self.topology.ranks
         near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
         switches = [tuple((np.flatnonzero(near[step, ranks:]) + ranks).tolist()) for step in range(1, self.steps + 1)]
@@ -177,7 +184,7 @@ def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
             break
         conditions += fresh.values()
         if any(not c.capacity.any() for c in conditions):
-            return None  # out of reach in so few steps
+            return None  # some member cannot be reached in so few steps
         times, multipliers = _solve(conditions, network.capacity.max())
     return _evidence(spread, steps, conditions, multipliers)
 
@@ -194,20 +201,23 @@ def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
 
 
 def _evidence(spread: Spread, steps: int, conditions: list[_Condition], multipliers: Floats) -> StepCuts | None:
+    """Round the multipliers to whole numbers and build the evidence; None if no condition counts."""
     if not len(multipliers) or not multipliers.max() > 0:
         return None
     rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
     pairs = [(condition, times) for condition, times in zip(conditions, rounded, strict=True) if times]
-    turn = _turned if spread.collects else _unturned
-    return StepCuts(steps, tuple(turn(spread, steps, condition, times) for condition, times in pairs))
+    to_cut = _reverse_in_time if spread.collects else _as_cut
+    return StepCuts(steps, tuple(to_cut(spread, steps, condition, times) for condition, times in pairs))
 
 
-def _unturned(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+def _as_cut(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+    """Return a condition as a cut."""
     return StepCut(condition.near_from, condition.switches, times)
 
 
-def _turned(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
-    """A cut of the reversed machine, backwards in time: what was far there at the end is near here from the start."""
+def _reverse_in_time(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+    """Return a cut of the reversed machine as one of the machine: nodes that are far at the end are near from the
+    start."""
     near_from = tuple(steps + 1 - start for start in condition.near_from)
     every = range(spread.topology.ranks, spread.topology.nodes)
     switches = tuple(tuple(s for s in every if s not in near) for near in reversed(condition.switches))

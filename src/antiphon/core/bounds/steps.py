@@ -1,27 +1,30 @@
 """How fast data can move in a given number of steps: cuts over time, each checkable on its own.
 
 A schedule of N steps moves all its bytes in wire times t_1 ... t_N (steps are barriers: step s lasts its latency and
-then t_s, the time of its most loaded link). A *cut over time* says from which step on each rank counts as near:
-`near_from` is 0 for ranks that are near from the start and N + 1 for ranks that never are. In step s data can move from
-the ranks with near_from < s to those with near_from > s only over links between the two sets, C_s bytes per second in
-all; a rank with near_from == s may receive anything in that step and has nothing to send yet. So every block that only
-ranks of near_from 0 hold, and that a rank of near_from N + 1 needs, must cross:
+then t_s, the time of its most loaded link). This file proves lower bounds on t_1 + ... + t_N from *evidence* that
+`by_size.py` and `step_search.py` find; it checks the evidence by sums alone.
+
+A *cut over time* assigns to every rank the step from which on it counts as near: `near_from` is 0 for ranks that are
+near from the start and N + 1 for ranks that never are. In step s data can move from the ranks with near_from < s to
+those with near_from > s only over links between the two sets, C_s bytes per second in all; a rank with near_from == s
+may receive anything in that step and has nothing to send yet. So every block that only ranks of near_from 0 hold, and
+that a rank of near_from N + 1 needs, must cross:
 
     sum over s of C_s * t_s  >=  weight of these blocks
 
 This is the cut condition of Ford and Fulkerson in the network that has one copy of every node for each step. Sums of
-such conditions with positive multipliers are conditions, too, and bound sum(t) from below. A line of three ranks 0, 1,
-2
- with links of 1 byte per second, a broadcast of 1 byte and N = 3 steps: rank 1 may become near in step 1, 2 or 3,
-and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1 and t_1 + t_2 >= 1 together say
-sum(t) >= 3/2: what cutting the data into two pieces attains.
+such conditions with positive multipliers are conditions, too, and bound sum(t) from below.
+
+Example: a line of three ranks 0, 1, 2 with links of 1 byte per second, a broadcast of 1 byte and N = 3 steps. Rank 1
+may become near in step 1, 2 or 3, and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1
+and t_1 + t_2 >= 1 together say sum(t) >= 3/2, which cutting the data into two pieces attains.
 
 Four kinds of evidence state such conditions:
 
 - `StepCuts`: cuts over time with multipliers for one N, found by linear programming on small machines.
 - `Chain`: levels of ranks, one step apart. With d levels between the first cut and the last, the average over all
   choices of d steps says sum(t) >= rate * N / (N - d), as for N - d pieces on a line of d + 1 links. Links that jump
-  over a level reduce d to `loss`. `windows`: only the first and last cut are narrow, so d steps on end are lost:
+  over a level reduce d to `loss`. `windows`: only the first and last cut are narrow, so d consecutive steps are lost:
   c / (c - 1) with c = N / d rounded up.
 - `Fan`: one rank has what K others need (or needs what they have). In the step in which the others become near, it
   can serve at most one of them per byte, so (K - 1) / K of a step is lost.
@@ -47,7 +50,7 @@ from antiphon.core.columns import Bools, Floats
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
-Switches = tuple[int, ...]  # that count as near
+Switches = tuple[int, ...]  # switches on the near side of a cut
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class StepTimes:
     steps: int = 0
 
     def per_weight(self, steps: Floats) -> Floats:
-        """Return the least seconds per unit of weight for these numbers of steps (ascending)."""
+        """Return the least seconds per unit of weight for these numbers of steps (in ascending order)."""
         rate = float(self.rate)
         if not rate:
             return np.zeros(len(steps))
@@ -139,10 +142,10 @@ class StepTimes:
 
 
 def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_help: bool) -> StepTimes:
-    """Return what a piece of evidence proves, from sums alone; Invalid if it proves nothing.
+    """Return what a piece of evidence proves, from sums alone; raise Invalid if it proves nothing.
 
-    `switches_help`: whether some switch multicasts or reduces for this collective, which a `Fan` cannot bear. The
-    caller makes sure that no switch that helps does both at once (`through`) where the evidence is an `Exchange`.
+    `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates a `Fan`. For an
+    `Exchange` the caller makes sure that no switch reduces and multicasts at once (`through`).
     """
     if isinstance(evidence, StepCuts):
         return _prove_cuts(topology, needs, evidence)
@@ -180,6 +183,7 @@ def step_capacity(topology: Topology, near: Bools, far: Bools, switches: Sequenc
 
 
 def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTimes:
+    """Sum the conditions: the total weight over the greatest total capacity of any step bounds sum(t)."""
     steps = evidence.steps
     weight, load = 0, [Fraction(0)] * steps
     for cut in evidence.cuts:
@@ -194,6 +198,7 @@ def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTim
 
 
 def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes:
+    """Check the cuts between levels; the widest one sets the rate, and links that jump over a level reduce the loss."""
     levels, first, cuts = np.array(evidence.levels, np.int64), evidence.first, evidence.switches
     _require(len(levels) == topology.ranks and len(cuts) >= 1, "its levels are not one per rank")
     last, stages = first + len(cuts) - 1, len(cuts) - 1
@@ -214,6 +219,7 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
 
 
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
+    """Check that one rank serves (or is served by) each far end; the narrower of its links and theirs sets the loss."""
     center, far_ends = evidence.center, evidence.far_ends
     _require(len(set(far_ends) - {center}) == len(far_ends) > 0, "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
@@ -231,6 +237,7 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
 
 
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
+    """Check that all ranks need each other's contribution to one block."""
     ranks = evidence.ranks
     _require(len(set(ranks)) == len(ranks) > 1, "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in ranks), "it names a rank that is not there")

@@ -1,4 +1,15 @@
-"""What proves a bound: records that say enough to recheck it alone, and to tell it to people."""
+"""Witnesses of bounds: records that hold enough to recheck a bound on its own, as JSON and as text for people.
+
+Four proofs of a lower bound, checked in recheck.py (docs/bounds.md explains why each is valid):
+
+    Distance   a path and distances that prove the number of steps
+    Cut        a set of nodes, the weight that must leave it and the capacity out of it
+    Partition  for allreduce: sets of ranks, and the capacity between them
+    LpDual     prices of links and shared limits, with the `Family` needs that must pay them
+
+and one of an upper bound, checked in packing.py: `Packing`, trees that attain the bound. The *weight* of a block is its
+relative size, a whole number; a bound in seconds is weight / capacity * (nbytes / total weight of the buffer).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +22,11 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.units import format_bandwidth, plain
 
-_SHOWN = 12
+_SHOWN = 12  # names of links or ranges of ranks listed in a text, before "and 3 more"
 
 
 def _to_json(value: Any) -> Any:
+    """Convert a field to JSON: fractions exactly, as numbers or "a/b"; tuples as lists; records by their fields."""
     if isinstance(value, Fraction):
         return plain(value)
     if isinstance(value, tuple):
@@ -24,7 +36,7 @@ def _to_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Record:
-    """Frozen, and shown as JSON by its fields."""
+    """A frozen record that becomes JSON by its fields, with its `kind` first if it has one."""
 
     def as_json(self) -> dict[str, Any]:
         values = {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}
@@ -34,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Distance(Record):
-    """Latency: what only `holders` have must reach `rank`, and that takes `steps` steps.
+    """A proof of latency: data that only `holders` have must reach `rank`, which takes `steps` steps.
 
     `path` (nodes) shows that steps suffice. `distances`, one per node, shows that fewer do not: they are 0 at
     the holders, grow by at most 1 along a link into a rank and not at all along one into a switch, and are
@@ -56,9 +68,9 @@ class Distance(Record):
 
 @dataclass(frozen=True)
 class Cut(Record):
-    """`weight` (of blocks) must leave the nodes `side`, at `capacity` bytes/s at most.
+    """Blocks of total `weight` must leave the nodes `side`, at `capacity` bytes/s at most.
 
-    The capacity is that of the shared limits `limits` and of the links out that load no such limit.
+    The capacity is that of the shared limits `limits` and of the outgoing links that load none of them.
     """
 
     side: tuple[int, ...]
@@ -81,13 +93,13 @@ class Cut(Record):
 
 @dataclass(frozen=True)
 class Partition(Record):
-    """At least 2 (parts - 1) transfers of everything run between the parts, at `capacity` bytes/s at most
-    in total.
+    """At least 2 (parts - 1) transfers of all data run between the parts, at `capacity` bytes/s at most in total.
 
-    `parts` are sets of nodes: every rank, and every switch that helps, is in exactly one, every one has a member; other
-    switches may be in any number. `direction`: whether the capacity "out" of the parts or "in" to them is summed.
-    "both": of three parts and more, out and in together carry everything 2 (parts + 1) times at least, and switches
-    that load what a rank keeps as well (`own`) are in no part. `limits`: (limit, how often it counts).
+    `parts` are disjoint sets of nodes, each with a member of the collective. Every rank and every switch that helps
+    (multicasts or reduces) is in exactly one; other switches may be in any number of them. `direction`: whether the
+    capacity "out" of the parts or "in" to them is summed. "both": if there are at least three parts, out and in
+    together carry all data at least 2 (parts + 1) times; switches that also load the links of ranks with the ranks' own
+    data (`own`) are then in no part. `limits`: (shared limit, how often it counts).
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -100,7 +112,7 @@ class Partition(Record):
 
     @property
     def times(self) -> int:
-        """How often all data cross."""
+        """How often all data cross between parts."""
         return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
@@ -117,11 +129,11 @@ class Partition(Record):
 
 @dataclass(frozen=True)
 class Family(Record):
-    """Needs that share the loads `lengths` of a dual: (link, length), or None for the lengths of the dual
-    itself.
+    """Needs that are charged for the loads `lengths` of a dual: (link, length) pairs, or None for the link costs of the
+    dual.
 
-    `of`: "to" (what rank at[0] needs), "from" (what only rank at[0] holds), "pair" (what only at[0] holds and
-    at[1] needs) or "all". Of each block the farthest need counts, once.
+    `of`: "to" (data that rank at[0] needs), "from" (data that only rank at[0] holds), "pair" (data that only at[0]
+    holds and at[1] needs) or "all". Of each block the farthest need counts, once.
     """
 
     of: str
@@ -131,14 +143,13 @@ class Family(Record):
 
 @dataclass(frozen=True)
 class LpDual(Record):
-    """Prices of links and shared limits, and what any schedule must pay at these prices for what they can
-    earn.
+    """Prices of links and shared limits, and the needs that any schedule must pay for at these prices.
 
-    `prices`: (resource, price), resources numbered as in topology.resources. `potentials`: (switch, what
-    passing it is worth): a route pays them going in and gets them back going out. A link costs its price,
-    those of its limits, and potential(head) - potential(tail). Every family pays for its own lengths, every
-    partition for its crossings (partitions: (partition, multiplier)); together these may cost no link more
-    than it costs. The bound: what must be paid, over the sum of price times capacity.
+    `prices`: (resource, price), resources numbered as in topology.resources. `potentials`: (switch, value): a route
+    pays the value on entering the switch and gets it back on leaving. A link costs its price, plus those of its limits,
+    plus potential(head) - potential(tail). Every family pays for the lengths it is charged for, every partition
+    (partitions: (partition, multiplier)) for its crossings; together they may not pay more for any link than it costs.
+    The bound: their total payment over the sum of price times capacity.
     """
 
     prices: tuple[tuple[int, int], ...]
@@ -158,7 +169,7 @@ Witness = Cut | Partition | LpDual
 
 @dataclass(frozen=True)
 class Tree(Record):
-    """A part of a block, of weight `rate`, and the routes (links from rank to rank) that it takes.
+    """A share of a block, of weight `rate`, and the routes (lists of links from rank to rank) that it takes.
 
     `way`: "out" of `root` to all ranks that want the block, or "in" to it from all ranks that hold a contribution.
     """
@@ -172,13 +183,14 @@ class Tree(Record):
 
 @dataclass(frozen=True)
 class Packing(Record):
-    """Trees that together do the collective: what takes no longer than a bound shows that it is attained."""
+    """Trees that together do the collective; if their time equals a lower bound, the bound is attained."""
 
     trees: tuple[Tree, ...]
 
 
 def witness_of(value: Mapping[str, Any]) -> Witness:
-    """A witness from its JSON; Invalid where it is none. What it says is for `recheck` to judge."""
+    """Read a witness from its JSON; raise Invalid if it is none. Whether it proves anything is for `recheck` to
+    check."""
     try:
         kind = value["kind"]
         if kind == "cut":
@@ -224,11 +236,13 @@ def _int_pair(values: Iterable[Any]) -> tuple[int, int]:
 
 
 def _describe_prices(prices: tuple[tuple[int, int], ...]) -> str:
+    """Return the range of the prices in words."""
     values = sorted({price for _, price in prices})
     return f"from {values[0]} to {values[-1]}" if len(values) > 1 else "that are all equal"
 
 
 def _describe_resource(topology: Topology, resource: int) -> str:
+    """Return the name of a shared limit, or the two ends of a link."""
     if resource >= topology.links:
         return f"limit {topology.limits[resource - topology.links].name}"
     ends = (int(topology.link_src[resource]), int(topology.link_dst[resource]))
@@ -236,13 +250,14 @@ def _describe_resource(topology: Topology, resource: int) -> str:
 
 
 def _join_names(names: list[str]) -> str:
+    """Return the distinct names, the first `_SHOWN` in full."""
     distinct = list(dict.fromkeys(names))
     rest = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
     return ", ".join(distinct[:_SHOWN]) + rest
 
 
 def _describe_ranks(ranks: list[int]) -> str:
-    """Ranks as people write them: {0-3,8}."""
+    """Return ranks in short form: {0-3,8}."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     runs: list[list[int]] = []

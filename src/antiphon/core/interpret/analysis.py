@@ -1,8 +1,16 @@
-"""Analyse a schedule before it runs: cells, groups of writes, the order in which operands are combined.
+"""Analyse a schedule before it runs: which cells each write combines, and in which order.
 
-Chunks are independent, so each chunk's steps are numbered densely on their own: its levels. All chunks then proceed
-level by level together, however their steps interleave; a pipeline of a thousand pieces has as few levels as one
-piece. `pieces` and `local` do not change the outcome and are ignored.
+A cell is one rank's copy of a chunk (rank, chunk, slot). Input: a schedule. Output: an `Analysis`, which lists for
+every write of a cell its *operands*: the cells that are read, and the cell's own value if it takes part. All rows that
+write one cell in one step form a *group*. Operands are combined in the order of the least contribution that they
+contain, so that the result does not depend on the order of rows. Illegal rows (races, reads of empty cells) are errors.
+
+Chunks are independent, so the steps of each chunk are renumbered 0, 1, 2, ... on their own: its *levels*. All chunks
+are then processed level by level together, however their steps interleave; a pipeline of a thousand pieces has as few
+levels as one piece. `pieces` and `local` do not affect the result and are ignored.
+
+Example (`core.example.star`): on level 0 the cell of rank 0 combines its own value with those of ranks 1 and 2; on
+level 1 the cells of ranks 1 and 2 become copies of it.
 """
 
 from __future__ import annotations
@@ -17,14 +25,14 @@ from antiphon.core.interpret.buffers import check_chunks
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.errors import Invalid
 
-EMPTY = 2**40  # the least contribution of a cell that holds nothing; above every id
+EMPTY = 2**40  # stands for the least contribution of an empty cell; above every id
 
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """The cells where data enters or leaves, by rank, block, chunk.
+    """The cells where data enter or leave, in order of rank, block, chunk.
 
-    `pair`: the index of (rank, block) in the Side of the buffers; `count`: the number of contributions required.
+    `pair`: the index of (rank, block) in the buffers' `Side`; `count`: the number of contributions required.
     """
 
     pair: Longs
@@ -36,11 +44,11 @@ class Ends:
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """A legal schedule taken apart.
+    """A legal schedule as groups of writes.
 
-    Cells are numbered by chunk. A group is all writes of one cell at one level; groups stand by level, those
-    of most operands first. The operands of group g are first[g] .. first[g] + count[g] - 1, in the order in
-    which they are combined: `operand` is the cell read, `row` the transfer (-1: the cell's own value).
+    Cells are numbered in order of chunk. A group is all writes of one cell on one level; groups are sorted by level,
+    within a level by descending number of operands. The operands of group g are first[g] .. first[g] + count[g] - 1, in
+    the order in which they are combined: `operand` is the cell read, `row` the transfer (-1: the cell's own value).
     """
 
     schedule: Schedule
@@ -69,16 +77,16 @@ class _Rows:
     level: Longs
     head: Longs  # where each group begins
     size: Longs
-    copies: Bools  # per group: whether its first row is a copy
-    mixed: Bools  # per group: a race
+    copies: Bools  # per group: whether it contains a copy
+    mixed: Bools  # per group: a copy and other writes at once, which is a race
 
 
 def analyse(schedule: Schedule) -> Analysis:
     """Check all rows and fix the order of every combination; Invalid names the first illegal row.
 
-    O(n log n) for n rows, and some 20 microseconds for every level.
+    O(n log n) for n rows, and about 20 microseconds per level.
 
-    Of `core.example.star` cells 0, 1, 2 are the chunk at ranks 0, 1, 2. On level 0 cell 0 combines three values: its
+    In `core.example.star` cells 0, 1, 2 are the chunk at ranks 0, 1, 2. On level 0 cell 0 combines three values: its
     own, that of cell 1 and that of cell 2. On level 1 cells 1 and 2 are copies of it.
 
     >>> from antiphon.core.example import star
@@ -148,8 +156,10 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
 
 
 def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Longs]:
-    """Number the cells that rows or ends touch, ascending by (chunk, rank, slot). Also return the number of each
-    mention: cells that rows read, cells that they write, inputs, outputs. O(n log n).
+    """Number the cells that rows or ends mention, ascending by (chunk, rank, slot). O(n log n).
+
+    Return the keys of all cells, and the cell number of each mention, in this order: cells that rows read, cells that
+    they write, inputs, outputs.
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
@@ -183,7 +193,7 @@ def least_ids(schedule: Schedule) -> Longs:
 
 
 def _row_levels(schedule: Schedule) -> Longs:
-    """For every row the place of its step among the steps of its chunk. O(n log n).
+    """Return for every row the index of its step among the steps of its chunk. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(3, 0, 0, 1, 0), (5, 1, 1, 2, 0), (9, 0, 1, 2, 0), (9, 1, 2, 0, 0)]  # steps 3 and 9, steps 5 and 9
@@ -202,7 +212,7 @@ def _row_levels(schedule: Schedule) -> Longs:
 
 
 def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
-    """Sort rows by (level, cell written); those that write one cell on one level are a group. O(n log n).
+    """Sort rows by (level, cell written); those that write one cell on one level form a group. O(n log n).
 
     >>> from antiphon.core.example import star
     >>> rows = _group_rows(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
@@ -221,9 +231,10 @@ def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows
 
 
 def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
-    """Carry the least contribution of every cell through the levels; `least_id` ends as the final state.
+    """Propagate the least contribution of every cell through the levels; `least_id` is updated to the final state.
 
-    Returns it per row read, and per group for the cell's own value (EMPTY where that does not count). O(rows).
+    Return it per row for the cell read, and per group for the cell's own value (EMPTY if that is not an operand).
+    O(rows).
 
     >>> from antiphon.core.example import star
     >>> rows = _group_rows(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
@@ -254,9 +265,9 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
 
 
 def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Longs, Longs, Longs]:
-    """Group, cell and row of every operand, by group and least contribution.
+    """Return the group, cell and row of every operand, sorted by group and least contribution. O(n log n).
 
-    Equal least contributions (something is counted twice) go by own value first, then by cell read. O(n log n).
+    If least contributions are equal (something is counted twice), the own value comes first, then by cell read.
 
     A group of two rows and its own value, which is the second by contribution (1), then a copy:
 
@@ -282,7 +293,7 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
 
 
 def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
-    """Name the fault of the earliest step. After a fault a chunk is garbage, but only at later steps."""
+    """Raise Invalid for the fault of the earliest step. A fault spoils its chunk only at later steps."""
     race = np.repeat(rows.mixed, rows.size)
     bad = np.flatnonzero((row_least == EMPTY) | race | (rows.src == rows.dst))
     if not len(bad):
@@ -305,11 +316,13 @@ def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
 
 
 def _place_text(schedule: Schedule, side: str, row: int) -> str:
+    """Return a rank, and its slot if not 0, in words."""
     slot = int(schedule.slot(side)[row])
     return f"rank {int(getattr(schedule, side)[row])}" + (f" (slot {slot})" if slot else "")
 
 
 def _refuse_missing(last: Ends, least_id: Longs) -> None:
+    """Raise Invalid if an output cell is empty at the end."""
     missing = np.flatnonzero(least_id[last.cell] == EMPTY)
     if len(missing):
         at = int(missing[0])

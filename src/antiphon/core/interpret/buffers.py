@@ -1,14 +1,18 @@
-"""Where the data of a collective lies in the buffers of its users.
+"""Where the blocks of a collective are in the users' buffers, out of place and in place, and checks of user-supplied
+inputs.
 
-Out of place, the input of a rank is the blocks it contributes to, one after another in the order of their
-numbers, each once; its output is the blocks it must end with, likewise.
+Out of place, the input of a rank is the blocks it contributes to, one after another in the order of their numbers, each
+once; its output is the blocks it must end with, likewise. Example, allgather of one block per rank on 3 ranks: the
+input is one block, at 0; the output is the blocks at 0, 1, 2.
 
-In place, a rank has one buffer: its input and output blocks together in the order of their numbers, each
-once. So the input of an allgather lies at its place in the output, the result of a reducescatter at its
-place in the input, those of allreduce, broadcast and reduce are the same buffer, and the root of a gather or
-scatter leaves its own part where it is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block
-for the j-th rank stands at position j and is replaced by the j-th rank's block, which must be as long.
-Places of input blocks that are no output keep what they held.
+In place, a rank has one buffer: its input and output blocks together in the order of their numbers, each once. So the
+input of an allgather is at its place in the output, the result of a reducescatter at its place in the input, those of
+allreduce, broadcast and reduce are the same buffer, and the root of a gather or scatter leaves its own block where it
+is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block for the j-th rank is at position j and is
+replaced by the j-th rank's block, which must be as long. Places of input blocks that are no output keep their contents.
+
+A block has a weight, its relative size. Positions are sums of weights, to be multiplied by the *unit*: elements per
+weight 1, which follows from the length of the buffers.
 """
 
 from __future__ import annotations
@@ -31,10 +35,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side (input or output) of a collective: distinct (rank, block) pairs, by rank then block.
+    """One side (input or output) of a collective: distinct (rank, block) pairs, sorted by rank, then block.
 
-    `start`: where the block begins in the buffer of its rank, and `size`: how long that buffer is, per rank;
-    both as sums of weights, to be multiplied by the number of elements in a unit of weight.
+    `start`: where the block begins in the buffer of its rank. `size`: per rank the length of that buffer. Both in
+    weights.
     """
 
     rank: Longs
@@ -44,7 +48,7 @@ class Side:
 
 
 def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
-    """The distinct (rank, block) pairs, and where each lies in the buffer of its rank. O(n log n).
+    """Return the distinct (rank, block) pairs, and where each is in the buffer of its rank. O(n log n).
 
     Blocks of weights 2, 1, 3; rank 0 has 0 and 2, rank 1 has 1:
 
@@ -61,9 +65,9 @@ def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
 
 
 def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
-    """The input and the output side. In place both have one `size`, that of the one buffer. O(n log n).
+    """Return the input and the output side. In place both have the `size` of the single buffer. O(n log n).
 
-    The input of an allgather is a buffer of one block; in place it lies where the output has it:
+    The input of an allgather is a buffer of one block; in place it is where the output has it:
 
     >>> [sides(Collective("allgather", 3), in_place)[0].start.tolist() for in_place in (False, True)]
     [[0, 0, 0], [0, 1, 2]]
@@ -89,12 +93,13 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
 
 
 def _place_within(side: Side, combined: Side, keys: Longs) -> Side:
+    """Return a side with positions in the combined buffer."""
     at = np.searchsorted(keys, (side.rank << 32) | side.block)
     return Side(side.rank, side.block, combined.start[at], combined.size)
 
 
 def elements_of(collective: Collective, unit: int) -> Longs:
-    """Return the elements of each block where a unit of weight is `unit` elements (0: in no buffer). O(blocks).
+    """Return the elements of each block for a unit of so many elements; 0 for blocks that are in no buffer. O(blocks).
 
     >>> elements_of(Collective("allgather", 3, weights=[2, 1, 3]), 10)
     array([20, 10, 30])
@@ -105,10 +110,10 @@ def elements_of(collective: Collective, unit: int) -> Longs:
 
 
 def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
-    """Return the number of elements of each block where the largest buffer of a rank has `nbytes`, rounded down.
+    """Return the number of elements of each block if the largest buffer of a rank has `nbytes`, rounded down.
 
-    All blocks are rounded alike, by a whole number of elements per unit of weight, as nccl-tests does: an
-    allgather of 10 elements among 4 ranks moves 2 per rank.
+    All blocks are rounded alike, to a whole number of elements per unit of weight, as in nccl-tests: an allgather of 10
+    elements on 4 ranks moves 2 per rank.
 
     >>> block_elements(Collective("allgather", 4), 40, 4)
     array([2, 2, 2, 2])
@@ -119,7 +124,7 @@ def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
 
 
 def busbw_factor(collective: Collective) -> float:
-    """busbw / algbw as nccl-tests defines it; 1 for custom collectives."""
+    """Return busbw / algbw as nccl-tests defines it; 1 for custom collectives."""
     n = len(collective.members)
     if collective.kind == "allreduce":
         return 2 * (n - 1) / n
@@ -129,7 +134,7 @@ def busbw_factor(collective: Collective) -> float:
 
 
 def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
-    """Where each chunk begins and ends in its block: floor(n * offset) and floor(n * (offset + share)). O(chunks).
+    """Return where each chunk begins and ends in its block: floor(n * offset), floor(n * (offset + share)). O(chunks).
 
     A block of ten elements in thirds:
 
@@ -139,7 +144,7 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
     n: Array = elements[chunks.block]
     ends: Array = chunks.offset + chunks.share
     begins: Array = chunks.offset
-    if float(n.max(initial=0)) * chunks.denominator >= 2.0**62:  # n * offset could overflow: Python's numbers
+    if float(n.max(initial=0)) * chunks.denominator >= 2.0**62:  # n * offset could overflow: use Python ints
         n, begins, ends = n.astype(object), begins.astype(object), ends.astype(object)
     low, high = n * begins // chunks.denominator, n * ends // chunks.denominator
     return low.astype(np.int64), high.astype(np.int64)
@@ -205,6 +210,7 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
 
 
 def _find_unit(size: Longs, arrays: list[Array]) -> int:
+    """Return the elements per weight 1; raise Invalid if the buffers' lengths do not fit together."""
     unit, giver = 0, -1
     for rank, array in enumerate(arrays):
         weight = int(size[rank])

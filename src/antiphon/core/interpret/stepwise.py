@@ -1,13 +1,16 @@
-"""The stepwise run: level by level, all transfers of a level as a few array operations.
+"""Run a schedule on NumPy arrays, level by level, all transfers of a level as a few array operations.
 
-The cells of a batch of chunks are the rows of one array: copying copies rows, reducing combines rows. Groups of a
-level are sorted by their number of operands in descending order, so the k-th operands of all groups that have one are
-a prefix:
+Input: a schedule and one array per rank. Output: one array per rank, bit for bit what any correct runtime returns. The
+analysis (analysis.py) has numbered cells (one rank's copy of a chunk), levels (steps per chunk) and *groups*: the
+writes of one cell on one level with their operands.
+
+The cells of a batch of chunks are the rows of one array: copying copies rows, reducing combines rows. Groups of a level
+are sorted by descending number of operands, so the groups that have a k-th operand are a prefix:
 
     value = first operands; for k = 1, 2, ...: value[:groups with more than k operands] += k-th operands
 
-Batches are chunks of about equal length, with few enough bytes to stay near the processor; longer chunks are run
-window after window, as every element follows the same schedule.
+Batches are chunks of about equal length, with few enough bytes to stay near the processor; longer chunks are run one
+window of elements after another, as every element follows the same schedule.
 
 Example: the star (`core.example.star`): level 0 combines three operands into cell 0, level 1 copies cell 0 to cells 1
 and 2. On buffers [1], [2], [4] the result is [7] everywhere.
@@ -29,9 +32,9 @@ from antiphon.core.interpret.analysis import Analysis, Ends, analyse
 from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elements_of, take_inputs
 from antiphon.core.schedule import Schedule
 
-SHORT = 64  # elements: shorter rows are gathered by index, longer ones copied one by one
-BATCH_BYTES = 2**24
-LEVEL_BYTES = 2**17  # a batch may grow by this for every level, so that a level's work outweighs its overhead
+SHORT = 64  # elements: shorter rows are gathered by one indexing operation, longer ones copied row by row
+BATCH_BYTES = 2**24  # cells of one batch
+LEVEL_BYTES = 2**17  # a batch may exceed BATCH_BYTES by this per level, so that a level's work outweighs its overhead
 
 
 def interpret(
@@ -44,19 +47,19 @@ def interpret(
 ) -> list[NDArray[Any]]:
     """Run a schedule on the inputs of all ranks; return the output of every rank.
 
-    `inputs`: per rank one 1-D array, its blocks one after another (see `buffers`), None where it has none.
-    How long they are fixes the number of elements; any is right, also 0 and those that chunks do not divide.
-    All have one data type, `dtype` where given. The inputs stay untouched, unless `in_place`: then they are
-    the users' buffers, written to and returned.
+    `inputs`: per rank one 1-D array, its blocks one after another (see `buffers`), or None if it has none. Their
+    lengths determine the number of elements; any number is valid, also 0 and numbers that chunks do not divide. All
+    have one data type, `dtype` if given. The inputs are not modified, unless `in_place`: then they are the users'
+    buffers, written to and returned.
 
-    The operands of every combination, the cell's own value included, are taken in the order of their least
-    contribution, folded from the left in the accumulator type and stored in the data type. So ranks agree in
-    every bit. avg divides once, at the end, by the number of contributions that the rank must end with.
+    The operands of every combination, including the cell's own value, are taken in the order of their least
+    contribution, folded from the left in the accumulator type and stored in the data type. So ranks agree in every bit.
+    avg divides once, at the end, by the number of contributions that the rank must end with.
 
-    An input stands for all contributions of its (block, rank) together; replicas of one contribution must
-    agree, which is the caller's duty. Illegal rows are Invalid: races, reads of empty cells.
+    An input stands for all contributions of its (block, rank) together; if several ranks hold the same contribution,
+    the caller must pass equal data. Illegal rows (races, reads of empty cells) raise Invalid.
 
-    O(n log n) for n transfers, plus their bytes; memory: inputs, outputs and some 16 MiB.
+    O(n log n) for n transfers, plus their bytes; memory: inputs, outputs and about 16 MiB.
     """
     return run(analyse(schedule), inputs, op=op, dtype=dtype, in_place=in_place)
 
@@ -69,7 +72,7 @@ def run(
     dtype: object = None,
     in_place: bool = False,
 ) -> list[NDArray[Any]]:
-    """Like `interpret`, for a schedule that is already analysed and run many times."""
+    """Run a schedule that is already analysed, for repeated runs; see `interpret`."""
     combine = combine_of(op)
     buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
     outputs = new_outputs(buffers, in_place)
@@ -83,14 +86,14 @@ def run(
 
 
 def new_outputs(buffers: Buffers, in_place: bool) -> list[Array]:
-    """The users' own buffers in place, fresh ones otherwise."""
+    """Return the users' own buffers in place, new ones otherwise."""
     if in_place:
         return list(buffers.arrays)
     return [np.empty(int(weight) * buffers.unit, buffers.dtype) for weight in buffers.last.size]
 
 
 class _Job:
-    """One run: where everything lies, in elements."""
+    """One run: the position of every input and output chunk, in elements."""
 
     def __init__(
         self,
@@ -115,18 +118,18 @@ class _Job:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Chunks that are run together: their cells are the rows of one array of at most `width` columns."""
+    """Chunks that run together: their cells are the rows of one array of at most `width` columns."""
 
     rows: int
     length: int
     width: int
-    dst: Longs  # per group, by level, most operands first
-    first: Longs
-    count: Longs
-    levels: list[tuple[int, int]]
+    dst: Longs  # per group (by level, most operands first): the row it writes,
+    first: Longs  # the index of its first operand,
+    count: Longs  # and the number of its operands
+    levels: list[tuple[int, int]]  # (first group, end) of every level
     operand: Longs  # per operand of the whole schedule: its row
-    entries: Longs  # which of the analysis' inputs
-    exits: Longs
+    entries: Longs  # indices into the analysis' inputs
+    exits: Longs  # indices into the analysis' outputs
     local: Longs  # per cell of the whole schedule: its row
 
 
@@ -171,18 +174,19 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
 
 
 def _sort_by_batch(batch: Longs, batches: int) -> tuple[Longs, Longs]:
+    """Return the order of items by batch, and where each batch begins in it."""
     return order_of(batch, batches), pointers(batch, batches)
 
 
 def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
-    """Return the batch of every chunk (chunks of about equal length together, up to a budget of bytes), the number of
-    batches, and the budget.
+    """Return the batch of every chunk, the number of batches, and the budget of bytes per batch.
 
-    Chunks of 100, 10, 90 and 12 elements, of two cells each:
+    Chunks of about equal length form a batch, up to the budget. Chunks of 100, 10, 90 and 12 elements, of two cells
+    each:
 
     >>> from types import SimpleNamespace as Some
-    >>> known = Some(cell_chunk=np.array([0, 0, 1, 1, 2, 2, 3, 3]), levels=1)
-    >>> job = Some(length=np.array([100, 10, 90, 12]), dtype=np.dtype(np.float32), analysis=known)
+    >>> analysis = Some(cell_chunk=np.array([0, 0, 1, 1, 2, 2, 3, 3]), levels=1)
+    >>> job = Some(length=np.array([100, 10, 90, 12]), dtype=np.dtype(np.float32), analysis=analysis)
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
@@ -209,6 +213,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
 
 
 def _run_window(job: _Job, batch: _Batch, low: int, high: int) -> None:
+    """Run a batch on the elements low..high-1 of its chunks."""
     shape = (batch.rows, high - low)
     cells: Array = np.zeros(shape, job.dtype) if job.dtype.kind == "O" else np.empty(shape, job.dtype)
     _load_cells(job, batch, cells, low)
@@ -219,9 +224,9 @@ def _run_window(job: _Job, batch: _Batch, low: int, high: int) -> None:
 
 
 def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, operand: Longs) -> None:
-    """Write every group of one level; all are read before any is written.
+    """Write every group of one level; all cells are read before any is written.
 
-    Cell 0 becomes the sum of cells 0, 1 and 2, and cell 3 a copy of what cell 0 was:
+    Cell 0 becomes the sum of cells 0, 1 and 2, and cell 3 a copy of the old value of cell 0:
 
     >>> from types import SimpleNamespace as Some
     >>> cells = np.array([[1.0], [2.0], [4.0], [8.0]])
@@ -250,7 +255,7 @@ def _count_above(count: Longs, k: int) -> int:
 
 
 def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
-    """The chosen ends, rank by rank."""
+    """Yield the chosen ends, rank by rank."""
     ranks = ends.rank[chosen]
     marks = [*np.flatnonzero(starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
     for begin, end in pairwise(marks):
@@ -258,7 +263,7 @@ def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
 
 
 def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
-    """Bring the elements low.. of every chunk from the inputs into the cells."""
+    """Copy the elements from `low` on of every chunk from the inputs into the cells."""
     width, ends = cells.shape[1], job.analysis.inputs
     available = np.minimum(job.length[ends.chunk[batch.entries]] - low, width)
     chosen = batch.entries[available > 0]
@@ -266,7 +271,7 @@ def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
         source, rows, begin = job.sources[rank], batch.local[ends.cell[rank_ends]], job.entry[rank_ends] + low
         if width <= SHORT:
             index = begin[:, None] + np.arange(width)
-            cells[rows] = source.take(index, mode="clip")  # beyond its end a row holds what does not matter
+            cells[rows] = source.take(index, mode="clip")  # elements beyond a chunk's end are never stored
             continue
         length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
         for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
@@ -274,7 +279,7 @@ def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
 
 
 def _store_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
-    """Bring the elements low.. of every chunk from the cells into the outputs."""
+    """Copy the elements from `low` on of every chunk from the cells into the outputs; avg divides here."""
     width, ends = cells.shape[1], job.analysis.outputs
     available = np.minimum(job.length[ends.chunk[batch.exits]] - low, width)
     chosen = batch.exits[available > 0]

@@ -1,11 +1,12 @@
 """Check a plan's certificate of optimality from the certificate alone, without any solver.
 
-A k-synchronous plan is a point (C, S, R): C chunks per rank, S steps, R rounds (SCCL, section 3). It takes S latencies
-and R / C of the time that one unit link needs for a rank's input. A planner that claims "no better plan exists"
-attaches a certificate, and this module checks it in three stages:
+A k-synchronous plan is a point (C, S, R): C chunks per rank, S steps, R rounds (SCCL, section 3); k is the number of
+rounds allowed beyond the steps, R <= S + k. It takes S latencies and R / C of the time that one unit link needs for a
+rank's input. A planner that claims "no better plan exists" attaches a certificate, and this module checks it in three
+stages:
 
-1. A dual bounds R / C from below for every algorithm of S steps (dual.py). If the plan meets that bound it is optimal
-   for S.
+1. A dual (prices of links per step) bounds R / C from below for every algorithm of S steps (dual.py). If the plan meets
+   that bound it is optimal for S.
 2. Otherwise every better candidate (C', S, R') with S <= R' <= S + k must be refuted. The candidates are finite: for
    each R' the number of chunks lies between the plan's own ratio and the bound of stage 1.
 3. A refutation is either a set of duals that together forbid every split of R' rounds over the S steps, or a proof by
@@ -16,8 +17,9 @@ Refuting (C', S, R') also refutes all (C'', S, R'') with C'' >= C' and R'' <= R'
 Example: an allgather on a ring of 4 with 2 chunks, 2 steps and 3 rounds has R / C = 3/2. Each rank has two links in and
 must receive 3 ranks' data, so R / C >= 3/2: the dual with price 1 on every link proves it, and no candidate is left.
 
-The certificate may speak of the plan itself, of its dual on the machine with all links turned round (reduce,
-reducescatter), or of the two halves of an allreduce; the field `about` names which.
+The field `about` states which problem the certificate is about: "plan" (the plan's own), "dual" (the dual collective on
+the machine with all links reversed, for reduce and reducescatter) or "halves" (the two halves of an allreduce). In
+code, `parts` is the number of chunks per unit of a block's weight, so C = parts * input weight.
 """
 
 from __future__ import annotations
@@ -39,23 +41,24 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
 from antiphon.errors import Invalid, quote, unknown
 
+# What a certificate proves
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
-AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"  # what it is about: the plan, its dual, one half of it
 FORMAT = 1
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
-MOST_SPLITS = 10**6  # gone through for one refutation
+MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated for one refutation
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What has been rechecked, in words; and what nothing but an engine's word stands for."""
+    """Claims that have been rechecked, in words, and claims that rest on a solver's word alone."""
 
     proved: tuple[str, ...]
     trusted: tuple[str, ...] = ()
 
 
 def certified_instance(topology: Topology, collective: Collective, about: str) -> Instance:
-    """The problem that a certificate of a plan is about."""
+    """Return the problem that a certificate is about."""
     if about == AS_PLANNED:
         return instance_of(topology, collective)
     if about == TURNED:
@@ -69,7 +72,7 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
 def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:
     """Recheck every claim without a solver; raise Invalid for the first that does not hold.
 
-    O(duals * kinds * destinations * bonds * steps) for the duals, plus the ways of dealing out rounds.
+    O(duals * kinds * destinations * bonds * steps) for the duals, plus the enumerated splits of rounds.
     """
     if type(certificate.get("format")) is not int or certificate["format"] != FORMAT:
         raise Invalid(f"certificate: its format is {quote(certificate.get('format'))}, expected {FORMAT}; plan anew")
@@ -110,6 +113,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
 
 
 def _parse_int(value: object) -> int:
+    """Return an int; raise TypeError for anything else."""
     if type(value) is not int:
         raise TypeError(f"{quote(value)} is no whole number")
     return value
@@ -118,7 +122,7 @@ def _parse_int(value: object) -> int:
 def _check_refuted(
     instance: Instance, steps: int, ratio: Fraction, floor: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Check that every better candidate is refuted; return the refutations taken on trust."""
+    """Check that every better candidate is refuted; return the refutations that rest on a solver's word."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
     # Check each refutation by its own kind, and collect the points (parts, rounds) that they rule out.
@@ -129,9 +133,11 @@ def _check_refuted(
             raise Invalid("certificate: one of its refutations cannot be read; plan anew") from None
         parts_per_unit = instance.parts_of(chunks)
         if how == "duals":
-            _by_duals(instance, steps, parts_per_unit, rounds, [StepDual.of_json(dual) for dual in entry["duals"]])
+            _check_by_duals(
+                instance, steps, parts_per_unit, rounds, [StepDual.of_json(dual) for dual in entry["duals"]]
+            )
         elif how == "resolution":
-            _by_resolution(instance, (parts_per_unit, steps, rounds), entry)
+            _check_by_resolution(instance, (parts_per_unit, steps, rounds), entry)
         elif how == "search":
             trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist by an engine's word alone")
         else:
@@ -149,7 +155,7 @@ def _check_refuted(
     return trusted
 
 
-def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
+def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
     """Check a proof by resolution; it may be about a relabelled copy of the problem."""
     value = entry.get("refutation")
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
@@ -163,7 +169,10 @@ def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Map
     check_refutation(instance, refutation)
 
 
-def _by_duals(instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]) -> None:
+def _check_by_duals(
+    instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]
+) -> None:
+    """Check that these duals forbid every split of `rounds` rounds over the steps."""
     values: list[Worth] = []
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")

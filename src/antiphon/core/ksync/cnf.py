@@ -1,7 +1,9 @@
 """Encode "is there an algorithm with these parts, steps and rounds?" as clauses, from the instance alone.
 
 A proof that these clauses contradict each other proves that there is no such algorithm, so this file is part of the
-trusted base: it uses no planner, no solver and no symmetry of the machine. Variables, for every chunk:
+trusted base: it uses no planner, no solver and no symmetry of the machine. An *arc* is a transfer from rank to rank in
+one step, a *resource* a link or shared limit that arcs load, a *kind* all chunks with the same holders and destinations
+(instance.py). Variables, for every chunk:
 
     have[v, t]   rank v has the chunk after t steps (0 <= t <= steps)
     send[a, s]   the chunk crosses arc a in step s
@@ -18,11 +20,10 @@ force 0 -> 1 in step 0 and 1 -> 2 in step 1; with 1 step they contain the empty 
 
 Why the encoding is complete (algorithm -> assignment). Remove from every chunk's moves those to a rank that has it
 already, all but one of those that bring it to the same rank in the same step, and those that come too late to reach a
-destination. Loads only shrink. The remaining moves a: u -> v in step s satisfy dist(holders, u) <= s and
-s + 1 + dist(v, destinations) <= steps; only these have variables.
-Why it is sound (assignment -> algorithm). By induction over t, a rank with have[v, t] received the chunk over arcs, one
-step each; loads are counted, so step s fits into the rounds for which `r_s >= n` is true. Counters may overestimate,
-never underestimate.
+destination. Loads only shrink. The remaining moves a: u -> v in step s satisfy dist(holders, u) <= s and s + 1 +
+dist(v, destinations) <= steps; only these have variables. Why it is sound (assignment -> algorithm). By induction over
+t, a rank with have[v, t] received the chunk over arcs, one step each; loads are counted, so step s fits into the rounds
+for which `r_s >= n` is true. Counters may overestimate, never underestimate.
 
 A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
 one kind are interchangeable: with `ordered` they are sorted by the list of their sends out of their holders, read as a
@@ -42,17 +43,19 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid, Unsupported
 
 Clause = tuple[int, ...]
-MOST = 4 * 10**6  # of variables, and of clauses
-COMPARED = 16  # sends of a chunk by which alike chunks are ordered
-PAIRS = 4  # up to this number of competing sends of a chunk to a rank, exclude them pairwise
+MOST = 4 * 10**6  # variables or clauses of one formula
+COMPARED = 16  # sends per chunk that are compared to order the chunks of a kind
+PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, clauses exclude them pairwise
 
 
 @dataclass(frozen=True)
 class Question:
-    """Parts per unit of weight, maximum steps and rounds. `split`: at most these rounds in each step.
+    """Chunks per unit of weight (`parts`), maximum steps and maximum rounds. `split`: at most these rounds in each
+    step.
 
-    `full`: every step takes a round or more. An algorithm of fewer steps may leave more to a step than one of as many
-    can, where capacities are fractions: two rounds of 3/2 carry 3 chunks, but one and one carry 2.
+    `full`: every step takes at least one round. This is no loss of generality only if stated: an algorithm with fewer
+    steps may put several rounds into one step, which carry more if capacities are fractions (two rounds of 3/2 carry 3
+    chunks, one and one carry 2).
     """
 
     parts: int
@@ -65,8 +68,9 @@ class Question:
 
 @dataclass(eq=False)
 class Formula:
-    """Clauses over the variables 1, 2, ...; a literal is a variable or its negative. `sends`: per chunk, in the order
-    of kinds, the variable of its going over an arc in a step.
+    """Clauses over the variables 1, 2, ...; a literal is a variable or its negative.
+
+    `sends`: per chunk, in the order of kinds, the variable for crossing (arc, step).
     """
 
     variables: int = 0
@@ -78,14 +82,17 @@ class Formula:
         return self.variables
 
     def add_clause(self, *literals: int) -> None:
-        """Each literal once: a path that loads a resource twice is counted twice by two equal literals."""
+        """Add a clause without repeated literals: a path that loads a resource twice gives two equal ones."""
         if len(self.clauses) == MOST:
             raise Unsupported(f"a refutation would need more than {MOST} clauses; ask for fewer chunks or steps")
         self.clauses.append(tuple(dict.fromkeys(literals)))
 
 
 def build_formula(instance: Instance, question: Question) -> Formula:
-    """The clauses; the same ones, in the same order, every time. O(chunks * arcs * steps) variables, and counters."""
+    """Return the clauses of a question; deterministic, so that proofs can refer to clauses by number.
+
+    O(chunks * arcs * steps) variables, plus those of counters.
+    """
     _check_question(instance, question)
     steps, out = question.steps, Formula()
     loads: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -107,7 +114,7 @@ def build_formula(instance: Instance, question: Question) -> Formula:
                     _never_grow(out, previous, own_sends)
                 previous = own_sends
     # With the minimum number of steps, the farthest chunk must come nearer in each of them: no step may be empty.
-    nearer = steps == instance.least_steps and steps > 0  # then some chunk must come nearer in every step
+    nearer = steps == instance.least_steps and steps > 0
     round_literals = _encode_rounds(out, question, int(question.full or nearer))
     # Sorted: the checker must derive the same clauses, in the same order, as the solver did.
     for resource, step in sorted(loads):
@@ -116,6 +123,7 @@ def build_formula(instance: Instance, question: Question) -> Formula:
 
 
 def _check_question(instance: Instance, question: Question) -> None:
+    """Refuse questions that make no sense, or whose formula would be too large."""
     parts, steps, rounds, split = question.parts, question.steps, question.rounds, question.split
     if parts < 1 or steps < 0 or rounds < 0:
         raise Invalid(f"refutation: it is of {parts} parts, {steps} steps, {rounds} rounds; parts are 1 at least")
@@ -133,21 +141,21 @@ def _check_question(instance: Instance, question: Question) -> None:
 
 
 def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
-    """The variables and clauses of one chunk; returns its sends by (arc, step).
+    """Add the variables and clauses of one chunk; return its sends by (arc, step).
 
-    have[v, t] is for early[v] <= t <= steps - left[v], send[a, s] of a: u -> v for early[u] <= s < steps - left[v];
-    early: steps from the holders, left: to the destinations. With x -> y for (-x, y):
+    have[v, t] exists for early[v] <= t <= steps - left[v], and send[a, s] of a: u -> v for early[u] <= s < steps -
+    left[v]; early: steps from the holders, left: steps to the nearest destination. With x -> y for (-x, y):
 
-        send[a, s] -> have[u, s]          it was there (holders always have it)
-        send[a, s] -> not have[v, s]      where it can have been there
+        send[a, s] -> have[u, s]          the sender had it (holders always have it)
+        send[a, s] -> not have[v, s]      the receiver did not, if it could have had it
         send[a, s] -> have[v, s + 1]      (not at the end: there destinations have it, without a variable)
         have[v, t] -> have[v, t - 1], or a send to v in step t - 1
         have[v, t - 1] -> have[v, t]
-        not two sends to v in one step, where they are few
+        not two sends to v in one step, if they are few
 
     Rank 0 of a line 0 - 1 - 2 has a chunk that 1 and 2 want, in 2 steps. Variable 1: rank 1 has it at time 1; 2 and 3:
-    it goes over arc 0 (0 to 1) in step 0, in step 1; 4: over arc 2 (1 to 2) in step 1. In the end 1 has it by 1 or 3,
-    and 2 by 4 alone:
+    it crosses arc 0 (0 to 1) in step 0, in step 1; 4: it crosses arc 2 (1 to 2) in step 1. In the end rank 1 has it by
+    1 or 3, and rank 2 by 4 alone:
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.ksync.instance import instance_of
@@ -161,11 +169,10 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
     """
     early, to_dests = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
-    # variables of places, then of sends
     places = [v for v in range(instance.ranks) if v not in kind.holders]
     for v in places:
         for t in range(early[v], steps - to_dests[v] + 1):
-            if t < steps:  # at the end only destinations are in time, and they have it: no variable
+            if t < steps:  # at the end only destinations matter, and they have it: no variable
                 have[v, t] = out.new_variable()
     sends: dict[tuple[int, int], int] = {}
     coming: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -203,8 +210,8 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
 
 
 def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
-    """As binary numbers, the first is at least the second."""
-    equal: list[int] = []  # the negative of "equal so far", which may claim too much equality, never too little
+    """Require that the first list of literals, read as a binary number, is at least the second."""
+    equal: list[int] = []  # the negated literal "equal so far"; it may be true too often, never too seldom
     # Invariant: `equal` holds the negated literal of "all bits before i are equal"; then bit i must not grow.
     for i, (a, b) in enumerate(zip(above, below, strict=True)):
         out.add_clause(*equal, a, -b)
@@ -216,9 +223,11 @@ def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> Non
 
 
 def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
-    """Per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are false.
+    """Return per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are
+    false.
 
-    With a free split the literals stand in unary, and together at most `rounds` of them are true.
+    Without a given split, the literals of a step are in unary and at most `rounds` of all steps together are true.
+    Every step takes at least `fewest` rounds.
     """
     if question.split is not None:
         return [[None] * rounds for rounds in question.split]
@@ -243,7 +252,8 @@ def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[i
 
 
 def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
-    """Limit a load to what r_s rounds carry: for every n, capacity * (n - 1) + 1 or more of them imply r_s >= n."""
+    """Limit the load of a resource to what r_s rounds carry: more than capacity * (n - 1) chunks imply r_s >= n, for
+    every n."""
     thresholds: dict[int, int] = {}
     for n in range(1, len(round_literals) + 2):
         count = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds
@@ -254,10 +264,10 @@ def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_li
 
 
 def _encode_thresholds(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> None:
-    """If at least n of the literals are true, so is thresholds[n]; 0 is false. Within a row each implies those before.
+    """Require that if at least n of the literals are true, so is thresholds[n]; literal 0 stands for false.
 
-    A totalizer (Bailleux and Boufkhad 2003), counting no further than needed, without variables for its root:
-    O(n log n * most) clauses.
+    Within a row each literal implies those before it. A totalizer (Bailleux and Boufkhad 2003) that counts no further
+    than needed and has no variables for its root: O(n log n * most) clauses.
     """
     if not thresholds:
         return
@@ -274,7 +284,7 @@ def _encode_thresholds(out: Formula, rows: list[list[int]], thresholds: dict[int
 
 
 def _build_counter(out: Formula, rows: list[list[int]], greatest: int) -> list[int]:
-    """Outputs: the j-th, from 0, is true if more than j of the literals are, for j < most."""
+    """Return output literals: output j (from 0) is true if more than j of the literals are, for j < `greatest`."""
     if len(rows) <= 1:
         return [x for row in rows for x in row[:greatest]]
     half = len(rows) // 2

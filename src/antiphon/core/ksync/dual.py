@@ -1,14 +1,14 @@
 """Bound every algorithm of at most S steps by prices of resources per step, checked in whole numbers.
 
-Write P[q, s] >= 0 for the price of resource q in step s and b_q for its chunks per round. An algorithm with r_s rounds
-in step s moves at most b_q * r_s chunks over q in that step, so all its moves cost at most
+A resource is a link or a shared limit. An algorithm with r_s rounds in step s moves at most b_q * r_s chunks over
+resource q in that step, where b_q is its chunks per round. With prices P[q, s] >= 0 all moves therefore cost at most
 
     sum over s of r_s * B_s    with    B_s = sum over q of b_q * P[q, s].
 
 On the other hand, a chunk with one destination travels along a path through time and costs at least the cheapest such
 path. A chunk with several destinations d costs at least the sum over d of its cheapest paths under lengths whose sum
 never exceeds the prices: a move that serves several destinations is paid once. With V the sum of these costs over the
-chunks of one part:
+chunks of one part (a part is one chunk per unit of a block's weight):
 
     sum over s of r_s * B_s >= parts * V,   and so   R / parts >= V / max B_s.
 
@@ -37,14 +37,15 @@ from antiphon.errors import Invalid
 
 Table = NDArray[np.int64]
 FAR_COST = 2**62
-MOST = 2**40  # of a price: sums over all links and steps stay far below 2^63
+MOST = 2**40  # greatest price: sums over all links and steps stay far below 2^63
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How the price of a chunk with several destinations is shared among them, for one kind of chunks.
+    """Lengths per destination for one kind of chunks with several destinations: how they share the price of a move.
 
-    `rows`: (dest, bond, step, length). `potentials`: (switch, step, value).
+    `rows`: (destination, bond, step, length), a bond being a group of parallel links. `potentials`: (switch, step,
+    value).
     """
 
     rows: Table
@@ -55,7 +56,7 @@ class Spread:
 class StepDual:
     """Prices (resource, step, price), and the spreads of kinds with several destinations.
 
-    `like[k] = (j, bonds, nodes)`: kind k shares as kind j does, renamed by these permutations of bonds and nodes.
+    `like[k] = (j, bonds, nodes)`: kind k has the spread of kind j, renamed by these permutations of bonds and nodes.
     """
 
     steps: int
@@ -94,22 +95,24 @@ def _read_table(rows: Sequence[Sequence[int]], width: int) -> Table:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a dual proves: sum over s of rounds[s] * budget[s] >= parts * value, for every algorithm of its steps."""
+    """What a dual proves: sum over s of rounds[s] * budget[s] >= parts * value, for every algorithm of its number of
+    steps."""
 
     budget: tuple[Fraction, ...]
     value: int
 
     @property
     def rounds_per_part(self) -> Fraction:
-        """The least R / parts."""
+        """The least R / parts that is possible."""
         return self.value / max(self.budget) if self.value else Fraction(0)
 
     def forbids(self, rounds: Sequence[int], parts_per_unit: int) -> bool:
+        """Return whether no algorithm can have these rounds in its steps and this many parts."""
         return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts_per_unit * self.value
 
 
 def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
-    """What this dual proves; Invalid where it breaks a rule. O(kinds * destinations * bonds * steps)."""
+    """Return what this dual proves; raise Invalid if it breaks a rule. O(kinds * destinations * bonds * steps)."""
     steps, count = dual.steps, len(instance.capacity)
     _require(1 <= steps <= 10**4, "its steps are out of range")
     prices = np.zeros((count, steps), np.int64)
@@ -119,14 +122,14 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
             cost[bond] += prices[limit]
-    # B_s: what all resources earn in one round of step s, at these prices.
+    # B_s: the value of all resources' capacity in one round of step s, at these prices.
     budget = tuple(
         sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
         for s in range(steps)
     )
     _require(max(budget) > 0, "all its prices are 0")
     value = 0
-    # Kinds with one destination share the plain costs, so their paths depend on the holders only.
+    # Kinds with one destination use the plain costs, so their paths depend on the holders only.
     alone: dict[tuple[int, ...], Table] = {}
     for number, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
@@ -143,7 +146,7 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
 
 
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
-    """Lengths per destination of one kind, checked never to exceed what a move costs."""
+    """Return the lengths per destination of one kind, checked never to exceed in total what a move costs."""
     owner, bonds, nodes = dual.like.get(number, (number, (), ()))
     spread = dual.spreads.get(owner)
     out = np.zeros((len(kind.dests), *cost.shape), np.int64)
@@ -168,13 +171,14 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
     _fill_table(height, potentials, "potential", signed=True)
     # A path pays the potential of the switch it enters and gets it back when it leaves: the sum is unchanged.
     paid = cost + height[instance.head] - height[instance.tail]
-    # Moves outside the useful time window may be shared out freely: no chunk needs them.
+    # Lengths of moves outside the useful time window are unlimited: no chunk needs these moves.
     useless = ~instance.useful_moves(kind, cost.shape[1])
     _require(bool(np.all((out.sum(axis=0) <= paid) | useless)), "it shares out more than a move costs")
     return out
 
 
 def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> None:
+    """Write rows (indices, value) into a table, checked for range."""
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(table.shape))
     _require(inside, f"a {label} is out of range")
@@ -188,7 +192,8 @@ def _in_range(values: NDArray[Any], count: int) -> bool:
 
 
 def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
-    """Per table of lengths and node, the cheapest way there within the steps: in each, a rank waits, or sends."""
+    """Return per table of lengths and node the cost of the cheapest path there within the steps; waiting at a rank is
+    free."""
     ranks = instance.ranks
     at = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
     at[:, list(holders)] = 0
@@ -198,7 +203,7 @@ def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) 
     for step in range(lengths.shape[2]):
         # Chunks do not stay in switches between steps.
         at[:, ranks:] = FAR_COST
-        for _ in range(instance.nodes - ranks):  # as many hops as there are switches, at the most
+        for _ in range(instance.nodes - ranks):  # a path has at most as many hops as there are switches
             before = at[:, ranks:].copy()
             _relax_bonds(at, instance, into_switch, lengths[:, :, step])
             if np.array_equal(before, at[:, ranks:]):
@@ -208,7 +213,7 @@ def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) 
 
 
 def _relax_bonds(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
-    """From what the tails of these bonds had, to what their heads may get."""
+    """Lower the costs of the heads of these bonds to the cost of their tails plus the length."""
     tails = at[:, instance.tail[bonds]]
     arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)
     # Column by column: several bonds may share a head, which plain fancy indexing would overwrite.

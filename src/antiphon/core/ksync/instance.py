@@ -1,20 +1,20 @@
 """The problem that a k-synchronous algorithm solves (SCCL, section 3.2), for any machine and non-combining collective.
 
 An algorithm of S steps takes r_s rounds in step s; in one round a resource (a link or a shared limit) carries as many
-chunks as it has units of bandwidth. Every block is cut into `parts` chunks of equal size per unit of its weight, so C,
-SCCL's chunks per rank, is parts * input_weight.
+chunks as it has units of bandwidth. Every block is cut into `parts` chunks of equal size per unit of its weight (its
+relative size), so C, SCCL's chunks per rank, is parts * input_weight.
 
 Three reductions keep instances small:
 
 - Blocks with the same holders and destinations form one `Kind`; their chunks are interchangeable.
-- Parallel links between the same nodes under the same limits form one bond; whole numbers of chunks divide over them
+- Parallel links between the same nodes under the same limits form one *bond*; whole numbers of chunks divide over them
   freely. Links with a fractional capacity stay separate: two links of 3/2 carry 1 chunk each per round, not 3 together.
-- A transfer from rank to rank is an arc: a bond, or a simple path of bonds through switches, within one step.
+- A transfer from rank to rank is an *arc*: a bond, or a simple path of bonds through switches, within one step.
 
 Example: an allgather on a DGX-1 has 8 kinds (one per source rank), each with one holder and 7 destinations. A machine
 of 4 ranks around one switch has 8 bonds (up and down) and 12 arcs, one per ordered pair of ranks.
 
-Combining collectives are planned as their dual on the machine with all links turned round; `instance_of` refuses them.
+Combining collectives are planned as their dual on the machine with all links reversed; `instance_of` refuses them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from antiphon.core.columns import Ints
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 
-MOST_PATHS = 12  # between two ranks through switches; beyond it only the shortest are considered
-MOST_NODES = 1024
-FAR = 10**6
+MOST_PATHS = 12  # paths between two ranks through switches; of more only the shortest are considered
+MOST_NODES = 1024  # larger machines are refused
+FAR = 10**6  # the distance of nodes that cannot be reached
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Chunks that are alike: who has them, who lacks and wants them, and which blocks they are of."""
+    """Interchangeable chunks: the ranks that hold them, the ranks that lack and want them, and their blocks."""
 
     holders: tuple[int, ...]
     dests: tuple[int, ...]
@@ -54,12 +54,12 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Transfers from rank to rank in one step. `exhaustive`: no simple path is left out."""
+    """Transfers from rank to rank in one step. `exhaustive`: no simple path was left out."""
 
     tail: Ints
     head: Ints
-    paths: tuple[tuple[int, ...], ...]  # of bonds
-    load: tuple[Ints, Ints]  # (arc, resource) pairs; a resource loaded twice stands twice
+    paths: tuple[tuple[int, ...], ...]  # per arc its bonds
+    load: tuple[Ints, Ints]  # (arc, resource) pairs; a resource loaded twice is listed twice
     exhaustive: bool
 
     def __len__(self) -> int:
@@ -68,15 +68,18 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A machine and a collective as SCCL's tuple, without G, S and R. Resources: the bonds, then the shared limits."""
+    """A machine and a collective as in SCCL's problem, without the numbers of chunks, steps and rounds.
+
+    Resources are numbered: the bonds, then the shared limits.
+    """
 
     topology: Topology
     collective: Collective
-    bonds: tuple[tuple[int, ...], ...]  # links of each
+    bonds: tuple[tuple[int, ...], ...]  # per bond its links
     tail: Ints
     head: Ints
-    capacity: tuple[Fraction, ...]  # of each resource, in chunks per round
-    limits_of: tuple[tuple[int, ...], ...]  # of each bond, as resources
+    capacity: tuple[Fraction, ...]  # per resource, in chunks per round
+    limits_of: tuple[tuple[int, ...], ...]  # per bond its shared limits, as resources
     kinds: tuple[Kind, ...]
 
     @property
@@ -93,7 +96,7 @@ class Instance:
 
     @cached_property
     def distance(self) -> NDArray[np.int32]:
-        """Steps from every node to every other, FAR where there is no way; a link into a switch takes none."""
+        """Steps from every node to every other; FAR if there is no path. A link into a switch takes no step."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
@@ -112,18 +115,20 @@ class Instance:
         return np.asarray(far // link_cost, np.int32)
 
     def from_holders(self, kind: Kind) -> NDArray[np.int32]:
-        """Per node, the first time at which a chunk of this kind can be there."""
+        """Return per node the first time (in steps) at which a chunk of this kind can be there."""
         times: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
         return times
 
     def to_dests(self, kind: Kind) -> NDArray[np.int32]:
-        """Per node, the number of steps from there to a nearest destination."""
+        """Return per node the number of steps to the nearest destination."""
         steps: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
         return steps
 
     def useful_moves(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
-        """Bonds x steps: whether a chunk of this kind can be at the tail by then, and from the head still in time
-        where it is wanted. All other moves can be left out of any algorithm.
+        """Return per bond and step whether a move can be useful for this kind.
+
+        It is useful if the chunk can be at the tail by then, and can still get from the head to a destination in time.
+        Any algorithm can leave out all other moves.
         """
         early = self.from_holders(kind)[self.tail]
         # A move into a rank takes its whole step, so the chunk is there only in the next one.
@@ -135,16 +140,17 @@ class Instance:
 
     @cached_property
     def least_steps(self) -> int:
-        """The greatest distance from pre to post: SCCL's a_l, corrected."""
+        """The greatest distance from a holder to a destination: SCCL's a_l, corrected."""
         farthest = [int(self.from_holders(k)[list(k.dests)].max()) for k in self.kinds]
         return max(farthest, default=0)
 
     @cached_property
     def arcs(self) -> Arcs:
+        """All transfers that are possible in one step."""
         return _list_arcs(self)
 
     def chunks_of_kind(self, kind: Kind, parts_per_unit: int) -> list[tuple[int, int]]:
-        """The chunks of a kind as (block, part of the block)."""
+        """Return the chunks of a kind as (block, part of the block)."""
         sizes = zip(kind.blocks, kind.weights, strict=True)
         return [(block, part_number) for block, weight in sizes for part_number in range(weight * parts_per_unit)]
 
@@ -159,7 +165,7 @@ class Instance:
 
 
 def instance_of(topology: Topology, collective: Collective) -> Instance:
-    """The problem of a non-combining collective on a machine. O(links + rows of the relation)."""
+    """Return the problem of a non-combining collective on a machine. O(links + rows of the relation)."""
     if collective.ranks != topology.ranks:
         raise Invalid(
             f"the collective is for {collective.ranks} ranks, but topology {topology.name} has {topology.ranks}"
@@ -199,6 +205,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
 
 
 def _group_blocks(collective: Collective) -> tuple[Kind, ...]:
+    """Group the blocks by holders and destinations."""
     relation = collective.relation
     hold: dict[int, set[int]] = defaultdict(set)
     want: dict[int, set[int]] = defaultdict(set)
@@ -219,7 +226,8 @@ def _group_blocks(collective: Collective) -> tuple[Kind, ...]:
 
 
 def _list_arcs(instance: Instance) -> Arcs:
-    """Bonds between ranks, and paths through switches: all simple ones, or the shortest where they are too many."""
+    """Return the bonds between ranks, and paths through switches: all simple ones, or the shortest if they are too
+    many."""
     ranks = instance.ranks
     out: list[list[int]] = [[] for _ in range(instance.nodes)]
     for bond, tail in enumerate(instance.tail.tolist()):
@@ -247,9 +255,9 @@ def _list_arcs(instance: Instance) -> Arcs:
 def _paths_through_switches(
     rank: int, out: list[list[int]], head: list[int], ranks: int
 ) -> tuple[list[tuple[int, ...]], bool]:
-    """Simple paths from a rank through switches to other ranks, shortest first, and whether these are all.
+    """Return simple paths from a rank through switches to other ranks, shortest first, and whether these are all.
 
-    A walk in breadth, pruned to MOST_PATHS per end: O(MOST_PATHS * switches * links).
+    Breadth-first, limited to MOST_PATHS per end: O(MOST_PATHS * switches * links).
     """
     per_end: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     per_switch: dict[int, int] = defaultdict(int)

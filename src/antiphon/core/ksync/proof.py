@@ -33,8 +33,8 @@ from antiphon.core.ksync.cnf import Question, build_formula
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Invalid
 
-MOST_BYTES = 2**28  # of a proof unpacked
-MOST_DIGITS = 5  # of 7 bits each, of one number
+MOST_BYTES = 2**28  # bytes of an unpacked proof
+MOST_DIGITS = 5  # 7-bit digits of one number
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Refutation:
 
 
 def check_refutation(instance: Instance, refutation: Refutation) -> None:
-    """Invalid where the proof does not show what the refutation says of this instance.
+    """Raise Invalid if the proof does not show what the refutation states about this instance.
 
     O(clauses of the formula + literals of all clauses that the chains name).
     """
@@ -93,7 +93,10 @@ def check_refutation(instance: Instance, refutation: Refutation) -> None:
 
 
 def check_chains(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int]]) -> None:
-    """Invalid unless each chain resolves, and the last to the empty clause. Numbers: the clauses, then the chains."""
+    """Raise Invalid unless each chain resolves, and the last one to the empty clause.
+
+    Numbers in chains count the clauses of the formula, then the lemmas of earlier chains.
+    """
     # Invariant: every clause in `proved` follows from the formula.
     proved: list[Sequence[int]] = list(clauses)
     lemma: Sequence[int] | None = None
@@ -105,7 +108,7 @@ def check_chains(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int
 
 
 def resolve_chain(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
-    """The lemma that these clauses give, resolved in turn. It follows from them."""
+    """Return the lemma that results from resolving these clauses in turn; it follows from them."""
     now: set[int] | None = None
     for number in chain:
         _require(0 <= number < len(proved), f"it names clause {number} of {len(proved)}")
@@ -125,7 +128,10 @@ def resolve_chain(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tupl
 
 
 def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
-    """Bytes: per chain its length and its numbers, then deflated. Of `given` clauses 2n, of lemmas how far back."""
+    """Pack chains into bytes: per chain its length and its numbers, then deflated.
+
+    Clause n of the formula is written as 2n, a lemma that is d positions back as 2d - 1.
+    """
     out = bytearray()
     for place, chain in enumerate(chains):
         _write_number(out, len(chain))
@@ -135,6 +141,7 @@ def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
 
 
 def _write_number(out: bytearray, number: int) -> None:
+    """Append a number in groups of 7 bits, the lowest first; the top bit marks that more follow."""
     while number > 127:
         out.append(number & 127 | 128)
         number >>= 7
@@ -142,7 +149,7 @@ def _write_number(out: bytearray, number: int) -> None:
 
 
 def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
-    """The chains, one by one; Invalid where the bytes are none."""
+    """Yield the chains one by one; raise Invalid if the bytes are none."""
     unpacking = zlib.decompressobj()
     try:
         # Bounded: a small packed proof must not expand without limit.
@@ -159,6 +166,7 @@ def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
 
 
 def _read_numbers(data: bytes) -> Iterator[int]:
+    """Yield the numbers written by `_write_number`."""
     number, shift = 0, 0
     for byte in data:
         number |= (byte & 127) << shift

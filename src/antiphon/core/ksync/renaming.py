@@ -1,9 +1,9 @@
-"""Relabel an instance and translate duals and refutations between the labelled copies.
+"""Relabel an instance, and translate duals and refutations between labellings of it.
 
 Certificates are cached by the isomorphism class of their problem: a proof found for one labelling must be checkable for
-every other one. Only capacities count here: every bond becomes one link of its capacity in chunks per round;
-its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a refutation of one
-copy is one of the other.
+every other one. Only capacities count here: every bond (a group of parallel links) becomes one link of its capacity in
+chunks per round; its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a
+refutation for one labelling is one for the other.
 
 Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price
 1 on bond 0 -> 1 becomes one with price 1 on bond 1 -> 2, and proves the same.
@@ -30,7 +30,7 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Node n is called nodes[n] now, and so for bonds, limits (0 is the first limit) and kinds.
+    """Permutations: node n is renumbered nodes[n], and likewise bonds, limits (0 is the first limit) and kinds.
 
     Chunks of a kind keep their numbers.
     """
@@ -42,12 +42,14 @@ class Naming:
 
     @property
     def resources(self) -> Table:
+        """The permutation of resources: bonds, then limits."""
         return np.concatenate([self.bonds, len(self.bonds) + self.limits])
 
     def inverse(self) -> Naming:
         return Naming(*(np.argsort(permutation) for permutation in (self.nodes, self.bonds, self.limits, self.kinds)))
 
     def path(self, path: Sequence[int]) -> tuple[int, ...]:
+        """Return a path of bonds, renumbered."""
         return tuple(self.bonds[list(path)].tolist())
 
     def as_json(self) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class Naming:
 
     @staticmethod
     def of_json(value: Mapping[str, Any], instance: Instance) -> Naming:
-        """Checked to be one of this instance; Invalid where it is none."""
+        """Read the permutations; raise Invalid if they are none of this instance."""
         ranks, bonds = instance.ranks, len(instance.bonds)
         sizes = {
             "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
@@ -74,7 +76,7 @@ class Naming:
 
 
 def rename_instance(instance: Instance, naming: Naming) -> Instance:
-    """The same problem numbered so. O(links + limits + kinds * ranks)."""
+    """Return the same problem, renumbered. O(links + limits + kinds * ranks)."""
     # Permutations map old to new; argsort inverts them where the new order is needed.
     nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # the bond that each new one was
     tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
@@ -100,7 +102,7 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
 def _bond_topology(
     instance: Instance, tail: Table, head: Table, capacity: Sequence[Fraction], limits_of: Sequence[Sequence[int]]
 ) -> Topology:
-    """A link for every bond, so fast that its capacity is what it carries in a round of the unit 1."""
+    """Return a machine with one link per bond, whose bandwidth in units of 1 is its capacity in chunks per round."""
     count = len(tail)
     under: list[list[int]] = [[] for _ in capacity]
     for bond, limits in enumerate(limits_of):
@@ -117,7 +119,7 @@ def _bond_topology(
 
 
 def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
-    """What a dual of an instance is for `rename_instance(instance, naming)`: it proves the same there. Linear."""
+    """Translate a dual of an instance to `rename_instance(instance, naming)`, where it proves the same. Linear."""
     nodes, bonds, kinds = naming.nodes, naming.bonds, naming.kinds
     spreads = {
         int(kinds[kind]): Spread(
@@ -138,7 +140,7 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
 
 
 def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
-    """The rows with their first columns renamed, in ascending order.
+    """Renumber the first columns of rows, and sort the rows.
 
     Node 0 becomes 2, node 1 becomes 0:
 
@@ -152,7 +154,7 @@ def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
 
 
 def _conjugate_permutation(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
-    """Where the permutation took x to y, it takes name[x] to name[y]."""
+    """Renumber a permutation: if it mapped x to y, the result maps name[x] to name[y]."""
     out = np.zeros(len(permutation), np.int64)
     # Conjugation: the old permutation p becomes name * p * name^-1.
     out[name] = name[list(permutation)]

@@ -1,6 +1,8 @@
 """A graph of messages: source, destination and bytes of each, and its dependencies.
 
-Files of other programs contain this much. It is less than a schedule: the data that a message carries is unknown.
+This is what the files of other tools (GOAL, traces) contain. It is less than a schedule: which data a message carries
+is unknown, so it cannot be verified, only timed. Example: message 0 from rank 0 to 1, message 1 from rank 1 to 2 that
+starts when message 0 is done: src = [0, 1], dst = [1, 2], deps_ptr = [0, 0, 1], deps = [0] (CSR).
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, 
 from antiphon.core.messages.waits import Waits
 from antiphon.errors import Invalid, quote
 
-MOST_DEPENDENCIES = 2**27
-MOST_BYTES = 2**60
-MAX_SHOWN = 8  # messages of a circle
+MOST_DEPENDENCIES = 2**27  # in a graph
+MOST_BYTES = 2**60  # of all messages together
+MAX_SHOWN = 8  # messages of a cycle that an error lists
 NOTHING = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class MessageGraph:
-    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes; the receiver combines
-    combined[i] of them with its own data, and then works for seconds[i] (left out: none). It starts when the messages
-    deps[deps_ptr[i]:deps_ptr[i+1]] are done or, for dependencies with `left` set, when their last byte has left.
-    src[i] = dst[i] is work inside a rank. Those that ask for something at one moment get it in the order of numbers.
+    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes.
 
-    Checked when built, in linear time: ranges, and that no message waits for itself, be it by way of others.
+    The receiver combines combined[i] of the bytes with its own data, and then computes for seconds[i] (default 0). The
+    message starts when the messages deps[deps_ptr[i]:deps_ptr[i+1]] are done or, for dependencies with `left` set, when
+    their last byte has left the sender. src[i] = dst[i] is work within a rank. Messages that request a resource at the
+    same time get it in the order of their numbers.
+
+    Checked when built, in linear time: ranges, and that dependencies have no cycle.
     """
 
     ranks: int
@@ -77,11 +81,11 @@ class MessageGraph:
 
     @property
     def step(self) -> Ints:
-        """A graph knows no steps: 0 for all."""
+        """The step of every message: 0, as a graph has no steps."""
         return np.zeros(len(self), np.int32)
 
     def waits(self) -> Waits:
-        """Return conditions for all dependencies: a message is done, or it has left. O(dependencies).
+        """Return the dependencies as conditions: "message m is done", or "has left". O(dependencies).
 
         Message 1 waits until 0 is done (condition 0), message 2 until 0 is done and 1 has left (condition 1):
 
@@ -141,7 +145,7 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     if component_count == count:
         return []
     inside = component[owner] == component[deps]
-    after = np.full(count, -1, np.int32)  # of every message in some circle one that it waits for there
+    after = np.full(count, -1, np.int32)  # per message in a cycle: one that it waits for within the cycle
     after[owner[inside]] = deps[inside]
     # Follow one dependency inside the component from message to message until one repeats.
     at, following = int(owner[inside].min()), after.tolist()
@@ -153,6 +157,7 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
 
 
 def _check_longs(values: Longs, column_name: str, bound: int) -> Longs:
+    """Return a read-only int64 column; raise Invalid unless all values are in 0..bound-1."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise Invalid(f"{column_name}: expected a list of whole numbers")

@@ -1,4 +1,12 @@
-"""The way of every message through a machine: its latency, and the links and shared limits that it loads."""
+"""The path of every message through a machine: its latency, and the links and shared limits that it loads.
+
+Cost models start from this: `alpha[m]` is the latency of message m in seconds, and (message, resource) pairs list its
+uses, where a *resource* is a link or, numbered after the links, a shared limit. A joint (a multicast or reduction in
+switches) is one message that uses every link of its tree once.
+
+Example: a message 0 -> 1 through a switch, links 4 (0 to switch) and 7 (switch to 1), link 4 under limit 0 of a machine
+of 10 links: alpha is the sum of two latencies, and the uses are the resources 4, 7 and 10.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +25,12 @@ from antiphon.errors import Invalid
 
 
 def resolve_routes(schedule: Schedule, topology: Topology) -> Resolved:
-    """The path of every row; Invalid where one has none."""
+    """Return the path of every row; raise Invalid if one has none."""
     return _refuse_missing(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
 
 
 def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = None) -> Resolved:
+    """Raise Invalid for the first row without a path."""
     if len(routes.bad):
         at = int(routes.bad[0] if row is None else row[routes.bad[0]])
         raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {routes.why[0]}")
@@ -43,7 +52,7 @@ def resource_name(topology: Topology, resource: int) -> str:
 
 
 def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Longs]:
-    """Which links and limits each of these routes (-1: none) loads: (position in `route`, resource)."""
+    """Return the links and limits that these routes (-1: none) load, as (index in `route`, resource)."""
     moved = np.flatnonzero(route >= 0)
     used_routes = route[moved]
     hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
@@ -54,7 +63,7 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
 
 
 def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
-    """These links, then the limits that they are under: (place in `link`, resource).
+    """Return these links, then the limits that they are under, as (index in `link`, resource).
 
     Of links 0 to 3 the links 0 and 2 share a limit, which is resource 4:
 
@@ -73,10 +82,10 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Per message its route in `table` (-1: within a rank), its latency in seconds, and its uses of resources.
+    """Per message its route in `table` (-1: within a rank), its latency `alpha` in seconds, and its uses of resources.
 
-    Uses are in the order of (step, resource, message): a link or, from topology.links on, a shared limit. They are
-    computed on first access: models that price steps by loads never need them. `joint`: the uses of joints.
+    Uses are sorted by (step, resource, message) and computed on first access, because models that price steps by loads
+    never need them. `joint`: the uses, if the schedule has joints.
     """
 
     messages: Messages
@@ -88,10 +97,12 @@ class Paths:
 
     @property
     def use_message(self) -> Longs:
+        """The message of every use."""
         return self._ordered_uses[0]
 
     @property
     def use_resource(self) -> Longs:
+        """The resource of every use: a link or, from topology.links on, a shared limit."""
         return self._ordered_uses[1]
 
     @cached_property
@@ -101,16 +112,20 @@ class Paths:
 
     @property
     def resources(self) -> int:
+        """The number of links and shared limits."""
         return self.topology.links + len(self.topology.limits)
 
     def use_cost(self) -> Floats:
-        """Of every use, in seconds per byte of nbytes."""
+        """Return the cost of every use in seconds per byte of nbytes."""
         cost: Floats = self.messages.share[self.use_message] * seconds_per_byte(self.topology)[self.use_resource]
         return cost
 
 
 def paths(messages: Messages, topology: Topology) -> Paths:
-    """Invalid where a message has no path, or no single one. O(n) in messages; uses take O(n log n), times hops."""
+    """Return the paths of all messages; raise Invalid if one has no path or no single one.
+
+    O(n) in messages; uses take O(n log n), times links per route.
+    """
     schedule = messages.schedule
     if schedule.joint is not None:
         return _with_joints(messages, topology)
@@ -123,7 +138,8 @@ def paths(messages: Messages, topology: Topology) -> Paths:
 
 
 def _with_joints(messages: Messages, topology: Topology) -> Paths:
-    """A joint takes as long as the longest of its rows, and uses every link of its tree once."""
+    """Return the paths of a schedule with joints: a joint takes as long as the longest of its rows, and uses each link
+    once."""
     schedule, of_row = messages.schedule, messages.of_row
     routes = resolve_routes(schedule, topology)
     far = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
@@ -144,7 +160,7 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
 
 
 def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
-    """Uses (message, resource) by step, then resource, then message.
+    """Sort uses (message, resource) by step, then resource, then message.
 
     Messages 0 and 2 are of step 0, message 1 of step 1:
 
@@ -156,7 +172,7 @@ def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Lon
     [[0, 0, 2, 1], [6, 7, 7, 5]]
     """
     times, time = dense(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
-    order = order_of(message, max(len(messages), 1))  # stable, thrice: by message, resource, step
+    order = order_of(message, max(len(messages), 1))  # three stable sorts: by message, by resource, by step
     order = order[order_of(resource[order], resources)]
     order = order[order_of(time[message[order]], max(len(times), 1))]
     return message[order], resource[order]

@@ -1,4 +1,13 @@
-"""The waits of messages as sets of messages, the form that files of other programs can express."""
+"""The waits of messages as sets of messages, the form that files of other programs can express.
+
+`waits.py` expresses dependencies as conditions: a condition holds once certain messages are done (or have left) and the
+condition before it holds. Files know no conditions; they list for each message the messages it waits for. This file
+turns each condition into a set of such items. A chain of conditions (rank 0's rounds 1, 2, 3, ...) would give ever
+longer sets; a set is cut where a message of the set already waited for the rest.
+
+Sets are slices of one array, because the sets along a chain overlap. Example: conditions c1 = {m0}, c2 = {m1} after c1,
+and m1 does not wait for c1: c2's set is {m0, m1}; items = [m0, m1], c1 = items[0:1], c2 = items[0:2].
+"""
 
 from __future__ import annotations
 
@@ -15,8 +24,8 @@ from antiphon.core.messages.waits import Waits
 class Sets:
     """Message `message[i]` waits for set `set[i]` (every pair once, by message, then set).
 
-    Set s is items[low[s]:high[s]], and no two are the same, though an item may stand in one twice. An item is 2 m where
-    message m must be done, 2 m + 1 where it is enough that it has left.
+    Set s is items[low[s]:high[s]]; no two sets are equal, though an item may occur twice in one. Item 2 m means that
+    message m must be done, item 2 m + 1 that it must have left its sender.
     """
 
     items: Longs
@@ -27,16 +36,16 @@ class Sets:
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of messages that they stand for, repeated ones included."""
+        """The number of (message, awaited message) pairs that the sets stand for, repeated ones included."""
         return int((self.high - self.low)[self.set].sum())
 
     def listed(self, pick: NDArray[np.intp] | slice = slice(None)) -> tuple[Longs, Longs]:
-        """The pairs (message, item) of these waits, each once, in order. O(n log n) in pairs.
+        """Return the pairs (message, item) of these waits, each once, in order. O(n log n) in pairs.
 
         Message 4 waits for set 0 (messages 0 and 1 done), message 5 for set 1 (1 done, 2 has left):
 
-        >>> known = Sets(np.array([0, 2, 5]), np.array([0, 1]), np.array([2, 3]), np.array([4, 5]), np.array([0, 1]))
-        >>> known.listed()
+        >>> two = Sets(np.array([0, 2, 5]), np.array([0, 1]), np.array([2, 3]), np.array([4, 5]), np.array([0, 1]))
+        >>> two.listed()
         (array([4, 4, 5, 5]), array([0, 2, 2, 5]))
         """
         message, chosen = self.message[pick], self.set[pick]
@@ -46,7 +55,7 @@ class Sets:
         )
 
     def members(self, chosen: Longs) -> tuple[Longs, Longs]:
-        """The pairs (set, item) of these sets, each once, in order."""
+        """Return the pairs (set, item) of these sets, each once, in order."""
         set_sizes = (self.high - self.low)[chosen]
         return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[ranges(self.low[chosen], set_sizes)])
 
@@ -58,17 +67,18 @@ def _distinct_pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
 
 
 def sets(waits: Waits) -> Sets:
-    """Every condition with those before it, back to one that need not be said: of whose messages one waited for the
-    condition before. O(n log n).
+    """Return the waits as sets: every condition together with those before it, back to one that is implied. O(n log n).
+
+    A condition is implied if a message of the set already waited for it.
 
     Both copies of `core.example.star` wait for both reductions: one set, of the items 2 * 0 and 2 * 1.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages import messages, waits
-    >>> known = sets(waits(messages(star()), "rounds"))
-    >>> [known.items[a:b].tolist() for a, b in zip(known.low, known.high)]
+    >>> star_sets = sets(waits(messages(star()), "rounds"))
+    >>> [star_sets.items[a:b].tolist() for a, b in zip(star_sets.low, star_sets.high)]
     [[0, 2]]
-    >>> known.message.tolist(), known.set.tolist()
+    >>> star_sets.message.tolist(), star_sets.set.tolist()
     ([2, 3], [0, 0])
     """
     count = len(waits)
@@ -79,15 +89,15 @@ def sets(waits: Waits) -> Sets:
     item = np.concatenate([2 * giving[0][0], 2 * giving[1][0] + 1])
     before = waits.before.astype(np.int64)
     # Stage 2: drop predecessors that are implied. If a contributor itself needs the condition before, then that
-    # condition already held when the contributor started: the set can begin anew here.
+    # condition already held when the contributor started, so a new set can begin here.
     need = distinct(message * np.int64(max(count, 1)) + condition)
-    pair = giver * max(count, 1) + before[target]  # it would have waited for the condition before
+    pair = giver * max(count, 1) + before[target]  # (contributor, condition before)
     # Membership test of `pair` in the sorted `need`.
     at = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
     implied = (need[at] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
     begins = before < 0
     begins[target[implied]] = True
-    place, order = _chain_conditions(before)  # a set is a run of conditions in this order, so a run of items
+    place, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items
     # Stage 3: items in the order of the chains; a set is the slice from where its chain begins to its own end.
     by_place = order_of(place[target], max(count, 1))
     items = item[by_place]
@@ -101,10 +111,9 @@ def sets(waits: Waits) -> Sets:
 
 
 def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
-    """Conditions in an order in which each comes right after the one before it: the place of each, and the order.
-    O(n log n).
+    """Sort conditions so that each directly follows the one before it: return the position of each, and the order.
 
-    Before 3 comes 0, before 1 comes 3; 2 stands alone:
+    O(n log n). Condition 0 is before 3, 3 before 1; 2 stands alone:
 
     >>> _chain_conditions(np.array([-1, 3, -1, 0]))
     (array([0, 2, 3, 1]), array([0, 3, 1, 2]))
@@ -125,12 +134,12 @@ def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
 
 
 def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, condition: Longs) -> Sets:
-    """Conditions of the same items become one, and every pair stands once.
+    """Merge conditions with the same items, and list every (message, set) pair once.
 
-    Sets of items are compared by sums of two random numbers of 64 bits for each: O(items), and for all practical
-    purposes certain.
+    Sets of items are compared by sums of two random 64-bit numbers per item: O(items), and certain for all practical
+    purposes.
 
-    Conditions 0 and 2 are of the same items:
+    Conditions 0 and 2 have the same items:
 
     >>> items, low, high = np.array([6, 8, 6, 8]), np.array([0, 1, 2]), np.array([2, 2, 4])
     >>> merged = _merge_equal(items, low, high, np.array([5, 6, 7]), np.array([0, 2, 1]))

@@ -1,4 +1,12 @@
-"""Rows to messages: source, destination, bytes and step, in one canonical order independent of the order of rows."""
+"""The message table: group the rows of a schedule into messages, each with source, destination, step and bytes.
+
+Rows with the same step, sender, receiver, route and number of pieces are sent together as one message. Messages have
+one canonical order (`Schedule.ways`), whatever the order of rows. Cost models, exports, traces and programs read this
+table.
+
+Example: rows (step 0, chunk 0, 0 -> 1) and (step 0, chunk 1, 0 -> 1) are one message with the weight of both chunks.
+Weights are exact whole numbers; `weight / scale` is the fraction of nbytes.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +39,11 @@ from antiphon.core.schedule import REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in the order of `Schedule.ways`: rows with equal (step, src, dst, route) and as many pieces are one, and
-    so are the rows of a joint, represented by the first of them.
+    """Messages in the order of `Schedule.ways`. All rows of a joint are one message, represented by the first of them.
 
-    Rows that stand side by side and belong together are a run; most planners lay them so, and then nothing needs to
-    look at each row. `route` is that of the rows, -1 where they name none. A message from a rank to itself copies or
-    combines within its memory.
+    Consecutive rows of one message form a *run*; most planners emit rows so that each message is one run, and then code
+    need not look at every row. `route` is that of the rows, -1 if they name none. A message from a rank to itself
+    copies or combines within its memory.
     """
 
     schedule: Schedule
@@ -66,7 +73,7 @@ class Messages:
 
     @cached_property
     def pieces(self) -> Longs:
-        """The number of pieces in which each is sent, one a step from its own step on."""
+        """The number of pieces in which each message is sent, one per step from its own step on."""
         return pieces_of(self.schedule)[self.schedule.chunk[self.row]]
 
     @cached_property
@@ -76,11 +83,12 @@ class Messages:
 
     @cached_property
     def _common_pieces(self) -> int:
+        """The least common multiple of all numbers of pieces."""
         return math.lcm(*np.unique(pieces_of(self.schedule)).tolist()) if len(self.schedule.chunks) else 1
 
     @cached_property
     def per_chunk(self) -> NDArray[Any]:
-        """The weight of one piece of every chunk: int64, or Python's numbers where sums might not fit."""
+        """The weight of one piece of every chunk: int64, or Python ints if sums might not fit."""
         weights, _ = self.schedule.chunks.weights(self.schedule.collective)
         piece_divisor = self._common_pieces // pieces_of(self.schedule)
         # Bound of any sum over rows. Factor 3: f >= 2 operands are combined by f - 1 rows and take f + 1 <= 3 (f - 1)
@@ -90,18 +98,18 @@ class Messages:
 
     @cached_property
     def weight(self) -> NDArray[Any]:
-        """The weight of each message in every step in which it is under way: exact, over `scale`."""
+        """The weight of each message in every step in which it is in progress: exact, over `scale`."""
         return self._weigh_rows(np.empty(0, np.uint8))
 
     @cached_property
     def combined(self) -> NDArray[Any]:
-        """The share of its weight that the receiver combines with its own data."""
+        """The part of the weight that the receiver combines with its own data."""
         if not self.schedule.op.any():
             return np.broadcast_to(np.int64(0), len(self))
         return self._weigh_rows(self.schedule.op)
 
     def _weigh_rows(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
-        """Weights by message of the rows that count (empty: all)."""
+        """Return the summed weight per message of the rows that `counts` flags (empty: all rows)."""
         each, lone = self.per_chunk, len(self) == self.schedule.transfers
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
             counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
@@ -125,20 +133,22 @@ class Messages:
 
     @cached_property
     def share(self) -> Floats:
-        """The part of `nbytes` that a message carries in each step."""
+        """The fraction of `nbytes` that a message carries in each step."""
         return (self.weight / self.scale).astype(np.float64)
 
     @property
     def _leads_joint(self) -> NDArray[np.uint8]:
-        """1 for every row that stands for all of its joint, or for itself; 0 for the others of a joint."""
+        """1 for rows that represent their joint or stand alone; 0 for the other rows of a joint."""
         first = np.zeros(self.schedule.transfers, np.uint8)
         first[self.schedule.leads] = 1
         return first
 
     def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
-        """Whole bytes of every message and, of these, those that are combined, where nothing has pieces: chunks are cut
-        at whole bytes as they are at whole elements when a schedule runs, and those of a block have together what the
-        block has."""
+        """Return the whole bytes of every message, and how many of them are combined, for schedules without pieces.
+
+        Chunks are cut at whole bytes as they are at whole elements when a schedule runs, so that the chunks of a block
+        add up to the block.
+        """
         schedule = self.schedule
         # Cut at byte borders like elements of one byte, so that the chunks of a block add up to it exactly.
         low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
@@ -150,7 +160,7 @@ class Messages:
 
 
 def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
-    """Whether all rows, or these, are in the order of `Schedule.ways`."""
+    """Return whether all rows, or these, are in the order of `Schedule.ways`."""
     for block in blocks(schedule.transfers if rows is None else len(rows)):
         # Neighbouring blocks share one row, so that the order across their border is compared too.
         overlapped = slice(block.start, block.stop + 1)
@@ -160,16 +170,16 @@ def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
 
 
 def messages(schedule: Schedule) -> Messages:
-    """O(rows), and a sort of runs of rows where they do not come in order.
+    """Group the rows of a schedule into messages. O(rows), and a sort of the runs unless they are in order.
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.schedule import cut
     >>> kind = Collective("allgather", 3)
     >>> rows = {"step": [0, 0, 0, 1], "chunk": [2, 0, 0, 2], "src": [2, 0, 0, 0], "dst": [0, 2, 1, 1], "op": [0] * 4}
-    >>> made = messages(Schedule(kind, cut(kind, 1), **rows))
-    >>> list(zip(made.step.tolist(), made.src.tolist(), made.dst.tolist()))
+    >>> table = messages(Schedule(kind, cut(kind, 1), **rows))
+    >>> list(zip(table.step.tolist(), table.src.tolist(), table.dst.tolist()))
     [(0, 0, 1), (0, 2, 0), (0, 0, 2), (1, 0, 1)]
-    >>> made.of_row.tolist()
+    >>> table.of_row.tolist()
     [1, 2, 0, 3]
     """
     rows, new = schedule.transfers, schedule.runs()
@@ -195,6 +205,6 @@ def messages(schedule: Schedule) -> Messages:
     if not alone:
         columns = tuple(column[row] for column in columns)
     for column in columns:
-        column.flags.writeable = False  # as those of a schedule are: loops are compiled once for each kind of array
+        column.flags.writeable = False  # like a schedule's: compiled loops are specialised on this flag
     step, src, dst, named = columns
     return Messages(schedule, step, src, dst, named, first, of_run, row)

@@ -1,6 +1,15 @@
-"""The waits of messages, compactly: as conditions that several messages share, never as all pairs (docs/program.md).
+"""Which messages must wait for which others, compactly: as conditions that several messages share, not as pairs.
 
-Among 1024 ranks that all send to all twice, pairs of messages would be 10^9; conditions are two million numbers.
+A condition holds once all messages that contribute to it are done (or have left their sender) and the condition before
+it holds; a message may start when all conditions that it needs hold. Three sets of rules (`order`):
+
+    rounds    a rank's messages of one step wait for everything that it sent or received in earlier steps
+    data      a message waits for the data that it reads, and for readers of the data that it overwrites
+    streams   both, with separate rounds for each level of the machine
+
+Example: rank 0 receives messages 0 and 1 in step 0 and sends 2 and 3 in step 1. The condition "round 0 of rank 0" has
+the contributors 0 and 1, and messages 2 and 3 need it: 4 numbers instead of 4 pairs. With 1024 ranks that all send to
+all twice, pairs would be 10^9, conditions are two million numbers. See docs/program.md.
 """
 
 from __future__ import annotations
@@ -33,12 +42,12 @@ NONE = np.empty(0, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class Waits:
-    """Happens-before constraints between messages, as shared conditions. A condition holds once all events that
-    contribute to it have happened and the condition before it holds.
+    """Happens-before constraints between messages, as shared conditions.
 
-    Message m contributes to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (received and combined), to
-    left[...] when its last byte has left, and may start when all of need[...] hold. An empty `done_ptr` stands for two
-    conditions each, an empty `need_ptr` for one, -1 for none; an empty `left_ptr` for none.
+    Message m contributes to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (received and combined) and
+    to left[...] when its last byte has left; it may start when all of need[...] hold. `before[c]`: the condition that
+    must hold before c can, or -1. Shorthands for regular cases: an empty `done_ptr` means two conditions per message,
+    an empty `need_ptr` one (-1 for none), an empty `left_ptr` none.
     """
 
     done_ptr: Ints
@@ -47,7 +56,7 @@ class Waits:
     left: Ints
     need_ptr: Ints
     need: Ints
-    before: Ints  # per condition, -1 where there is none
+    before: Ints
 
     def __len__(self) -> int:
         """The number of conditions."""
@@ -73,19 +82,19 @@ class Waits:
 
 
 def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | None = None) -> Waits:
-    """Return the waits of messages without pieces:
+    """Return the waits of messages without pieces, by one of these rules:
 
     - "rounds": for all messages that their source sent or received in earlier steps. A sent message counts when it is
       "received", as with calls that block until then; with `sent` "left" as soon as its last byte has left.
     - "data": for the versions that they read (`core.dependencies`): a version of a cell is available when its writers
       are done, the version before is available, and the readers of that have left.
-    - "streams": both, with separate rounds for each level (a number per message).
+    - "streams": both, with separate rounds for each level (`level`: a number per message).
 
-    O(n log n) in rows; "rounds" linear in messages, but for steps that few ranks take part in.
+    O(n log n) in rows; "rounds" is linear in messages, except for steps that few ranks take part in.
 
     By data, the conditions are the versions. The messages of `core.example.star` are 0: 2 to 0, 1: 1 to 0, 2: 0 to 1,
-    3: 0 to 2. The sum at rank 0 (condition 1) is there when 0 and 1 are done; 2 and 3 need it. What rank 1 ends with
-    (3) is available when 2 is done, and 1 has left, which reads the old value.
+    3: 0 to 2. The sum at rank 0 (condition 1) is available when 0 and 1 are done; 2 and 3 need it. The final value of
+    rank 1 (3) is available when 2 is done, and 1 has left, which reads the old value.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages.table import messages
@@ -113,9 +122,10 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
 
 
 def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:
-    """Build one condition per round: the messages that one key (a rank, or a rank on a level) sends or receives in one
-    step. Messages wait for the previous round of their source and contribute to the rounds of both ends. Linear, or a
-    sort where rounds are few.
+    """Build one condition per round: all messages that one key sends or receives in one step.
+
+    A key is a rank, or a rank on one level. Messages wait for the previous round of their source and contribute to the
+    rounds of both ends. Linear, or one sort if few keys have messages in a step.
 
     The rounds of `core.example.star` are of ranks 0, 1, 2 in step 0, then in step 1:
 
@@ -142,7 +152,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
         for side, end in enumerate((src, dst)):
             np.add(time, end[block], out=ends[block, side], casting="same_kind")
     # Stage 2: drop rounds without messages, and find for each round the previous one of the same key.
-    if bound <= 8 * count:  # few enough for a table of all keys in all steps
+    if bound <= 8 * count:  # dense: use a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
         for block in blocks(count):
             used[ends[block]] = True
@@ -177,11 +187,12 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
 
 
 def _wait_for_versions(messages: Messages) -> Waits:
-    """Build one condition per version of a cell, preceded by that of the version before. Its writers contribute when
-    done, readers of the version before when they have left: the old value may then be overwritten. Initial versions
-    need no wait. O(n log n).
+    """Build one condition per version of a cell, after that of the version before. O(n log n).
 
-    Of `core.example.star` message 0 reads version 4 and 1 reads 2; so they contribute to 5 and 3 when they have left.
+    Its writers contribute when done; readers of the version before contribute when they have left, as the old value may
+    then be overwritten. Initial versions need no wait.
+
+    In `core.example.star` message 0 reads version 4 and 1 reads 2; so they contribute to 5 and 3 when they have left.
     Messages 2 and 3 need the sum, 1:
 
     >>> from antiphon.core.example import star
@@ -207,7 +218,7 @@ def _wait_for_versions(messages: Messages) -> Waits:
 
 
 def _previous_versions(derived: Versions) -> Ints:
-    """Per version the one before of its cell, -1 where that is there from the beginning. O(versions).
+    """Return per version the previous one of its cell, or -1 if there is none or it is the initial one. O(versions).
 
     >>> step = np.array([-1, 0, 4, -1, 2], np.int32)  # of cell 0, then of cell 1
     >>> _previous_versions(Versions(None, None, np.array([0, 0, 0, 1, 1]), step, 1, 1))
@@ -221,7 +232,7 @@ def _previous_versions(derived: Versions) -> Ints:
 
 
 def _conditions_by_message(message: Longs, condition: Ints, messages: int, conditions: int) -> tuple[Ints, Ints]:
-    """Pairs, each once, as the conditions of every message in turn (CSR). One sort.
+    """Return the distinct pairs as the conditions of every message (CSR). One sort.
 
     >>> _conditions_by_message(np.array([1, 0, 1, 1]), np.array([5, 2, 0, 5]), 3, 6)
     (array([0, 1, 3, 3], dtype=int32), array([2, 0, 5], dtype=int32))
@@ -232,7 +243,7 @@ def _conditions_by_message(message: Longs, condition: Ints, messages: int, condi
 
 
 def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
-    """The conditions of both, those of the second numbered on from those of the first. O(n log n)."""
+    """Return the conditions of both, those of the second numbered after those of the first. O(n log n)."""
     columns: dict[str, Ints] = {}
     for event in ("done", "left", "need"):
         first_pairs, second_pairs = first.pairs(event), second.pairs(event)

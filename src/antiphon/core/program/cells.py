@@ -1,8 +1,11 @@
-"""List the accesses of a program's operations: the cells that they touch, and the memory of each cell.
+"""List the memory accesses of a program's operations, so that prove.py can check their order and values for all sizes.
 
-The line is cut into atoms at all points that occur. An access of an atom at a base is an access of a cell: an atom seen
-through a view, which is a buffer with a shift, or a slot while it holds data of one origin. Cells of one view are
-disjoint at every size. Views of a buffer may overlap: then the memory itself is cut, at all ends of cells.
+All blocks of a collective are laid end to end on one *line*, measured in units of weight; addresses of a program are
+points on this line plus a shift (docs/program.md, Addresses). The line is cut into *atoms* at all points that occur. An
+access of an atom through a *view* is an access of a *cell*. A view is a buffer with a shift, or a slot of scratch while
+it holds data of one origin (the point at which the slot begins). Cells of one view are disjoint at every size. Views of
+one buffer may overlap: then the memory itself is cut into *stretches*, at all ends of cells. Operations access *parts*,
+intervals between two points; the *finish table* lists the intervals of the output that avg divides in the end.
 
 Example: blocks 0 and 1, each of weight 1, lie on the line from 0 to 2.
 
@@ -32,9 +35,10 @@ from antiphon.errors import Unsupported
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Accesses in the order of parts and atoms; then the inputs as they are in the beginning; then the outputs.
+    """Accesses in the order of parts and atoms; then the initial inputs as writes; then the final outputs as reads.
 
-    `op`: -1 for an input, the number of operations for an output. `row`: the part, or the row of the side.
+    `op`: the operation; -1 for an input, the number of operations for an output. `row`: the part, or the row of the
+    input or output `Side`.
     """
 
     program: Program
@@ -47,22 +51,22 @@ class Cells:
     row: Longs
     cell: Longs
     written: Bools
-    chunk: Longs  # accesses with an equal one, not -1, may go piece by piece
+    chunk: Longs  # accesses with equal values other than -1 are cut alike, so they may wait piece by piece
     head: Longs  # per part its first access
-    length: Longs  # per part, the number of its accesses
-    ends: Longs  # accesses of the finish table: the cell of each, -1 where nothing else touches it
+    length: Longs  # per part the number of its accesses
+    ends: Longs  # per access of the finish table (divisions of avg) its cell
     end_row: Longs
     memory: Longs  # per cell the first of its stretches of memory
     stretches: Longs  # per cell, the number of its stretches
     output: Bools  # per cell, whether it is of an output buffer
-    generations: tuple[Longs, Longs]  # of slots: (operation before, operation after) where a slot changes hands
+    generations: tuple[Longs, Longs]  # where a slot is reused: (operation before, operation after)
 
 
 def cells_of(program: Program) -> Cells:
-    """Every access of a program, with the cell that it touches; O(n log n), Unsupported where there are over 2^22.
+    """Return every access of a program, with the cell that it touches. O(n log n); Unsupported if there are over 2^22.
 
-    Of `core.example.star` the first operations of rank 0: received into slots 0 and 1 (cells 1 and 0); then the output
-    (3) becomes the sum of the input (2) and both slots. Each cell is its own memory.
+    In `core.example.star` the first operations of rank 0 are: receive into slots 0 and 1 (cells 1 and 0); then the
+    output (3) becomes the sum of the input (2) and both slots. Each cell is its own memory.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
@@ -124,9 +128,9 @@ def cells_of(program: Program) -> Cells:
 def _number_points(
     program: Program, block: Longs, weights: Longs
 ) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
-    """All points that occur, ascending; the number of each point of the program; of each block its ends. O(n log n).
+    """Return all points that occur, ascending; the number of each point of the program; the two ends of each block.
 
-    Points 0, 1/2, 1 of a program, among blocks from 0 to 1 and from 1 to 2:
+    O(n log n). Points 0, 1/2, 1 of a program, with blocks from 0 to 1 and from 1 to 2:
 
     >>> from types import SimpleNamespace as Namespace
     >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_part=np.array([0, 1, 0]))
@@ -147,7 +151,7 @@ def _number_points(
 def _find_views(
     program: Program, first: Side, last: Side, block: Longs, points: Longs
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
-    """The view of every part, input, output and row of the finish table; of each its region and shift.
+    """Return the view of every part, input, output and row of the finish table, and the region and shift of each.
 
     Region: 2 * rank + buffer, or -1 - generation for a slot. O(n log n).
 
@@ -180,8 +184,10 @@ def _find_views(
 
 
 def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
-    """Number the generations of slots: consecutive accesses of a slot with one origin (and one length, where the data
-    lies there in pieces). Also return the pairs of operations that must be ordered where a slot is reused. One sort.
+    """Number the generations of slots: consecutive accesses of a slot with one origin (and one length, if it has
+    pieces).
+
+    Also return the pairs of operations that must be ordered because a slot is reused. One sort.
 
     Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
     must come after 0 and 1, and 3 after 2.
@@ -213,13 +219,13 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     number = np.cumsum(fresh | change) - 1
     generation = np.full(len(nonempty), -1, np.int64)
     generation[np.flatnonzero(nonempty)[order]] = number
-    generation[~nonempty] = int(number[-1]) + 1 if len(number) else 0  # nothing at all lies there
-    handed = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first in its slot
+    generation[~nonempty] = int(number[-1]) + 1 if len(number) else 0  # for empty parts
+    reused = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first of its slot
     # Per generation its first operation: assigned in reverse order, so the earliest one is stored last and stays.
     leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     leader[number[::-1]] = of[::-1]
     follows = np.zeros(len(leader) + 1, bool)
-    follows[number[handed]] = True
+    follows[number[reused]] = True
     # All accesses of a generation precede the first of the next, and that one precedes the rest of its own.
     before, after = follows[1:][number], follows[:-1][number]
     pairs = (
@@ -232,11 +238,11 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
 def _find_memory(
     marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
 ) -> tuple[Longs, Longs]:
-    """Return per cell its first stretch of memory and their number: one of its own, where no other view overlaps.
-    O(n log n).
+    """Return per cell its first stretch of memory and their number; a cell whose view overlaps no other has one of its
+    own.
 
-    Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: it has three stretches, of
-    which the second is both cell 1 and cell 2.
+    O(n log n). Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: it has three
+    stretches, of which the second is both cell 1 and cell 2.
 
     >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
     >>> _find_memory(marks, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
@@ -261,7 +267,7 @@ def _find_memory(
 
 
 def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
-    """Per view, whether it is of a buffer in which some views may overlap. O(n log n).
+    """Return per view whether it is of a buffer in which some views may overlap. O(n log n).
 
     Views 0 and 1 of buffer 0 overlap, view 2 is alone in buffer 1:
 
@@ -300,9 +306,9 @@ def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, regi
 
 def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     """Sort accesses by stretch of memory, then in the order of operations, reads first; return stretches and accesses.
-    O(n log n).
 
-    Stretch 3 is the output of rank 0: operation 2 writes it, 3 and 4 send it, in the end it is wanted.
+    O(n log n). Stretch 3 is the output of rank 0: operation 2 writes it, 3 and 4 send it, at the end it is read as a
+    result.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower

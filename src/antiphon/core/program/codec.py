@@ -1,6 +1,12 @@
-"""A program as the bytes of a file, laid out as in docs/program.md, and as text for people.
+"""Encode and decode programs as binary files, laid out as in docs/program.md, and print them as text for people.
 
-Every damage of a file is refused when it is read."""
+A file holds the program of one collective out of place, in place, or both: a header with the collective, a directory,
+and a section per rank and variant, so that a rank can read just its own. Checksums cover the head and every section,
+and `decode` refuses every damaged file with an error (`check` then checks what the program computes).
+
+Example: `decode(encode([program]))` gives a list with an equal program; `dump(program, 0)` prints rank 0, with lines
+like `2  @1  fold out[1/3:2/3] = in[1/3:2/3] + slot0[0:1/3]  (after 0)`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,9 @@ from antiphon.core.program.form import refuse_collective, refuse_work
 from antiphon.core.program.kinds import FOLD, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
+# The layout of program files (docs/program.md): headers, then one struct per row of a table
 MAGIC, VERSION = b"ANTIPROG", 1
+# A file holds the index of the kind in this list
 _KINDS = (
     "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
 )  # fmt: skip
@@ -45,7 +53,8 @@ Table = NDArray[Any]
 
 
 def encode(programs: Sequence[Program]) -> bytes:
-    """The file of one collective's program: out of place, in place, or both. Linear. Unsupported beyond the limits."""
+    """Return the file of one collective's programs: out of place, in place, or both. Linear. Unsupported beyond the
+    limits."""
     variants = {program.in_place: program for program in programs}
     if not programs or len(variants) != len(programs):
         raise Invalid("a file holds one program out of place, one in place, or both")
@@ -80,16 +89,18 @@ def encode(programs: Sequence[Program]) -> bytes:
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
-    # The checksum covers everything behind itself (byte 16) up to the sections, which have their own.
+    # The checksum covers everything after itself (from byte 16) up to the sections, which have their own.
     body = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
 def _pad_section(data: bytes) -> bytes:
+    """Pad to a multiple of 8 bytes."""
     return data + bytes(-len(data) % 8)
 
 
 def _head_tables(program: Program) -> list[bytes]:
+    """Return the tables of the head: members, roots, weights, label and, of a custom collective, its relation."""
     collective, relation = program.collective, program.collective.custom
     columns: list[bytes] = [
         np.array(collective.members, "<i4").tobytes(), np.array(collective.roots, "<i4").tobytes(),
@@ -149,6 +160,7 @@ def _encode_section(p: Program, rank: int) -> bytes:
 
 
 def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
+    """Return a table of this type with these columns."""
     length = len(next(iter(columns.values())))
     table = np.zeros(length, form)
     for name, values in columns.items():
@@ -160,16 +172,16 @@ def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
 
 
 def decode(data: bytes) -> list[Program]:
-    """Read the programs of a file and check their form; `check` checks their outcome. Linear.
+    """Read the programs of a file and check their form; `check` checks their results. Linear.
 
-    Invalid where anything is damaged or does not fit together, Unsupported for another version.
+    Raises Invalid if anything is damaged or inconsistent, Unsupported for another version.
     """
     reader = _Reader(data)
     return [reader.program(variant) for variant in range(2) if reader.variants >> variant & 1]
 
 
 class _Reader:
-    """The head of a file, and its sections."""
+    """Reads the head of a file, and its sections."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) < HEADER.size or data[:8] != MAGIC:
@@ -185,7 +197,7 @@ class _Reader:
             raise Invalid("is damaged: the checksum of its head is wrong")
         if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
-        # `at`: read position in the head; `free`: the first byte behind the sections that were read.
+        # `at`: read position in the head; `free`: the first byte after the sections that were read.
         self.data, self.ranks, self.at, self.free = data, ranks, HEADER.size, head
         self.end = head - 2 * ranks * DIRECTORY_ENTRY.size
         names = self._take_array("<i4", members), self._take_array("<i4", roots)
@@ -208,6 +220,7 @@ class _Reader:
         ]
 
     def _take_bytes(self, count: int) -> bytes:
+        """Return the next bytes of the head, and skip the padding."""
         stop = self.at + count
         if stop + -stop % 8 > self.end:
             raise Invalid("its head is shorter than what it tells of")
@@ -216,9 +229,11 @@ class _Reader:
         return content
 
     def _take_array(self, kind: str, count: int) -> Table:
+        """Return the next array of the head."""
         return np.frombuffer(self._take_bytes(count * np.dtype(kind).itemsize), kind)
 
     def _read_relation(self, pre: int, post: int, wants: int, wanted_ids: int) -> Relation:
+        """Read the relation of a custom collective, checked for range and order."""
         have = [self._take_array("<i4", pre).astype(np.int32) for _ in range(3)]
         need = [self._take_array("<i4", post).astype(np.int32) for _ in range(3)]
         lengths, ids = self._take_array("<u4", wants), self._take_array("<i4", wanted_ids).tolist()
@@ -238,7 +253,7 @@ class _Reader:
         return Relation(have[0], have[1], have[2], need[0], need[1], need[2], listed)
 
     def program(self, variant: int) -> Program:
-        """One variant: the sections of all ranks, one after another.
+        """Return one variant: the sections of all ranks, concatenated.
 
         >>> from antiphon.core.example import star
         >>> from antiphon.lower.lowering import lower
@@ -286,6 +301,7 @@ class _Reader:
         return program
 
     def _decode_section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
+        """Return the buffer weights and the tables of one rank's section."""
         begin, size, crc, _ = self.directory[variant * self.ranks + rank]
         data = self.data[begin : begin + size]
         where = f"the section of rank {rank}"
@@ -348,7 +364,8 @@ _BUFFERS = ("in", "out", "scratch")
 
 
 def dump(program: Program, rank: int) -> str:
-    """Return one rank's operations as text, one a line. Stretches in units of weight: of the buffer, or of the slot."""
+    """Return one rank's operations as text, one per line, with positions in units of weight within the buffer or
+    slot."""
     if not 0 <= rank < program.ranks:
         raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
     weights = tuple(int(w[rank]) for w in program.weights)
@@ -377,11 +394,13 @@ def dump(program: Program, rank: int) -> str:
 
 
 def _point_text(program: Program, point: int) -> Fraction:
+    """Return a point in units of weight."""
     fraction = Fraction(int(program.point_part[point]), program.denominator)
     return int(program.point_whole[point]) + fraction
 
 
 def _part_text(program: Program, part_row: int) -> str:
+    """Return a part as text, such as in[0:1/3] or slot0[0:1/3]."""
     base = int(program.part_base[part_row])
     begin, end = (
         _point_text(program, int(program.part_begin[part_row])),

@@ -1,8 +1,14 @@
-"""Check that the columns of a program are valid for every number of elements: limits, names, places, times, messages.
+"""Check that the columns of a program are valid for every message size: limits, references, addresses, times, messages.
 
-Limits are checked by the numbers alone, before any memory is taken (docs/program.md, Limits). It shares nothing with
-the lowering. A point lies at an element that ascends with it at every size, and two points a whole number apart lie
-equally far from each other at all sizes: so comparing points decides for all of them."""
+Input: a program whose columns may come from a damaged or hostile file. Output: the properties of its messages, or an
+error that names rank and operation. Limits are checked by the numbers alone, before any memory is allocated
+(docs/program.md, Limits). No code is shared with lowering.
+
+Addresses are *points* on the line of all blocks, whole + part / denominator in units of weight (kinds.py). Points in
+ascending order are at ascending elements at every size, and two points a whole number apart have the same distance at
+all sizes, so comparing points once decides for all sizes. Example: a part from 1/3 to 2/3 in a buffer of weight 1 is
+inside it whether the unit has 3 elements or 3 million.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +22,16 @@ from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEN
 from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid, Unsupported
 
-MOST_WEIGHT = 2**61  # of all blocks together
-MOST_PAIRS = 2**24  # of a block and a rank that has or needs it
-MOST_WORK = 2**25  # of a rank: pieces * (1 + parts + waits), all operations together
-FEW_PIECES, MOST_PIECES = 4, 2**20  # of a rank: of all operations with more than a few pieces, all pieces together
-MOST_STRETCHES = 2**22  # that a proof looks at: atoms of all parts, inputs and outputs; some 250 bytes each
-MOST_ELEMENTS = 2**22  # of all buffers of all ranks in a run of `check`
+MOST_WEIGHT = 2**61  # total weight of all blocks
+MOST_PAIRS = 2**24  # (block, rank) rows of the relation
+MOST_WORK = 2**25  # per rank, the sum over its operations of pieces * (1 + parts + waits)
+FEW_PIECES, MOST_PIECES = 4, 2**20  # per rank, the total pieces of its operations with more than FEW_PIECES
+MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, about 250 bytes each
+MOST_ELEMENTS = 2**22  # elements of all buffers of all ranks in a run of `check`
 
 
 def refuse_collective(collective: Collective) -> None:
-    """Raise Unsupported where the relation alone would fill the memory, or its places leave 64 bits."""
+    """Raise Unsupported if the relation alone would fill the memory, or positions would exceed 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
     sharers = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
     if members * sharers.get(collective.kind, roots) > MOST_PAIRS:
@@ -37,7 +43,7 @@ def refuse_collective(collective: Collective) -> None:
 
 
 def refuse_work(program: Program) -> None:
-    """Raise Unsupported where a rank has more work than an engine supports."""
+    """Raise Unsupported if a rank has more work than an engine supports."""
     part_counts, wait_counts = np.diff(program.part_ptr), np.diff(program.wait_ptr)
     each = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
     # Two limits: the pieces of pipelined operations, and all work (pieces times parts and waits).
@@ -55,8 +61,10 @@ def refuse_work(program: Program) -> None:
 
 
 def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
-    """Return which slots are larger than the largest part written into them. `size`: units and numerator of every slot;
-    `written`: slot, units and numerator of every written part."""
+    """Return which slots are larger than the largest part written into them.
+
+    `size`: units and numerator of every slot; `written`: slot, units and numerator of every written part.
+    """
     into, units, numerators = written
     # The last of each slot in this order is the largest part written into it.
     order = np.lexsort((numerators, units, into))
@@ -74,7 +82,7 @@ class Envelopes(NamedTuple):
     """The properties on which both sides of every message of `Program.pairs` must agree."""
 
     headers: Longs  # per message: from, to, channel, when, pieces, stretches
-    stretches: Longs  # of the line, per stretch: whole and part of its begin, whole and part of its end
+    stretches: Longs  # per stretch of the line: whole and part of its begin, whole and part of its end
 
 
 def complain(program: Program, faulty: Bools, complaint: str) -> None:
@@ -84,7 +92,8 @@ def complain(program: Program, faulty: Bools, complaint: str) -> None:
 
 
 def refuse_form(program: Program) -> Envelopes:
-    """Raise Invalid, naming rank and operation, where a number makes no sense; return the envelopes of its messages.
+    """Raise Invalid, naming rank and operation, if a number makes no sense; return the envelopes of the program's
+    messages.
 
     O(n log n).
     """
@@ -99,7 +108,7 @@ def refuse_form(program: Program) -> Envelopes:
 
 
 def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
-    """In place and out of place must have the same messages, as ranks may mix them."""
+    """Raise Invalid unless in place and out of place have the same messages, because ranks may mix the two variants."""
     if not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)):
         raise Invalid("its messages in place are others than out of place; ranks could not mix them")
 
@@ -140,6 +149,7 @@ def _refuse_columns(p: Program) -> None:
 
 
 def _refuse_operations(program: Program) -> None:
+    """Check kinds, peers, numbers of parts, and that waits refer to earlier operations of the same rank."""
     count, rank, kind = program.operations, program.rank, program.kind
     part_counts = np.diff(program.part_ptr)
     complain(program, (kind < 0) | (kind > JOIN) | (program.pieces < 1), "its kind or pieces make no sense")
@@ -169,6 +179,7 @@ def _refuse_operations(program: Program) -> None:
 
 
 def _refuse_points(program: Program) -> None:
+    """Check that points are on the line, and parts end after they begin."""
     units, numerators = program.point_whole, program.point_part
     total = int(program.collective.weights.sum())
     if np.any((units < 0) | (units > total) | ((units == total) & (numerators > 0))):
@@ -191,19 +202,20 @@ def _refuse_points(program: Program) -> None:
 
 
 def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
-    """Whether point a lies before point b."""
+    """Return whether point a is before point b."""
     units, numerators = program.point_whole, program.point_part
     return np.asarray((units[a] < units[b]) | ((units[a] == units[b]) & (numerators[a] < numerators[b])))
 
 
 def writes(program: Program) -> Bools:
-    """Per part, whether it is written."""
+    """Return per part whether it is written."""
     of = program.part_op
     kind = program.kind[of]
     return np.asarray((kind == RECEIVE) | ((kind == FOLD) & starts(of)))
 
 
 def _refuse_buffers(program: Program) -> None:
+    """Check that parts and the finish table stay inside their buffers, and that no input is written."""
     sizes = np.stack(program.weights, axis=1)
     rank = program.rank[program.part_op]
     bad = np.zeros(program.operations, bool)
@@ -226,7 +238,7 @@ def _refuse_buffers(program: Program) -> None:
 
 
 def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
-    """Whether stretches lie inside their buffers; scratch is checked in `_refuse_slots`."""
+    """Return whether stretches lie inside their buffers; scratch is checked in `_refuse_slots`."""
     buffer, shift = program.base_buffer[base], program.base_shift[base]
     size = sizes[rank, np.minimum(buffer, 1)]
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
@@ -249,6 +261,7 @@ def slot_of(program: Program, base: Longs) -> Longs:
 
 
 def _refuse_slots(program: Program) -> None:
+    """Check that parts in scratch lie within their slots, and that no slot is larger than needed."""
     rows = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
     of, base = program.part_op[rows], program.part_base[rows]
     slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
@@ -282,7 +295,7 @@ def _refuse_slots(program: Program) -> None:
 
 
 def _compare_messages(program: Program) -> Envelopes:
-    """Compare each send with its receive; raise Invalid where they are not the same message."""
+    """Compare each send with its receive; raise Invalid if they are not the same message."""
     send, receive = program.pairs
     if len(send) != len(receive):
         raise Invalid(f"{len(send)} sends and {len(receive)} receives; every send needs its receive")
@@ -306,8 +319,10 @@ def _compare_messages(program: Program) -> Envelopes:
 
 
 def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
-    """Join adjacent parts of each operation into stretches. Return per operation its first stretch and their number,
-    and the stretches as (units, numerator) of begin and of end.
+    """Join adjacent parts of each operation into stretches.
+
+    Return per operation its first stretch and their number, and the stretches as (units, numerator) of begin and of
+    end.
 
     Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
 

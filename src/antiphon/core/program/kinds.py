@@ -1,7 +1,17 @@
-"""The type of programs, their addresses at a size or in equal chunks, and a program for a subset of the ranks.
+"""The type of programs, and their addresses: at one message size (`bind`), or in equal chunks (`chunked`).
 
-The columns are described in docs/program.md. A program is valid for every size: `bind` places it at one, and `chunked`
-at the smallest one at which no address is rounded, for formats that count in chunks."""
+A program is a schedule compiled to operations per rank. Operations move and combine *parts*, stretches of buffers. A
+part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
+of weight; point `whole + part / denominator` is at element unit * whole + floor(unit * part / denominator), where
+`unit` is the number of elements per weight 1. The base states the buffer and a shift, or the slot of scratch and the
+point (origin) at which the slot begins. A *class* is a size of slots. So a program is valid for every size.
+
+Example: an allreduce of a block of weight 1 in thirds. The middle third is the part from point 1/3 to 2/3; at unit = 10
+it is elements 3 to 5. `chunked` takes unit = 3, the least at which no point is rounded, for formats that count in
+chunks.
+
+`among` renumbers a program for a subset of the ranks. docs/program.md specifies all columns.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +29,10 @@ from antiphon.core.columns import Longs
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported
 
-SEND, RECEIVE, FOLD, JOIN = range(4)
+SEND, RECEIVE, FOLD, JOIN = range(4)  # operations; a fold combines all parts but its first into it, a join only waits
 NAMES = ("send", "receive", "fold", "join")
-INPUT, OUTPUT, SCRATCH = range(3)
-MAX_UNIT = 2**62
+INPUT, OUTPUT, SCRATCH = range(3)  # buffers of a rank
+MAX_UNIT = 2**62  # elements of all blocks together
 
 
 class Pairs(NamedTuple):
@@ -34,12 +44,14 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Operations of all ranks, as columns: those of rank r are rows op_ptr[r] to op_ptr[r + 1], by ascending `when`.
+    """Operations of all ranks, as columns: those of rank r are rows op_ptr[r] to op_ptr[r + 1] - 1, by ascending
+    `when`.
 
-    `part_ptr`, `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`:
-    CSR by rank. A part's base is a row of the bases, a base's slot counts within its rank. `joint`: of each operation,
-    -1 or the joint of the schedule that its message belongs to; empty where there is none. It only states which
-    operations switches may perform; files of programs do not hold it.
+    `when`: a time that orders operations on all ranks (twice the step, plus 1 for folds); no clock. `part_ptr`,
+    `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`: CSR by rank. A
+    part's base is a row of the bases, a base's slot counts within its rank. `finish_*`: stretches of the output that
+    avg divides by a count. `joint`: per operation -1 or the schedule's joint that its message belongs to; empty if
+    there is none. It only states which operations switches may perform; files of programs do not hold it.
     """
 
     collective: Collective
@@ -96,22 +108,24 @@ class Program:
 
     @cached_property
     def rank(self) -> Longs:
-        """Of each operation its rank."""
+        """The rank of each operation."""
         return np.repeat(np.arange(self.ranks), np.diff(self.op_ptr))
 
     @cached_property
     def part_op(self) -> Longs:
+        """The operation of each part."""
         return np.repeat(np.arange(self.operations), np.diff(self.part_ptr))
 
     @cached_property
     def wait_op(self) -> Longs:
+        """The operation that each wait belongs to."""
         return np.repeat(np.arange(self.operations), np.diff(self.wait_ptr))
 
     @cached_property
     def pairs(self) -> Pairs:
         """The messages: the k-th send from one rank to another on a channel matches the k-th receive there.
 
-        This is the one place that pairs them. An unproven program may have more sends than receives; then the columns
+        This is the only place that pairs them. An unproven program may have more sends than receives; then the columns
         differ in length. O(n log n), once.
 
         Rank 0 of `core.example.star` adds what ranks 1 and 2 send (rows 5 and 7, received in rows 1 and 0), and sends
@@ -147,10 +161,11 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """Addresses of a program at a size, in elements: per part where it begins in its buffer, its length, its stride."""
+    """Addresses of a program at one size, in elements: per part its buffer, where it begins there, its length and its
+    stride."""
 
     unit: int
-    at: Longs  # of each point
+    at: Longs  # per point
     buffer: Longs
     begin: Longs
     length: Longs
@@ -168,7 +183,7 @@ class Bound:
 
 
 def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> Longs:
-    """unit * whole + floor(unit * part / denominator), exactly: where points on the line lie, in elements. O(points).
+    """Return the element at each point: unit * whole + floor(unit * part / denominator), exactly. O(points).
 
     Halves of two blocks of seven elements:
 
@@ -184,9 +199,9 @@ def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> L
 
 
 def bind(program: Program, unit: int) -> Bound:
-    """Return the addresses where a unit of weight has `unit` elements. Linear in points, bases, slots and parts.
+    """Return the addresses for `unit` elements per weight 1. Linear in points, bases, slots and parts.
 
-    Of `core.example.star` at eight elements rank 0 receives twice into scratch (buffer 2), adds both to its input (0)
+    In `core.example.star` at eight elements rank 0 receives twice into scratch (buffer 2), adds both to its input (0)
     in its output (1), and sends that twice; `sizes` are those of input, output and scratch.
 
     >>> from antiphon.core.example import star
@@ -206,7 +221,7 @@ def bind(program: Program, unit: int) -> Bound:
     # Points round down, sizes of classes round up: no slot is too small for the part that it holds.
     at = positions(program.point_whole, program.point_part, program.denominator, unit)
     class_size = -positions(-program.class_whole, -program.class_part, program.denominator, unit)  # rounded up
-    # Every piece gets the room of the largest (rounded up), so pieces lie at a constant stride.
+    # Every piece gets as much space as the largest (rounded up), so pieces are at a constant stride.
     stride = -(-class_size // program.class_pieces)
     slot_room = (stride * program.class_pieces)[program.slot_class]
     # The slots of a rank lie side by side in its scratch: prefix sum over all slots, less that at the rank's first.
@@ -235,7 +250,7 @@ def bind(program: Program, unit: int) -> Bound:
 
 @dataclass(frozen=True)
 class Usage:
-    """The needs of a program at a size: elements of scratch per rank, and counts of its rows."""
+    """The resources that a program needs at a size: elements of scratch per rank, and counts of its rows."""
 
     scratch: list[int]
     operations: int
@@ -245,7 +260,8 @@ class Usage:
 
 
 def usage(program: Program, unit: int) -> Usage:
-    """Elements of scratch per rank; operations, parts, waits and messages (pieces counted) of all ranks."""
+    """Return elements of scratch per rank, and the operations, parts, waits and messages (pieces counted) of all
+    ranks."""
     messages = int(program.pieces[program.kind == SEND].sum())
     return Usage(
         bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),
@@ -257,15 +273,15 @@ def usage(program: Program, unit: int) -> Usage:
 
 
 def grain(program: Program) -> int:
-    """Return the least number of elements of a unit at which no point is rounded. O(points).
+    """Return the least number of elements per unit at which no point is rounded. O(points).
 
-    Two ranks that swap their blocks whole, and in halves:
+    Two ranks that swap their blocks as a whole, and in halves:
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
-    >>> whole = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]
-    >>> halves = [*whole, (0, 2, 0, 1, 0), (0, 3, 1, 0, 0)]
-    >>> grain(lower(of_rows("allgather", 2, whole))), grain(lower(of_rows("allgather", 2, halves, parts=2)))
+    >>> swap = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]
+    >>> halves = [*swap, (0, 2, 0, 1, 0), (0, 3, 1, 0, 0)]
+    >>> grain(lower(of_rows("allgather", 2, swap))), grain(lower(of_rows("allgather", 2, halves, parts=2)))
     (1, 2)
     """
     return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
@@ -274,8 +290,8 @@ def grain(program: Program) -> int:
 def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
     """Return the addresses of a program counted in chunks: those at its grain.
 
-    Runtimes support the sizes that the grain divides, and scale these addresses. Unsupported, in the name of
-    `format_name`, where a buffer has more than `max_chunks` chunks.
+    Runtimes support the sizes that the grain divides, and scale these addresses. Raises Unsupported, on behalf of
+    `format_name`, if a buffer has more than `max_chunks` chunks.
     """
     unit = grain(program)
     heaviest = int(max(size.max(initial=0) for size in program.weights))
@@ -299,7 +315,7 @@ def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
 
 
 def job_of(collective: Collective) -> tuple[int, ...]:
-    """Return the ranks of a job that runs this: the members; all ranks, where the collective itself names its ranks."""
+    """Return the ranks of a job that runs this collective: the members; for a custom collective all ranks."""
     return collective.members if collective.custom is None else tuple(range(collective.ranks))
 
 

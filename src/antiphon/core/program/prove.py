@@ -1,10 +1,20 @@
-"""Prove that a program computes its collective: for every number of elements, type and operator.
+"""Prove that a program computes its collective: for every number of elements, data type and operator.
 
-Nothing is run and no size is tried. Every access of an atom reads one definite version of its content, the last one
-written before it in the order of operations; waits must enforce this order (`unordered`), and then any legal order
-gives the same values. A value is a multiset of contributions; instead of listing them, each contribution is a random
-number of 128 bits, drawn afresh for every proof, and a value is their sum with their count. Different multisets of n
-contributions have equal sums with a probability below n^2 / 2^128, even for an adversarial program."""
+Nothing is run and no size is tried. cells.py lists the accesses of all operations to *cells*, stretches of memory that
+exist at every size. Then:
+
+1. Every access that reads has a definite source: the last write to its cell before it, in the order of operations.
+Waits
+   must enforce this order in every run (`unordered`); if they do, any legal order gives the same values.
+2. Values are computed along these sources. A value is a multiset of contributions; instead of listing them, each
+   contribution is a random number of 128 bits, drawn anew for every proof, and a value is their sum with their count.
+   Different multisets of n contributions have equal sums with a probability below n^2 / 2^128, even if the program
+   was made to deceive.
+3. Every output must have the value that the collective demands, and avg must divide it once.
+
+Example: an allreduce on 3 ranks gives the contributions random numbers x, y, z. Every output must have sum x + y + z
+and count 3; a program that adds y twice and drops z has x + 2 y, another sum.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +33,16 @@ from antiphon.core.program.kinds import FOLD, Program
 from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid, Unsupported
 
-MOST_STEPS = 2**24  # waits that are followed, for all pairs together
-MOST_LEVELS = 1000  # waits from one to the other
+MOST_STEPS = 2**24  # waits that are followed, in total for all pairs
+MOST_LEVELS = 1000  # the longest chain of waits that is followed
 
 
 def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
     """Return for every pair whether the later operation may start before the earlier one is done.
 
-    `piecewise`: it is enough that piece i waits for piece i. Waits are transitive; where consecutive operations differ
-    in pieces, or have none, all pieces wait for all. Direct waits take one look-up; the others are followed breadth
-    first. Unsupported where that takes too long: lowering makes chains of two waits, seldom three.
+    `piecewise`: it is enough that piece i waits for piece i. Waits are transitive; if consecutive operations differ in
+    pieces, or have none, all pieces wait for all. Direct waits take one look-up; the others are followed breadth first.
+    Raises Unsupported if that takes too long: lowering makes chains of two waits, seldom three.
 
     Operation 1 waits for 0, 2 for 1; so 2 comes after 0, but nothing keeps 3 from overtaking 2:
 
@@ -47,7 +57,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     edges = np.sort(program.wait_op * count + program.wait)
     open_ = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
     coarse = pieces[earlier] > 1
-    coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would be of pieces only
+    coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would only order equal pieces
     todo = np.union1d(open_, np.flatnonzero(coarse))
     missing = np.zeros(len(earlier), bool)
     missing[todo] = True
@@ -73,7 +83,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
 
 
 def _contains_keys(sorted_keys: Longs, keys: Longs) -> Bools:
-    """Return which of `keys` are in `sorted_keys`, which ascends.
+    """Return which of `keys` are in `sorted_keys`, which are in ascending order.
 
     >>> _contains_keys(np.array([3, 5, 9]), np.array([5, 4, 9]))
     array([ True, False,  True])
@@ -85,7 +95,8 @@ def _contains_keys(sorted_keys: Longs, keys: Longs) -> Bools:
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
-    """Return the distinct pairs of two operations; of equal pairs the one that is not piecewise. One sort.
+    """Return the distinct pairs of two operations; if a pair occurs both piecewise and not, the stricter (not
+    piecewise) one.
 
     >>> pairs_of(np.array([0, 2, 0]), np.array([1, 3, 1]), np.array([True, True, False]), 4)
     (array([0, 2]), array([1, 3]), array([False,  True]))
@@ -99,15 +110,16 @@ def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) ->
 # ---- the proof ----
 
 
-MANY = 2**40  # contributions, from where on they are no longer counted
+MANY = 2**40  # counts of contributions saturate here
 Words = NDArray[np.uint64]
 
 
 def prove(*programs: Program) -> None:
-    """Invalid, naming rank and operation, where a program is not its collective, or cannot be shown to be; Unsupported
-    where it is beyond the limits. Several are the variants of one file, whose messages must be the same.
+    """Raise Invalid, naming rank and operation, unless the program computes its collective; Unsupported beyond the
+    limits.
 
-    O(n log n) for n stretches of data at all operations: some microseconds each. docs/program.md states what is proven.
+    Several programs are the variants of one file, whose messages must be the same. O(n log n) for n stretches of data
+    at all operations: some microseconds each. docs/program.md states what is proven.
     """
     seed = secrets.randbits(256)
     proofs = [_prove_variant(program, seed) for program in _with_all_points(programs)]
@@ -118,8 +130,8 @@ def prove(*programs: Program) -> None:
 
 
 def _with_all_points(programs: Sequence[Program]) -> list[Program]:
-    """Each with the points of all, so that their data is cut alike."""
-    # Variants of one file exchange messages with each other, so their data must be cut alike.
+    """Give each program the points of all, so that their data are cut alike."""
+    # Ranks may mix the variants of one file, so their messages must be compared on the same atoms.
     if len({(program.collective, program.denominator) for program in programs}) > 1:
         raise Invalid("its variants are of two collectives, or cut by different denominators")
     units, numerators = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
@@ -145,12 +157,12 @@ def _prove_variant(program: Program, seed: int) -> tuple[Envelopes, Words]:
 
 
 def _find_sources(cells: Cells) -> Longs:
-    """Return for each reading access the access that wrote its value. Invalid where there is none or waits do not
-    enforce the order.
+    """Return for each reading access the access that wrote its value; raise Invalid if there is none or waits do not
+    enforce it.
 
-    Accesses of one stretch of memory are a run, in order of operations: an access reads the value of the last write
-    before it in its run. Waits must order these: that write before the read, the read before the next write, and a
-    write before the next.
+    All accesses of one stretch of memory, in order of operations, form a run: an access reads the value of the last
+    write before it in its run. Waits must order that write before the read, the read before the next write, and a write
+    before the next write.
 
     Rank 0 of `core.example.star` receives into two slots (accesses 0 and 1) and writes the sum of its input and both
     slots to its output (2, reading by 3, 4, 5). The input is written at the start, by access 12, slots by 1 and 0:
@@ -163,11 +175,11 @@ def _find_sources(cells: Cells) -> Longs:
     """
     # Sort accesses by memory, then by operation: the value read is that of the last write before it in its run.
     stretch, access = by_memory(cells)
-    count = len(access)  # columns from here on are by place in the runs
+    count = len(access)  # columns from here on are in this order
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
     place = np.arange(count)
     fresh = starts(stretch)
-    # of every place: where its run begins, and the last write up to it
+    # For every position: where its run begins, and the last write up to it.
     begin = np.maximum.accumulate(np.where(fresh, place, 0)) if count else place
     last = np.maximum.accumulate(np.where(written, place, -1)) if count else place
     before = np.append(-1, last)[:count]  # the last write before this access
@@ -176,7 +188,7 @@ def _find_sources(cells: Cells) -> Longs:
     has_writer = before[reads] >= 0
     has_writer[has_writer] = cell[before[reads[has_writer]]] == cell[reads[has_writer]]
     _refuse_reads(cells, access[reads[~has_writer]])
-    # within one operation: its writes next to other accesses of its own
+    # Within one operation: its writes next to other accesses of its own.
     same = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
     at = np.flatnonzero(same)
     bad = np.zeros(cells.operations, bool)
@@ -185,13 +197,13 @@ def _find_sources(cells: Cells) -> Longs:
     bad[op[at[cell[at - 1] != cell[at]]]] = True
     complain(cells.program, bad, "its result stands partly on an operand")
     _refuse_spoiling(cells, fresh, op, cell, written)
-    # of every place: the next write from it on, in its run; -1 where there is none
+    # For every position: the next write from it on, in its run; -1 if there is none.
     following = np.minimum.accumulate(np.where(written, place, count)[::-1])[::-1] if count else place
-    end = np.append(begin, count)  # of a run: where the next one begins
+    end = np.append(begin, count)  # per position the begin of its run, and one entry for "no following write"
     following = np.where((following < count) & (end[np.minimum(following, count)] == begin), following, -1)
     overwritten = reads[following[reads] >= 0]
     again = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
-    # (before, after): a read after its write, a write after a read, a write after a write
+    # (before, after) pairs: a read after its write, a write after a read, a write after a write.
     pairs = (
         np.concatenate([before[reads], overwritten, again - 1]),
         np.concatenate([reads, following[overwritten], again]),
@@ -216,7 +228,7 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
 
 
 def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written: Bools) -> None:
-    """Raise Invalid where an operation in place writes over an input that is no output."""
+    """Raise Invalid if an operation of an in-place program overwrites an input that is no output."""
     if not len(op):
         return
     run = np.cumsum(fresh) - 1
@@ -229,13 +241,13 @@ def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written
 
 
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
-    """Raise Invalid where two accesses of the same elements, one of them a write, are not ordered by waits."""
+    """Raise Invalid if two accesses of the same elements, one of them a write, are not ordered by waits."""
     program = cells.program
     piecewise_ok = (cells.chunk[earlier] == cells.chunk[later]) & (cells.chunk[earlier] >= 0)
-    handed = cells.generations
-    x = np.concatenate([cells.op[earlier], handed[0]])
-    y = np.concatenate([cells.op[later], handed[1]])
-    piecewise_ok = np.concatenate([piecewise_ok, program.pieces[handed[0]] > 1])
+    reused = cells.generations
+    x = np.concatenate([cells.op[earlier], reused[0]])
+    y = np.concatenate([cells.op[later], reused[1]])
+    piecewise_ok = np.concatenate([piecewise_ok, program.pieces[reused[0]] > 1])
     relevant = (x >= 0) & (y < cells.operations) & (x != y)
     before, after, piecewise = pairs_of(x[relevant], y[relevant], piecewise_ok[relevant], cells.operations)
     wrong = unordered(program, before, after, piecewise)
@@ -250,17 +262,17 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Sums of contributions and their counts: of every access that writes; of each row of outputs the required ones."""
+    """Sums of contributions and their counts, per writing access; and the required ones, per row of outputs."""
 
     sums: Words
     count: Longs
-    sent: Words  # of the stretches of all messages
+    sent: Words  # per stretch of all messages
     required: Words
     required_count: Longs
 
 
 def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
-    """Compute the values of all writes, one step for each time that occurs: they depend on earlier times only.
+    """Compute the values of all writes, level by level: values depend only on writes at earlier times (`when`).
 
     A writing access has the sum of the values that its operation reads: value[write] = sum of value[source[read]]. A
     received value is the one that was read by the send. In `core.example.star` each rank contributes one number:
@@ -278,7 +290,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
     initial, required = _required_values(cells, seed)
     rows = cells.row[cells.inputs]
-    # initially: the inputs of the collective
+    # At the start: the inputs of the collective.
     sums[cells.inputs], count[cells.inputs] = initial[0][rows], initial[1][rows]
     program = cells.program
     target, sources, crossing = _list_moves(cells)
@@ -287,7 +299,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
     target, sources, when = target[order], sources[order], when[order]
-    # rows (target, taken) by time and target: a head for every write, a level for every time
+    # Rows (target, source) by time and target: a head begins each write, a level each time.
     fresh = starts(target)
     heads = np.flatnonzero(fresh)
     levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
@@ -306,8 +318,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
 
 
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
-    """Return pairs (writing access, reading access whose value it takes), those of messages first, and the number of
-    the latter."""
+    """Return (writing access, reading access) pairs, those of messages first, and the number of the latter."""
     program = cells.program
     head, length, ptr = (
         np.append(cells.head, cells.inputs.start),
@@ -327,7 +338,7 @@ def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
 
 
 def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
-    """Return by the collective's relation the value of each input row, and the required value of each output row."""
+    """Return the value of each input row, and the required value of each output row, by the collective's relation."""
     relation = cells.program.collective.relation
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
     names, which = np.unique(name, return_inverse=True)
@@ -359,6 +370,7 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
 
 
 def _sum_by_row(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> tuple[Words, Longs]:
+    """Return per row the sum of the numbers of its contributions, and their count."""
     sums, count = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.int64)
     np.add.at(sums, row, number[which])
     np.add.at(count, row, ones[which])
@@ -366,7 +378,8 @@ def _sum_by_row(row: Longs, which: Longs, number: Words, ones: Longs, rows: int)
 
 
 def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
-    """Raise Invalid unless every output has its required value, and an avg divides it once, by its contributions."""
+    """Raise Invalid unless every output has its required value, and avg divides it once, by the number of its
+    contributions."""
     rows, at = cells.row[cells.outputs], source[cells.outputs]
     wrong = values.count[at] != values.required_count[rows]
     wrong |= np.any(values.sums[at] != values.required[rows], axis=1)

@@ -1,7 +1,13 @@
 """Run a program for all ranks in one process: operations in a random legal order, with no buffering at all.
 
-Independent of schedules. Every instance (an operation's piece) starts, and is done at some later moment; its reads and
-writes in between are checked for races with all instances of its rank that are under way at the same time.
+Input: a program and one array per rank. Output: the result of every rank. This simulates the worst runtime that is
+still legal, to test programs: a send and its receive proceed only when both have started, and everything that could be
+reordered is. Independent of schedules. An *instance* is one piece of an operation; it starts at one moment and is done
+at some later one, and its reads and writes in between are checked for races with all other running instances of its
+rank.
+
+Example: if rank 0 sends to 1 before it receives from 1, and rank 1 likewise, on one strictly ordered channel, neither
+send can complete: the run ends with the error "deadlock".
 """
 
 from __future__ import annotations
@@ -33,11 +39,13 @@ def run_program(
     seed: int = 0,
     strict: bool | None = None,
 ) -> list[Array]:
-    """Return the output of every rank; `inputs` as for `interpret` (in place: the users' buffers, written to).
+    """Return the output of every rank; `inputs` as for `interpret` (in place: the users' buffers, which are written
+    to).
 
-    `strict`: channels start their instances in order; False: any ready instance, only messages in order; None: the
-    seed chooses. Invalid on a deadlock, on messages whose lengths differ, on an access outside its buffer, and on a
-    race: an element is touched while another operation may write it. A test, not a fast path: Python per instance.
+    `strict`: channels start their instances in order; False: any ready instance may start, only messages stay in order;
+    None: the seed chooses. Raises Invalid for a deadlock, for messages whose lengths differ, for an access outside its
+    buffer, and for a race: an element is touched while another operation may write it. Meant for tests: Python code per
+    instance.
     """
     combine = combine_of(op)
     buffers = take_inputs(program.collective, inputs, dtype, program.in_place)
@@ -61,6 +69,7 @@ def _fill_with_garbage(random: np.random.Generator, count: int, dtype: np.dtype[
 
 
 def _divide_averages(program: Program, bound: Bound, outputs: list[Array]) -> None:
+    """Divide the results of avg, as the finish table states."""
     at = bound.at
     for rank, target in enumerate(outputs):
         for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
@@ -96,10 +105,12 @@ class _Data:
         return stretches
 
     def view(self, rank: int, stretch: Stretch) -> Array:
+        """Return a stretch as an array."""
         buffer, low, high, _ = stretch
         return self.buffers[rank][buffer][low:high]
 
     def move(self, source: int, target: int, reads: list[Stretch], writes: list[Stretch]) -> None:
+        """Copy the elements of a send to the stretches of its receive."""
         stream = np.concatenate([self.view(source, s) for s in reads])
         at = 0
         for stretch in writes:
@@ -108,6 +119,7 @@ class _Data:
             at += len(view)
 
     def fold(self, rank: int, stretches: list[Stretch]) -> None:
+        """Combine the operands of a fold into its result."""
         target, *operands = (self.view(rank, s) for s in stretches)
         if len(operands) == 1:
             target[:] = operands[0]
@@ -120,33 +132,35 @@ class _Data:
 
 
 def op_text(program: Program, operation: int) -> str:
-    """An operation in the user's terms."""
+    """Describe an operation for messages: rank, number within the rank, kind."""
     rank, kind = int(program.rank[operation]), int(program.kind[operation])
     name = NAMES[kind] if 0 <= kind < len(NAMES) else f"kind {kind}"
     return f"rank {rank}, operation {operation - int(program.op_ptr[rank])} ({name})"
 
 
 class _Busy:
-    """Per element the number of instances under way that read it, and that write it: so an instance that starts checks
-    its own elements only."""
+    """Per element the number of running instances that read it and that write it, so that a new instance checks its own
+    elements only."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.readers = [np.zeros(size, np.int32) for size in sizes]
         self.writers = [np.zeros(size, np.int32) for size in sizes]
 
     def meets(self, stretches: list[Stretch]) -> bool:
+        """Return whether these accesses conflict with a running instance."""
         return any(
             self.writers[buffer][low:high].any() or (written and self.readers[buffer][low:high].any())
             for buffer, low, high, written in stretches
         )
 
     def add(self, stretches: list[Stretch], count: int) -> None:
+        """Count these accesses, or with -1 remove them."""
         for buffer, low, high, written in stretches:
             (self.writers if written else self.readers)[buffer][low:high] += count
 
 
 class _Machine:
-    """The state of a run: instances that may start, those under way, and the random choice of the next."""
+    """The state of a run: instances that may start, running instances, and the random choice of the next event."""
 
     def __init__(self, program: Program, data: _Data, random: Random, strict: bool) -> None:
         self.program, self.data, self.random = program, data, random
@@ -170,7 +184,7 @@ class _Machine:
         self.full = [any(high > low for _, low, high, _ in stretches) for stretches in self.stretches]
         self.queue_of = self._make_queues(strict)
         self.startable: list[int] = []
-        self.under_way: list[tuple[int, ...]] = []  # one fold, or a send and its receive
+        self.running: list[tuple[int, ...]] = []  # a fold or join alone, or a send with its receive
         # posted: sends and receives that have started and wait for their counterpart, in order.
         self.posted: dict[Connection, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
         self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
@@ -178,7 +192,7 @@ class _Machine:
         self.done = 0
 
     def _make_queues(self, strict: bool) -> list[deque[int] | None]:
-        """Per instance the queue in which it must be first to start."""
+        """Return per instance the queue in which it must be first to start, or None."""
         program = self.program
         # Piece i of an operation is due 2 i after its `when`; ties go by operation.
         piece = np.arange(len(self.owner)) - np.array(self.first)[self.owner]
@@ -203,16 +217,17 @@ class _Machine:
         return queue_of
 
     def run(self) -> None:
+        """Start and end instances in random order until none is left; raise Invalid for a deadlock."""
         for instance, queue in enumerate(self.queue_of):
             if self.need[instance] == 0 and (queue is None or queue[0] == instance):
                 self.startable.append(instance)
-        while self.startable or self.under_way:
-            # Pick uniformly among all events possible now: start an instance, or end one under way.
-            at = self.random.randrange(len(self.startable) + len(self.under_way))
+        while self.startable or self.running:
+            # Pick uniformly among all events possible now: start an instance, or end a running one.
+            at = self.random.randrange(len(self.startable) + len(self.running))
             if at < len(self.startable):
                 self._start_instance(_pop_at(self.startable, at))
             else:
-                self._end_instances(_pop_at(self.under_way, at - len(self.startable)))
+                self._end_instances(_pop_at(self.running, at - len(self.startable)))
         if self.done < len(self.owner):
             stuck = next(i for i, o in enumerate(self.owner) if self.left[o] and not self._is_done(i))
             count = len(self.owner) - self.done
@@ -224,6 +239,7 @@ class _Machine:
         return self.need[instance] < 0
 
     def _start_instance(self, instance: int) -> None:
+        """Start an instance; a send or receive then waits for its counterpart."""
         o = self.owner[instance]
         queue = self.queue_of[instance]
         if queue is not None:
@@ -236,16 +252,17 @@ class _Machine:
         rank, kind = self.data.ranks[o], self.kind[o]
         self._mark_busy(rank, instance)
         if kind in (FOLD, JOIN):
-            self.under_way.append((instance,))
+            self.running.append((instance,))
             return
         connection = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
-        # Zero buffering: data moves only once both sides are there; their common end is one event.
+        # Zero buffering: data move only once both sides have started; their common end is one event.
         sends, receives = self.posted[connection]
         (sends if kind == SEND else receives).append(instance)
         if sends and receives:
-            self.under_way.append((sends.popleft(), receives.popleft()))
+            self.running.append((sends.popleft(), receives.popleft()))
 
     def _mark_busy(self, rank: int, instance: int) -> None:
+        """Register the accesses of an instance; raise Invalid if they race with those of a running one."""
         stretches, busy = self.stretches[instance], self.busy[rank]
         # The counters find a clash fast; only then are the instances compared, to name both.
         if busy.meets(stretches):
@@ -258,6 +275,7 @@ class _Machine:
         self.active[rank][instance] = stretches
 
     def _end_instances(self, instances: tuple[int, ...]) -> None:
+        """Apply the effect of a fold, or of a send and its receive, and end the instances."""
         data = self.data
         ranks = [data.ranks[self.owner[i]] for i in instances]
         stretches = [self.stretches[i] for i in instances]
@@ -274,6 +292,7 @@ class _Machine:
             self._mark_done(instance)
 
     def _mark_done(self, instance: int) -> None:
+        """Release the instances that wait for this one."""
         o = self.owner[instance]
         self.done += 1
         self.need[instance] = -1
@@ -288,6 +307,7 @@ class _Machine:
                     self._lower_need(other)
 
     def _lower_need(self, instance: int) -> None:
+        """Note that one of an instance's waits is satisfied."""
         self.need[instance] -= 1
         queue = self.queue_of[instance]
         if self.need[instance] == 0 and (queue is None or queue[0] == instance):
@@ -295,13 +315,14 @@ class _Machine:
 
 
 def _pop_at(items: list[Any], at: int) -> Any:
+    """Remove and return an item in O(1); the order of the others may change."""
     # Swap with the last item: O(1) removal where order does not matter.
     items[at], items[-1] = items[-1], items[at]
     return items.pop()
 
 
 def _find_clash(own: list[Stretch], active: list[Stretch]) -> str:
-    """Describe the first element that both touch and one of them writes; "" if there is none."""
+    """Describe the first element that both access and one of them writes; "" if there is none."""
     for buffer, low, high, written in own:
         for other, other_low, other_high, other_written in active:
             first = max(low, other_low)

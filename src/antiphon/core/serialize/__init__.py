@@ -1,7 +1,8 @@
 """Topologies, collectives and plans as versioned JSON.
 
-Reading checks everything that can be checked cheaply and refuses the rest with one line that names the file
-and the place in it. It never runs a schedule: `verify` does that. Writing is deterministic and atomic.
+`loads` recognises the value by its "format" key, decodes it against the schemas (schemas.py), builds the core type
+(convert.py) and warns about unlikely values (slips.py). Every error is one line that names the file and the place.
+Reading never verifies a schedule: `verify` does that. Writing is deterministic and atomic.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ K = TypeVar("K", Topology, Collective, Plan)
 
 
 def dumps(value: Topology | Collective | Plan) -> bytes:
-    """The JSON text; equal values give equal bytes. Linear: a fraction of a second for 1,000,000 transfers."""
+    """Return the JSON text; equal values give equal bytes. Linear: a fraction of a second for 1,000,000 transfers."""
     if isinstance(value, Topology):
         body: dict[str, Any] = {"format": TOPOLOGY, "version": VERSION, **topology_out(value)}
     elif isinstance(value, Collective):
@@ -60,8 +61,11 @@ def dumps(value: Topology | Collective | Plan) -> bytes:
 
 
 def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = True) -> Topology | Collective | Plan:
-    """Read the value of a JSON text by its "format". `name` precedes every error; `outer`: the enclosing text, to whose
-    lines errors refer. With `warn`, valid but unlikely values are reported, too."""
+    """Read the value of a JSON text by its "format".
+
+    `name` precedes every error; `outer`: the enclosing text, to whose lines errors refer. With `warn`, valid but
+    unlikely values are reported, too.
+    """
     try:
         value, slip = _read_value(data, name)
     except Invalid as error:
@@ -72,7 +76,7 @@ def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = 
 
 
 def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, str]:
-    """The value, and a line about the first slip of its machine."""
+    """Return the value, and a warning about the first unlikely value of its topology ("" for none)."""
     with reading(name):
         head = decode(data, Head)
         if not isinstance(head.format, str):
@@ -106,7 +110,7 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
 
 
 def _likely_format(data: bytes) -> str:
-    """Which of the formats a file without one is likely of, by its keys."""
+    """Return the format that a file without one likely has, judging by its keys."""
     keys = decode(data, dict[str, msgspec.Raw]).keys()
     if "entries" in keys:
         return PLAN
@@ -134,6 +138,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
 
 
 def _load_kind(path: str | os.PathLike[str], kind: type[K]) -> K:
+    """Read a file and check that it holds a value of this type."""
     with reading(name_of(path)):
         data = read_bytes(path)
     value = loads(data, name_of(path))

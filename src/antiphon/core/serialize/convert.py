@@ -1,10 +1,18 @@
-"""Between the rows of a file and the types of the core."""
+"""Convert between the objects of a JSON file (schemas.py) and the types of the core.
+
+`topology_in`, `collective_in`, `plan_in` take decoded rows and return checked values; errors name the place in the
+file, such as "links[3]: ...". `topology_out`, `collective_out`, `plan_out` return plain dictionaries in the order in
+which keys are written; defaults are left out. Counts are limited before anything is allocated, so that no small file
+fills the memory.
+
+Example: `{"kind": "allreduce", "ranks": 4}` becomes `Collective("allreduce", 4)`, and back.
+"""
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
@@ -13,7 +21,7 @@ import msgspec
 import numpy as np
 
 from antiphon.core.collective import ROOTED, Collective, relation_of
-from antiphon.core.columns import AnyInts, Longs, own
+from antiphon.core.columns import Longs
 from antiphon.core.files import within
 from antiphon.core.jsontext import decode, without_place
 from antiphon.core.plan import Entry, Plan, check_plain
@@ -35,7 +43,7 @@ from antiphon.core.serialize.schemas import (
     TopologyRow,
 )
 from antiphon.core.serialize.slips import bandwidth_out, latency_out
-from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, default_places
+from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
@@ -43,6 +51,7 @@ from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
 
 def topology_in(row: TopologyRow) -> Topology:
+    """Build a topology from a file's object."""
     _check_nested(row.format, row.version, TOPOLOGY)
     if max(row.ranks, row.switches) > MAX_FILE_NODES:
         raise Invalid(f"ranks, switches: a file may have at most {MAX_FILE_NODES} of each")
@@ -66,8 +75,13 @@ def topology_in(row: TopologyRow) -> Topology:
     src, dst, kind_of = (links[:, i] for i in range(3))
     unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
+    cards = []
+    for i, card in enumerate(row.cards):
+        with within(f"cards[{i}]"):
+            speed = None if card.bandwidth is None else stored_bandwidth(card.bandwidth)
+            cards.append(NetworkCard(card.name, speed, tuple(card.serves)))
     plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
-    return replace(plain, abilities=_abilities_in(row)) if row.abilities else plain
+    return replace(plain, abilities=_abilities_in(row), cards=tuple(cards)) if row.abilities or cards else plain
 
 
 def _check_links(links: Longs, nodes: int, types: int) -> None:
@@ -89,7 +103,7 @@ def _check_links(links: Longs, nodes: int, types: int) -> None:
 
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
-    """One for every switch; each may be named once."""
+    """Return one ability per switch; each switch may be named once."""
     abilities = [FORWARDS] * row.switches
     for i, group in enumerate(row.abilities):
         with within(f"abilities[{i}]"):
@@ -108,6 +122,7 @@ def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
 
 
 def topology_out(topology: Topology) -> dict[str, Any]:
+    """Return a topology as a dictionary for JSON."""
     columns = (topology.link_src, topology.link_dst, topology.link_type)
     body: dict[str, Any] = {"name": topology.name, "ranks": topology.ranks}
     if topology.switches:
@@ -132,10 +147,17 @@ def topology_out(topology: Topology) -> dict[str, Any]:
             groups.setdefault(topology.ability(node), []).append(node)
         groups.pop(FORWARDS, None)
         body["abilities"] = [{"switches": nodes, **_ability_fields(ability)} for ability, nodes in groups.items()]
+    if topology.cards:
+        body["cards"] = [
+            {"name": card.name, "serves": list(card.nodes)}
+            | ({} if card.bandwidth is None else {"bandwidth": bandwidth_out(card.bandwidth)})
+            for card in topology.cards
+        ]
     return body
 
 
 def _ability_fields(ability: Ability) -> dict[str, bool | int | list[str]]:
+    """Return the fields of an ability that differ from the default."""
     set_fields = {name: value for name, value in asdict(ability).items() if value}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in set_fields.items()}
 
@@ -144,6 +166,7 @@ def _ability_fields(ability: Ability) -> dict[str, bool | int | list[str]]:
 
 
 def collective_in(row: CollectiveRow) -> Collective:
+    """Build a collective from a file's object."""
     _check_nested(row.format, row.version, COLLECTIVE)
     if row.ranks > MAX_FILE_NODES:
         raise Invalid(f"ranks: a file may have at most {MAX_FILE_NODES}")
@@ -170,6 +193,7 @@ def collective_in(row: CollectiveRow) -> Collective:
 def _custom_in(
     row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
+    """Build a custom collective, decoding one block at a time to save memory."""
     have, need, sizes = array("i"), array("i"), array("q")
     wants: dict[tuple[int, ...], int] = {}
     block = BlockRow(pre=[], post=[])
@@ -197,10 +221,12 @@ def _custom_in(
 
 
 def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
+    """Return the number of a multiset of wanted ids, adding it if it is new."""
     return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
 def collective_out(collective: Collective) -> dict[str, Any]:
+    """Return a collective as a dictionary for JSON."""
     body: dict[str, Any] = {"kind": collective.kind, "ranks": collective.ranks}
     if len(collective.members) < collective.ranks:
         body["members"] = list(collective.members)
@@ -214,6 +240,7 @@ def collective_out(collective: Collective) -> dict[str, Any]:
 
 
 def _custom_out(collective: Collective) -> dict[str, Any]:
+    """Return the blocks of a custom collective as JSON values."""
     relation = collective.relation
     combining = bool(len(relation.pre_id) and np.array_equal(relation.pre_id, relation.pre_rank))
     blocks: list[dict[str, Any]] = [
@@ -221,8 +248,8 @@ def _custom_out(collective: Collective) -> dict[str, Any]:
         for weight in collective.weights.tolist()
     ]
     pre = (relation.pre_block, relation.pre_rank, relation.pre_id)
-    for block, rank, name in zip(*(c.tolist() for c in pre), strict=True):
-        blocks[block]["pre"].append(rank if name == (rank if combining else 0) else [rank, name])
+    for block, rank, own in zip(*(c.tolist() for c in pre), strict=True):
+        blocks[block]["pre"].append(rank if own == (rank if combining else 0) else [rank, own])
     post = (relation.post_block, relation.post_rank, relation.post_want)
     for block, rank, want in zip(*(c.tolist() for c in post), strict=True):
         ids = {"rank": rank, "ids": list(relation.wants[want])} if want >= 0 else rank
@@ -232,11 +259,9 @@ def _custom_out(collective: Collective) -> dict[str, Any]:
 
 # ---- plan ----
 
-OPTIONAL_COLUMNS = ("route", "src_slot", "dst_slot", "joint")
-COLUMNS = ("step", "chunk", "src", "dst", "op", *OPTIONAL_COLUMNS)
-
 
 def plan_in(row: PlanRow) -> Plan:
+    """Build a plan from a file's object."""
     with within("topology"):
         topology = topology_in(row.topology)
     with within("collective"):
@@ -245,14 +270,14 @@ def plan_in(row: PlanRow) -> Plan:
     if len(row.entries) > MAX_FILE_ENTRIES:
         raise Invalid(f"entries: a file may have at most {MAX_FILE_ENTRIES}, has {len(row.entries)}")
     for i, entry in enumerate(row.entries):
-        columns = {name: _column_in(entry.schedule, name, f"entries[{i}].schedule.{name}") for name in COLUMNS}
         with within(f"entries[{i}]"):
-            schedule = _schedule_in(entry.schedule, columns, collective)
+            schedule = _schedule_in(entry.schedule, collective)
             entries.append(Entry(entry.start, entry.stop, schedule, entry.claims))
     return Plan(topology, collective, tuple(entries))
 
 
 def plan_out(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a dictionary for JSON."""
     return {
         "topology": topology_out(plan.topology),
         "collective": collective_out(plan.collective),
@@ -263,26 +288,8 @@ def plan_out(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _column_in(row: ScheduleRow, name: str, place: str) -> list[int] | AnyInts | None:
-    """Read one column. Text of plain numbers goes straight into an array: a list of Python ints takes eight times as
-    much memory as its text, and a column may have 33 million rows."""
-    text = bytes(getattr(row, name))
-    values = None if text[:1] != b"[" or text[1:].translate(None, b"0123456789,-") != b"]" else text[1:-1]
-    if values:
-        array = np.fromstring(values, np.int64, sep=",")
-        if len(array) == values.count(b",") + 1 and -(2**62) < int(array.min()) <= int(array.max()) < 2**62:
-            small = -(2**31) <= int(array.min()) <= int(array.max()) < 2**31
-            return own(array.astype(np.int32)) if small else own(array)
-    try:
-        return None if name in OPTIONAL_COLUMNS and text == b"null" else decode(text, list[int])
-    except Invalid as error:
-        fault = without_place(str(error))
-        raise Invalid(f"{place}{fault}" if fault.startswith("[") else f"{place}: {fault}") from None
-
-
-def _schedule_in(
-    row: ScheduleRow, columns: Mapping[str, list[int] | AnyInts | None], collective: Collective
-) -> Schedule:
+def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
+    """Build a schedule from a file's object."""
     with within("schedule"):
         check_plain(row.provenance, "provenance")
         chunk_row = row.chunks
@@ -292,22 +299,24 @@ def _schedule_in(
                 for c, w in ((chunk_row.block, "block"), (chunk_row.offset, "offset"), (chunk_row.share, "share"))
             ]
             chunks = Chunks(chunk_columns[0], chunk_columns[1], chunk_columns[2], chunk_row.denominator)  # type: ignore[arg-type]
-        read: dict[str, Any] = {
-            name: _read_longs(values, name) if isinstance(values, list) else values for name, values in columns.items()
-        }
+        columns: dict[str, Any] = {}
+        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint"):
+            values = getattr(row, name)
+            columns[name] = None if values is None else _read_longs(values, name)
         ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
         crossed = _read_longs(list(itertools.chain.from_iterable(row.routes)), "routes")
         if crossed.size and not 0 <= int(crossed.min()) <= int(crossed.max()) < 2**31:
             raise Invalid("routes: the number of a link is out of range")
         pieces = row.pieces if isinstance(row.pieces, int) else _read_longs(row.pieces, "pieces")
         return Schedule(
-            collective, chunks, **read, routes=Routes(ends, crossed.astype(np.int32)),
+            collective, chunks, **columns, routes=Routes(ends, crossed.astype(np.int32)),
             pieces=_check_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
             local=tuple(_local_in(item, i) for i, item in enumerate(row.local)), provenance=row.provenance,
         )  # fmt: skip
 
 
 def _local_in(row: LocalRow, i: int) -> Local:
+    """Build a declaration of local work."""
     share = exact(row.share, f"local[{i}].share")
     if share < 0:
         raise Invalid(f"local[{i}].share: must be 0 or more, got {quote(row.share)}")
@@ -315,6 +324,7 @@ def _local_in(row: LocalRow, i: int) -> Local:
 
 
 def _schedule_out(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as a dictionary for JSON: one list per column."""
     check_plain(schedule.provenance, "provenance")
     chunks = schedule.chunks
     body: dict[str, Any] = {"provenance": dict(schedule.provenance)}
@@ -327,19 +337,21 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
     if len(schedule.routes):
         table, ends = schedule.routes.links.tolist(), schedule.routes.ptr.tolist()
         body["routes"] = [table[a:b] for a, b in itertools.pairwise(ends)]
-    return {**body, **schedule.columns()}
+    return {**body, **{name: column.tolist() for name, column in schedule.columns().items()}}
 
 
 # ---- shared ----
 
 
 def _check_nested(file_format: str, version: int, expected: str) -> None:
-    """A topology or collective inside a plan may repeat its format and version, not contradict them."""
+    """Check that the format and version of a topology or collective inside a plan, if repeated, do not contradict the
+    plan's."""
     if file_format != expected or version != VERSION:
         raise Invalid(f"expected version {VERSION} of {expected}, got version {version} of {quote(file_format)}")
 
 
 def _read_longs(values: Sequence[int], column_name: str) -> Longs:
+    """Return a list of whole numbers as int64; raise Invalid if one does not fit."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -348,6 +360,7 @@ def _read_longs(values: Sequence[int], column_name: str) -> Longs:
 
 
 def _check_below(value: int, high: int, field_name: str) -> int:
+    """Return the value; raise Invalid unless it is in 0..high-1."""
     if not 0 <= value < high:
         raise Invalid(f"{field_name} {quote(value)} is out of range (0 to {high - 1})")
     return value

@@ -8,12 +8,13 @@ import msgspec
 
 VERSION = 1
 TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
-MAX_FILE_NODES = 2**20  # a few bytes of text must not ask for gigabytes: these bound what counts may stand for
+# Limits of counts in a file, so that a few bytes of text cannot claim gigabytes of memory.
+MAX_FILE_NODES = 2**20
 MAX_FILE_BLOCKS = 2**25
-MAX_FILE_TYPES = 2**18  # of links: each takes some 25 times its text
-MAX_FILE_ENTRIES = 2**11  # of a plan, one for each range of sizes
+MAX_FILE_TYPES = 2**18  # link types; each takes about 25 times the memory of its text
+MAX_FILE_ENTRIES = 2**11  # entries of a plan, one per range of sizes
 
-Exact = int | str
+Exact = int | str  # an exact number: an integer, or a fraction as text
 
 
 class Head(msgspec.Struct):
@@ -50,6 +51,12 @@ class AbilityRow(Row):
     types: list[str] = []
 
 
+class CardRow(Row):
+    name: str
+    serves: list[int]
+    bandwidth: Exact | None = None
+
+
 class TopologyRow(Row, kw_only=True):
     format: str = TOPOLOGY
     version: int = VERSION
@@ -62,6 +69,7 @@ class TopologyRow(Row, kw_only=True):
     limits: list[LimitRow] = []
     places: list[str] | None = None
     abilities: list[AbilityRow] = []
+    cards: list[CardRow] = []
 
 
 class WantedRow(Row):
@@ -101,15 +109,15 @@ class LocalRow(Row):
 
 class ScheduleRow(Row):
     chunks: ChunksRow
-    step: msgspec.Raw  # each column a list of whole numbers, read one after another; those with a default may be null
-    chunk: msgspec.Raw
-    src: msgspec.Raw
-    dst: msgspec.Raw
-    op: msgspec.Raw
-    route: msgspec.Raw = msgspec.Raw(b"null")
-    src_slot: msgspec.Raw = msgspec.Raw(b"null")
-    dst_slot: msgspec.Raw = msgspec.Raw(b"null")
-    joint: msgspec.Raw = msgspec.Raw(b"null")
+    step: list[int]
+    chunk: list[int]
+    src: list[int]
+    dst: list[int]
+    op: list[int]
+    route: list[int] | None = None
+    src_slot: list[int] | None = None
+    dst_slot: list[int] | None = None
+    joint: list[int] | None = None
     routes: list[list[int]] = []
     pieces: int | list[int] = 1
     local: list[LocalRow] = []

@@ -1,6 +1,8 @@
 """Warn about valid but unlikely values of a topology file: bandwidths and latencies without unit, one-way links.
 
-Values written with a unit ("25B/s", "1s") are never reported, so that is also how to say that a value is meant.
+Example: "bandwidth": 25 means 25 bytes per second, but its author most likely meant 25 GB/s; the warning names the
+place and the likely unit. Values written with a unit ("25B/s", "1s") are never reported, so that is also how to confirm
+one.
 """
 
 from __future__ import annotations
@@ -14,26 +16,29 @@ from antiphon.core.jsontext import locate
 from antiphon.core.serialize.schemas import Exact, TopologyRow
 from antiphon.units import exact, is_bare, plain
 
-SLOWEST = 10**6  # bytes per second: no link or card of today is slower; 25 is most likely 25 GB/s
-SLOWEST_IN_GB = 10**3  # a number below is most likely in GB/s, else in MB/s
-_MEANT = "give it a type of its own if one way is meant"
-LONGEST = 0.1  # seconds: around the earth and back is less; 1 is most likely 1 us
+SLOWEST = 10**6  # bytes per second: no link or card of today is slower
+SLOWEST_IN_GB = 10**3  # a number below this is most likely in GB/s, else in MB/s
+_MEANT = "give it a type of its own if one way is meant"  # advice
+LONGEST = 0.1  # seconds: no link has a greater latency; 1 is most likely 1 us
 
 
 def bandwidth_out(bandwidth: Fraction) -> int | str:
-    """As it stands in a file: a number, with its unit where it would else be taken for a slip."""
+    """Return a bandwidth as written to files: a number, with its unit if it would otherwise be reported as a slip."""
     number = plain(bandwidth)
     return f"{number}B/s" if bandwidth < SLOWEST else number
 
 
 def latency_out(seconds: float) -> float | str:
-    """The same of a latency."""
+    """Return a latency likewise."""
     return f"{seconds!r}s" if seconds >= LONGEST else seconds
 
 
 def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
-    """Return a line about the first slip of a file, with its place and the number of others; "" for none. Linear."""
-    slips = [*_bare_values(row), *(() if prefix else _one_way(row))]  # of a plan the machine is as its own file had it
+    """Return a warning about the first unlikely value, with its place and the number of others; "" for none. Linear."""
+    slips = [
+        *_bare_values(row),
+        *(() if prefix else _one_way(row)),
+    ]  # one-way links were reported when the topology's own file was read
     if not slips:
         return ""
     where, explanation = slips[0]
@@ -43,11 +48,12 @@ def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
 
 
 def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
-    """Yield the path of each slip and the likely intention."""
+    """Yield the path of each value that likely lacks its unit, and the likely intention."""
     speeds: list[tuple[str, Exact | None]] = [
         (f"types[{i}].bandwidth", kind.bandwidth) for i, kind in enumerate(row.types)
     ]
     speeds += [(f"limits[{i}].bandwidth", limit.bandwidth) for i, limit in enumerate(row.limits)]
+    speeds += [(f"cards[{i}].bandwidth", card.bandwidth) for i, card in enumerate(row.cards)]
     for path, speed in [*speeds, ("unit", row.unit)]:
         if speed is not None and is_bare(speed) and exact(speed) < SLOWEST:
             unit = "GB/s" if exact(speed) < SLOWEST_IN_GB else "MB/s"

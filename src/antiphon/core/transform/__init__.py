@@ -1,15 +1,15 @@
-"""Schedules made from schedules: inverted, composed, split, merged, relabelled. They do not check the result;
+"""Schedules made from schedules: inverted, composed, split, merged, relabelled. The functions do not check the result;
 `verify` does.
 
 invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
-compose    one after the other: reducescatter then allgather is an allreduce
-split      every chunk in k equal parts; pipeline: set the pieces; expand: every pipelined chunk in its pieces
-apart      as expand, and pieces of different messages that meet in a step stay different messages
-as_cut     with explicit pieces where a runtime cuts messages by itself
+compose    one schedule after another: reducescatter then allgather is an allreduce
+split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
+apart      like expand, but pieces of different messages that meet in a step stay different messages
+as_cut     with explicit pieces, for runtimes that cut messages on their own
 merge      several schedules side by side, each for its share of the data
-laid       stages one after the other, each of copies of schedules at once, on their ranks and stretches of the data
-relabel    other names for the ranks; restrict: only some ranks take part, the others relay
-unjoined   every row alone: without the help of switches
+laid       assemble stages; a stage is several small schedules at once, each on its ranks and its stretch of the data
+relabel    renumber the ranks; restrict: only some ranks take part, the others relay
+unjoined   without joints, for runtimes that cannot use switches to multicast or reduce
 clean      without redundant and dead transfers; waste: which these are
 """
 

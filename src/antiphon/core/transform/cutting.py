@@ -25,11 +25,12 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
 
-MAX_ROWS = 2**31 - 1
+MAX_ROWS = 2**31 - 1  # of a schedule: row numbers fit 32 bits
 
 
 def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:
-    """Every row of chunk c once for each of the new chunks first[c], first[c] + 1, ... (count[c] of them). O(new rows).
+    """Repeat every row of chunk c for each of the new chunks first[c], first[c] + 1, ... (count[c] of them). O(new
+    rows).
 
     Chunk 0 becomes chunks 0 and 1, chunk 1 becomes chunk 2:
 
@@ -40,7 +41,7 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
     >>> finer.step.tolist(), finer.chunk.tolist()
     ([0, 0, 1], [0, 1, 2])
     """
-    if schedule.joint is None and bool((count == 1).all()):  # no row is more than one
+    if schedule.joint is None and bool((count == 1).all()):  # every row stays a single row
         same = bool((first == np.arange(len(first))).all())
         return replace(schedule, chunk=schedule.chunk if same else narrow(first)[schedule.chunk], **changes)
     times = count[schedule.chunk]
@@ -48,14 +49,14 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
     rows = np.repeat(np.arange(schedule.transfers), times)
     chunk = ranges(first[schedule.chunk], times)
-    if schedule.joint is not None:  # one for each of the new chunks
+    if schedule.joint is not None:  # a joint becomes one joint per new chunk
         joint = schedule.joint[rows].astype(np.int64)
         changes["joint"] = np.where(joint < 0, -1, numbered(joint, chunk))
     return schedule.take(rows, chunk=chunk, **changes)
 
 
 def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
-    """Chunk c cut into count[c] equal parts, the parts of one chunk side by side. O(parts).
+    """Cut chunk c into count[c] equal parts, the parts of one chunk next to each other. O(parts).
 
     Halves, the first of them in three:
 
@@ -78,7 +79,7 @@ def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
 
 
 def split(schedule: Schedule, parts: int) -> Schedule:
-    """Every chunk in `parts` equal chunks that go the same way in the same steps. O(new rows).
+    """Cut every chunk into `parts` equal chunks that take the same routes in the same steps. O(new rows).
 
     >>> from antiphon.core.example import star
     >>> split(star(), 2).chunk.tolist(), split(star(), 2).step.tolist()
@@ -96,12 +97,12 @@ def split(schedule: Schedule, parts: int) -> Schedule:
 
 
 def pipeline(schedule: Schedule, pieces: int | ArrayLike) -> Schedule:
-    """The same schedule with its chunks sent in this many pieces: one number, or one per chunk."""
-    return replace(schedule, pieces=pieces)  # type: ignore[arg-type]  # checked and made plain when built
+    """Return the schedule with its chunks sent in this many pieces: one number, or one per chunk."""
+    return replace(schedule, pieces=pieces)  # type: ignore[arg-type]  # checked by Schedule
 
 
 def expand(schedule: Schedule) -> Schedule:
-    """Every chunk of p pieces as p chunks, each a step behind the one before. O(new rows).
+    """Write every chunk of p pieces as p chunks, each one step behind the one before. O(new rows).
 
     >>> from antiphon.core.example import star
     >>> fine = expand(pipeline(star(), 2))
@@ -122,11 +123,13 @@ def expand(schedule: Schedule) -> Schedule:
 
 
 def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
-    """As `expand`, but rows of different messages (docs/program.md) stay different messages: where pieces that began
-    in different steps are under way in one step, they get steps of their own, in the order of those. Also return the
-    expanded step of each new step. O(new rows), and a sort of them.
+    """Expand pieces like `expand`, but give pieces of different messages steps of their own.
 
-    The second pieces sent to rank 0 leave together with the first ones that it sends:
+    If pieces that began in different steps are sent in the same step, that step becomes several, in the order in which
+    they began, so that they remain different messages (docs/program.md). Also return the expanded step of each new
+    step. O(new rows), and a sort of them.
+
+    The second pieces sent to rank 0 are sent at the same time as the first ones that it sends:
 
     >>> from antiphon.core.example import star
     >>> fine, step = apart(pipeline(star(), 2))

@@ -1,15 +1,15 @@
 """Combine schedules: one after the other (`compose`) or side by side (`merge`).
 
 Schedules cut the same data differently: a reducescatter among 8 ranks has 8 blocks, an allgather in halves 16 chunks.
-Both operations therefore lay all data on one line, mark every border of either schedule, and cut the chunks of both at
-all marks; then rows of both speak of the same chunks and can be concatenated.
+Both operations therefore lay all data end to end on one *line*, mark every border of a block or chunk of either
+schedule, and cut the chunks of both at all marks; then the rows of both refer to the same chunks and can be
+concatenated.
 
 Example: a reducescatter with chunks [0, 1/2), [1/2, 1) followed by an allgather with thirds. The marks are 0, 1/3, 1/2,
-2/3; the first schedule's chunk 0 becomes [0, 1/3) and [1/3, 1/2). The second schedule's steps are shifted behind the
-first.
+2/3; the first schedule's chunk 0 becomes [0, 1/3) and [1/3, 1/2). The second schedule's steps come after the first's.
 
-Well-known pairs (reducescatter + allgather = allreduce) keep their name by a table; otherwise meeting.py derives the
-collective from the relations, and staging.py assembles the rows.
+The result needs a collective. Well-known pairs (reducescatter + allgather = allreduce) are named by a table; for others
+meeting.py derives the collective from the relations, and staging.py assembles the rows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
-# The collective of two collectives in sequence; a shortcut for `relation_after`, which derives it from each rank's
-# data.
+# The collective of two in sequence: a shortcut for `relation_after`, which derives it from each rank's data.
 _SEQUENCES = {
     ("reducescatter", "allgather"): "allreduce",
     ("reduce", "broadcast"): "allreduce",
@@ -64,7 +63,7 @@ def _named_target(first: Collective, second: Collective) -> Collective | None:
 
 
 def _chunk_bounds(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs, int]:
-    """Begin and end of every chunk on the line of all blocks laid side by side, over the returned length. O(chunks).
+    """Return begin and end of every chunk on the line of all blocks end to end, and the line's length. O(chunks).
 
     Blocks of weight 1 and 3 in halves:
 
@@ -83,7 +82,8 @@ def _chunk_bounds(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs,
 
 
 def _recut_chunks(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
-    """The schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks. O(new rows).
+    """Return the schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks. O(new
+    rows).
 
     An allgather of two blocks, cut at the quarters of the one block of an allreduce:
 
@@ -103,7 +103,7 @@ def _recut_chunks(schedule: Schedule, target: Collective, cuts: Longs, length: i
 
 
 def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
-    """A chunk from each cut of the line to the next, in the block of the target in which it lies. O(cuts log blocks).
+    """Return a chunk from each cut of the line to the next, in the target's block that contains it. O(cuts log blocks).
 
     A line of four, cut at 0, 1 and 2, for blocks from 0 to 2 and from 2 to 4:
 
@@ -128,21 +128,20 @@ def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
 def compose(first: Schedule, second: Schedule) -> Schedule:
     """Run one schedule after the other, for the collective of both in sequence.
 
-    The data of both lie on one line, their blocks side by side in the order of their numbers; chunks are cut at the
-    borders of both. The inputs of the second must be outputs of the first, else Invalid names where they are not.
-    Among the same ranks: reducescatter then allgather is an allreduce. Among groups, side by side by `merge`:
-    reducescatters within boxes, then allreduces among ranks with the same share, then allgathers within boxes.
-    The result is a named collective where there is one, else a custom relation: ranks that the second uses have its
-    outputs, all others keep those of the first.
+    The inputs of the second must be outputs of the first; Invalid names the place where they are not. Among the same
+    ranks: reducescatter then allgather is an allreduce. Among groups, side by side by `merge`: reducescatters within
+    boxes, then allreduces among ranks with the same share, then allgathers within boxes. The result is a named
+    collective if there is one, else a custom relation: ranks that the second uses have its outputs, all others keep
+    those of the first.
 
-    Equal pieces are kept (composed first, pipelined after, which is faster than one pipeline after the other);
-    different ones are expanded. O(n log n) in new rows.
+    Equal numbers of pieces are kept (one pipeline over both is faster than one after the other); different ones are
+    expanded. O(n log n) in new rows.
 
     >>> from antiphon.core.example import of_rows
     >>> to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,))
     >>> to_all = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0)], roots=(0,))
-    >>> whole = compose(to_one, to_all)
-    >>> whole.collective.kind, whole.step.tolist(), whole.src.tolist(), whole.dst.tolist()
+    >>> both = compose(to_one, to_all)
+    >>> both.collective.kind, both.step.tolist(), both.src.tolist(), both.dst.tolist()
     ('allreduce', [0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
     """
     before_collective, after_collective = first.collective, second.collective
@@ -174,6 +173,7 @@ def _collective_text(collective: Collective) -> str:
 
 
 def _same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
+    """Raise unless all schedules are for equally many ranks and none has local work at the end."""
     ranks = {s.collective.ranks for s in schedules}
     if len(ranks) > 1:
         counts = ", ".join(map(str, sorted(ranks)))
@@ -187,15 +187,18 @@ def _same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
 
 
 def _pieces_differ(schedules: Sequence[Schedule]) -> bool:
-    """Whether the schedules have different numbers of pieces, which are then expanded."""
+    """Return whether the schedules have different numbers of pieces, which are then expanded."""
     return len({int(p) for s in schedules for p in np.unique(pieces_of(s))}) > 1
 
 
 def _one_line(
     operation: str, schedules: Sequence[Schedule], shares: Sequence[Fraction] | None
 ) -> tuple[list[Spans], Longs]:
-    """Where the blocks of each lie, on one line: each on all of it, or, with shares, one after the other; and where any
-    of them begins or ends."""
+    """Place the blocks of each schedule on one line; return their spans, and all points at which any of them begins or
+    ends.
+
+    Without `shares` each schedule has the whole line; with shares each has its stretch, one after another.
+    """
     totals = [int(s.collective.weights.sum()) for s in schedules]
     if not all(totals):
         raise Unsupported(f"{operation}: all blocks of a schedule are empty")
@@ -212,13 +215,13 @@ def _one_line(
 
 
 def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Schedule:
-    """Two that both have names, among the same ranks."""
+    """Compose two named collectives among the same ranks."""
     # Equal pieces stay implicit: one pipeline over both halves is faster than one after the other.
     alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
     pieces = first.pieces if alike else 1
     if pieces == 1:
         first, second = expand(first), expand(second)
-    second = plain_copies(second)  # leftovers of the first in a relay must not be added to
+    second = plain_copies(second)  # a reduction must not add to what the first left in a relay's cell
     a, b = _chunk_bounds(first.collective, first.chunks), _chunk_bounds(second.collective, second.chunks)
     total = int(target.weights.sum())
     # A line on which all borders of both schedules, and of the target's blocks, are whole numbers.
@@ -234,12 +237,12 @@ def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Sch
 
 
 def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None = None) -> Schedule:
-    """Side by side, in the same steps. O(rows).
+    """Run schedules side by side, in the same steps. O(rows).
 
-    Of one collective schedule i moves its share of every block (equal shares by default). Of different ones, among
-    groups of ranks: with shares each has its stretch of the data, one after the other; without, every group has all of
-    the data, and no rank may be of two of them. The result is a named collective or a custom relation, which `compose`
-    accepts.
+    If all have the same collective, schedule i moves its share of every block (equal shares by default). If they
+    differ, as among groups of ranks: with `shares` each has its stretch of the data, one after the other; without,
+    every group has all of the data, and no rank may belong to two of them. The result is a named collective or a custom
+    relation, which `compose` accepts.
 
     Two broadcasts, a third of the data by way of rank 1, the rest by way of rank 2:
 
@@ -288,7 +291,7 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
 
 
 def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> Schedule:
-    """Different collectives at once. Each on its stretch of the data, or each on all of them among ranks of its own."""
+    """Merge different collectives: each on its stretch of the data, or each on all data among ranks of its own."""
     _same_machine("merge", schedules)
     if shares is None:
         used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
@@ -312,7 +315,7 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
 
 
 def _placeholder_chunks(chunks: int) -> Chunks:
-    """A table that only makes room for this many chunks, until the joint one replaces it."""
+    """Return a table of this many empty chunks, which is replaced when the rows are stacked."""
     nothing = np.zeros(chunks, np.int64)
     return Chunks(narrow(nothing), nothing, nothing, 1)
 
@@ -320,7 +323,7 @@ def _placeholder_chunks(chunks: int) -> Chunks:
 def _stack_rows(
     schedules: Sequence[Schedule], collective: Collective, chunks: Chunks, pieces: int | Longs, local: tuple[Local, ...]
 ) -> Schedule:
-    """The rows of all, one schedule after the other, with their routes in one table. O(rows)."""
+    """Concatenate the rows of all schedules, and their routes in one table. O(rows)."""
     table: Routes = NO_ROUTES
     tables, joints = [], []  # numbers of routes and of joints before those of each schedule
     for schedule in schedules:

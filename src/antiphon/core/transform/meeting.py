@@ -1,4 +1,4 @@
-"""The collective of composed or merged schedules, derived from their relations.
+"""Derive the collective of composed or merged schedules from their relations (who has and who wants which data).
 
     line          all data of the composed collective, end to end; every schedule's blocks are intervals of it
     stretch       an interval of the line between two neighbouring borders of blocks, of any schedule
@@ -9,9 +9,9 @@
 Example: an allreduce of two ranks has one stretch, 0. Pre rows (stretch, rank, id) are (0, 0, 0) and (0, 1, 1). Post
 rows (stretch, rank, set) are (0, 0, s) and (0, 1, s), where set s has the ids (0, 1).
 
-Outside of its post rows, a rank's data on a stretch are undefined. The outputs of the first schedule are the inputs of
-the second. Where they do not match, the error names the stretch, the rank and a fix. The result is a named collective
-if there is one, else a custom relation.
+A rank's data on a stretch are undefined except for its post rows. The outputs of the first schedule are the inputs of
+the second; if they do not match, the error names the stretch, the rank and a fix. The result is a named collective if
+there is one, else a custom relation.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ MOST_PAIRS = 2**25  # rows (stretch, rank) of a relation
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """A relation on stretches of the line: pre rows (stretch, rank, id) and post rows (stretch, rank, set), sorted;
-    set s has the ids ids[s], each once. `edges`: where the stretches begin, and the end of the last."""
+    """A relation on stretches of the line: pre rows (stretch, rank, id) and post rows (stretch, rank, set), sorted.
+
+    Set s has the ids ids[s], each once. `edges`: where the stretches begin, and the end of the last. `name`: for
+    messages.
+    """
 
     edges: Longs
     pre: tuple[Longs, Longs, Longs]
@@ -43,7 +46,7 @@ class Stretches:
     name: str
 
     def part(self, stretch: int) -> str:
-        """Return a stretch in words."""
+        """Describe a stretch."""
         length = int(self.edges[-1])
         low, high = (Fraction(int(self.edges[stretch + i]), length) for i in (0, 1))
         return "all of the data" if high - low == 1 else f"the part from {low} to {high} of the data"
@@ -88,13 +91,16 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
 
 
 def _sort_rows(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
+    """Sort rows by their columns, the first column first."""
     order = np.lexsort(rows[::-1])
     return rows[0][order], rows[1][order], rows[2][order]
 
 
 def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
-    """Return the relation of `second` run after `first`. Ranks that `second` does not use keep the outputs of `first`.
-    A loop over sets of contributions, otherwise O(n log n)."""
+    """Return the relation of `second` run after `first`; ranks not in `used` keep the outputs of `first`.
+
+    A loop over sets of contributions, otherwise O(n log n).
+    """
     stretch, rank, _ = second.pre
     # Stage 1: join second.pre with first.post on (stretch, rank). Every input of the second must be an output of the
     # first.
@@ -111,7 +117,7 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
             "other begins, or merge with more groups before composing"
         )
     # Stage 2: translate the sets of the second into unions of sets of the first.
-    value = first.post[2][at]  # of every contribution to the second the set that it is
+    value = first.post[2][at]  # per contribution to the second: the set of the first that it holds
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
     same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
@@ -140,6 +146,7 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
 
 
 def _holders_text(first: Stretches, stretch: int) -> str:
+    """Describe the ranks that have a stretch after the first schedule."""
     ranks = first.post[1][first.post[0] == stretch].tolist()
     listed = ", ".join(map(str, ranks[:8]))
     where = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
@@ -147,7 +154,7 @@ def _holders_text(first: Stretches, stretch: int) -> str:
 
 
 def join_relations(stretches: Sequence[Stretches]) -> Stretches:
-    """Join relations that hold at once, among different ranks or for different stretches."""
+    """Join relations that hold at the same time, among different ranks or for different stretches."""
     shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
     pre = [np.concatenate([member.pre[i] for member in stretches]) for i in range(3)]
     post = [
@@ -162,8 +169,10 @@ def join_relations(stretches: Sequence[Stretches]) -> Stretches:
 
 
 def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
-    """Return the collective of a relation, and where each of its blocks lies. Contributions are identified by the ranks
-    that have them, where each has its own."""
+    """Return the collective of a relation, and the spans of each of its blocks.
+
+    Reductions are recognised only if every contribution's id is the rank that has it.
+    """
     length = np.diff(stretches.edges)
     count = len(length)
     at = pointers(stretches.pre[0], count), pointers(stretches.post[0], count)
@@ -192,7 +201,7 @@ def _recognize_kind(
     m = len(members)
     if not full or not len(sources) or not sources.all() or not targets.all() or m < 2:
         return None
-    source, target = stretches.pre[1][at[0][:-1]], stretches.post[1][at[1][:-1]]  # of every stretch the first
+    source, target = stretches.pre[1][at[0][:-1]], stretches.post[1][at[1][:-1]]  # the first one per stretch
     place = np.searchsorted(members, source), np.searchsorted(members, target)
     # Classify by the number of sources and targets per stretch: m is "every member", 1 is "one member".
     each, to_each = bool((sources == 1).all()), bool((targets == 1).all())

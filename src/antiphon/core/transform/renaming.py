@@ -1,10 +1,10 @@
 """The same schedule for other ranks: relabelled, copied by a symmetry, or restricted to fewer members.
 
 Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of name[r].
-Scatter, gather and alltoall number their blocks by two coordinates; both are permuted.
+Scatter, gather and alltoall number their blocks by two coordinates (sender and receiver); both are permuted.
 
-Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes
-"block 1 from rank 1 to 2".
+Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes "block
+1 from rank 1 to 2".
 
 `restrict` drops the blocks of ranks that leave the group and then every transfer that is no longer needed; ranks that
 left may still relay.
@@ -28,7 +28,7 @@ from antiphon.errors import Invalid, Unsupported
 
 
 def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective, Longs]:
-    """Rank r is called name[r] now: the collective then, and the block of it that each block becomes. O(blocks).
+    """Renumber rank r as name[r]; return the collective, and the new number of each of its blocks. O(blocks).
 
     >>> relabel_collective(Collective("allgather", 3, weights=[5, 6, 7]), np.array([2, 0, 1]))[1]
     array([2, 0, 1])
@@ -39,9 +39,8 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
         renamed = Collective("custom", collective.ranks, members, weights=collective.weights, custom=custom)
         return renamed, np.arange(collective.blocks)
     renamed_members = name[list(collective.members)]
-    place = np.empty(
-        len(renamed_members), np.int64
-    )  # member i -> its place among the renamed members, which are sorted
+    # Member i -> its place among the renamed members, which are sorted.
+    place = np.empty(len(renamed_members), np.int64)
     place[np.argsort(renamed_members)] = np.arange(len(renamed_members))
     roots = tuple(name[list(collective.roots)].tolist())
     m, r = len(renamed_members), max(len(roots), 1)
@@ -61,6 +60,7 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
 
 
 def _relabel_relation(relation: Relation, name: Longs) -> Relation:
+    """Renumber the ranks of a custom relation."""
     pre_rank, post_rank = name[relation.pre_rank], name[relation.post_rank]
     pre = np.lexsort((relation.pre_id, pre_rank, relation.pre_block))
     post = np.lexsort((post_rank, relation.post_block))
@@ -71,7 +71,7 @@ def _relabel_relation(relation: Relation, name: Longs) -> Relation:
 
 
 def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None) -> Schedule:
-    """Rank r is called names[r] now (names of switches may follow); link i is called links[i].
+    """Renumber rank r as names[r] (names of switches may follow) and, if given, link i as links[i].
 
     For a relabelled topology the links keep their numbers; for a symmetry of one topology, give its link map. O(rows).
 
@@ -100,7 +100,7 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
 
 
 def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[Collective, Longs]:
-    """The same kind among fewer members, and each old block's new number (-1: gone). O(blocks).
+    """Return the same kind of collective among fewer members, and each old block's new number (-1: dropped). O(blocks).
 
     An alltoall among 3 ranks has 9 blocks, (to, from):
 
@@ -141,10 +141,9 @@ def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[C
 
 
 def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
-    """Restrict a schedule to these members; other ranks relay at most. Transfers not needed any more are dropped.
-    O(n log n).
+    """Restrict a schedule to these members; other ranks only relay. Transfers that are no longer needed are dropped.
 
-    Rank 1 relays the data of rank 2:
+    O(n log n). Rank 1 relays the data of rank 2:
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("broadcast", 4, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 3, 0)], roots=(0,))
@@ -170,8 +169,8 @@ def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
 
 
 def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
-    """Return the rows that read data: sources whose contributions were dropped are empty. A loop over steps,
-    O(n log n).
+    """Return the rows that read data; senders whose contributions were dropped hold nothing. A loop over steps, O(n log
+    n).
 
     Only rank 0 has anything; rank 2 sends nothing in step 0:
 

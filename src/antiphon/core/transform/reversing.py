@@ -27,7 +27,7 @@ from antiphon.errors import Unsupported
 
 
 def dual(collective: Collective) -> tuple[Collective, Longs]:
-    """Return the collective of the backward run, and its block for each block. O(blocks).
+    """Return the collective of the backward run, and for each block its number there. O(blocks).
 
     An alltoall has blocks (to, from), which change places:
 
@@ -72,7 +72,7 @@ def _dual_custom(collective: Collective) -> Collective:
     replicas = (have > 1) & ((collective.ids_per_block < have) | (holders < have))
     if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
         raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")
-    one_source = need[relation.post_block] > 1  # spread to several: these become its contributions
+    one_source = need[relation.post_block] > 1  # the block goes to several ranks, which become its contributors
     ids = np.where(one_source | (have[relation.post_block] == 1), relation.post_rank, 0)
     pre = zip(relation.post_block.tolist(), relation.post_rank.tolist(), ids.tolist(), strict=True)
     post = [(b, rank, None) for b, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)]
@@ -81,6 +81,7 @@ def _dual_custom(collective: Collective) -> Collective:
 
 
 def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
+    """Raise Unsupported for the earliest of these rows, if any."""
     if len(rows):
         row = rows[np.lexsort((schedule.chunk[rows], schedule.step[rows]))[0]]
         where = f"step {schedule.step[row]}, chunk {schedule.chunk[row]}"
@@ -89,8 +90,11 @@ def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
 
 
 def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
-    """Check that the backward run is right: per block, every cell of spread data is written once, and every cell of
-    gathered data is read once, after all its writes."""
+    """Check that the backward run is right.
+
+    Per block, every cell of spread data must be written once, and every cell of gathered data read once, after all its
+    writes. (A cell is one rank's copy of a chunk.)
+    """
     # Every cell has one initial version, so counting these numbers the cells.
     cell = np.cumsum(derived.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
@@ -105,13 +109,13 @@ def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spr
 
 
 def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
-    """The schedule run backwards, for the dual collective; redundant and dead transfers are dropped first.
+    """Return the schedule run backwards, for the dual collective; redundant and dead transfers are dropped first.
 
-    Routes are turned round for the reversed machine (reshape.reverse), whose links keep their numbers. To stay on
-    one machine whose links all lead both ways, give its routes.opposite_links.
+    Routes are reversed for the reversed machine (reshape.reverse), whose links keep their numbers. To stay on one
+    machine whose links all have an opposite link, give its routes.opposite_links as `links`.
 
-    Backwards, a copy into many becomes a reduction from many and the other way round. A lone arrival at a
-    rank with nothing of its own stays a copy. Pieces are kept: the last piece then goes first. O(n log n).
+    Backwards, a copy to several becomes a reduction from several and vice versa. A single arrival at a rank with
+    nothing of its own stays a copy. Pieces are kept: the last piece then goes first. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> back = invert(of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,)))

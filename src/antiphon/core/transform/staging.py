@@ -1,8 +1,13 @@
-"""Assemble a schedule from parts: copies of small schedules, each on its ranks, its stretches of the data, at its time.
+"""Assemble a schedule from parts: copies of small schedules, each on its ranks, its stretches of the data, from its
+step on.
 
-All data lie on one line. Parts work on stretches of it, so they are independent of how others cut the data: chunks are
-cut where any part has a border, and the rows of all parts follow. Whether one part leaves the inputs of the next is
-not checked here: `verify` checks the outcome.
+All data are laid end to end on one *line*. A `Part` works on stretches of the line (`Spans`), so it is independent of
+how other parts cut the data: `laid` cuts the chunks wherever any part has a border, and repeats the rows of all parts
+for the finer chunks. Whether one part leaves the inputs of the next is not checked here; `verify` checks the result.
+
+Example: an allgather of 4 ranks from swaps. Part 1, step 0: two copies of a swap of 2 ranks, (0, 1) and (2, 3), on the
+blocks of their ranks. Part 2, step 1: two copies, (0, 2) and (1, 3), each on both blocks of either half. The result has
+4 chunks and 4 + 8 rows (see `laid`).
 """
 
 from __future__ import annotations
@@ -30,7 +35,10 @@ TOO_FINE = "compose: the shares of the chunks have no common denominator below 2
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Nonempty stretches of the line: those of owner i are ptr[i] to ptr[i + 1], in this order."""
+    """Nonempty stretches of the line; those of owner i are ptr[i] to ptr[i + 1] - 1, in order.
+
+    An owner is whatever has a list of stretches: a block of a collective, or a block in a copy of a part.
+    """
 
     ptr: Longs
     begin: Longs
@@ -54,12 +62,13 @@ class Spans:
 
     @staticmethod
     def side_by_side(lengths: Longs) -> Spans:
-        """One stretch for every owner, one after the other."""
+        """Return one stretch per owner, one after another."""
         end = np.cumsum(lengths)
         return Spans.of(np.arange(len(lengths)), end - lengths, end, len(lengths))
 
     @property
     def owner(self) -> Longs:
+        """The owner of every stretch."""
         return np.repeat(np.arange(len(self)), np.diff(self.ptr))
 
     @cached_property
@@ -72,21 +81,23 @@ class Spans:
         return len(self.ptr) - 1
 
     def take(self, owners: Longs) -> Spans:
-        """Those of some owners, in this order. O(spans taken)."""
+        """Return the stretches of these owners, in this order. O(spans taken)."""
         count = np.diff(self.ptr)[owners]
         at = ranges(self.ptr[owners], count)
         return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[at], self.end[at])
 
     def grouped(self, ptr: Longs) -> Spans:
-        """Merge owners: owner i gets the stretches of owners ptr[i] to ptr[i + 1], in order. O(spans)."""
+        """Merge owners: new owner i gets the stretches of owners ptr[i] to ptr[i + 1] - 1, in order. O(spans)."""
         owner = np.repeat(np.arange(len(ptr) - 1), np.diff(self.ptr[ptr]))
         return Spans.of(owner, self.begin, self.end, len(ptr) - 1)
 
     def scaled(self, factor: int) -> Spans:
+        """Return the spans on a line that is `factor` times as long."""
         return self if factor == 1 else Spans(self.ptr, self.begin * factor, self.end * factor)
 
     def cut(self, owner: Longs, low: Longs, high: Longs) -> Spans:
-        """Return per row the stretches from `low` to `high` of its owner's stretches side by side. O(rows and spans).
+        """Return per row the stretches from `low` to `high` within its owner's stretches laid end to end. O(rows and
+        spans).
 
         Of stretches from 0 to 4 and from 10 to 14 the part from 3 to 6:
 
@@ -110,8 +121,11 @@ class Spans:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Copies of a schedule that work at once: in copy g its rank i is ranks[g, i], its block b the data of owner
-    g * blocks + b of `where`, its link l, if links are to be renamed, links[g, l]. It begins in step `start`."""
+    """Copies of a schedule that run at the same time, from step `start` on.
+
+    In copy g, rank i of the schedule is ranks[g, i]; its block b is the data of owner g * blocks + b of `where`; its
+    link l, if links are renamed, is links[g, l].
+    """
 
     schedule: Schedule
     ranks: Longs
@@ -121,12 +135,12 @@ class Part:
 
     @staticmethod
     def alone(schedule: Schedule, where: Spans) -> Part:
-        """Just the schedule, among the ranks that it names itself."""
+        """Return a part of one copy, with the ranks that the schedule names itself."""
         return Part(schedule, np.arange(schedule.collective.ranks)[None], where)
 
     @property
     def stop(self) -> int:
-        """The first step after it."""
+        """The first step after the part."""
         return self.start + self.schedule.steps
 
     @property
@@ -136,7 +150,8 @@ class Part:
         return denominator // math.gcd(denominator, int(np.gcd.reduce(self.where.lengths)))
 
     def bounds(self) -> tuple[Longs, Longs]:
-        """Return begin and end of chunk c in copy g, number g * chunks + c, within the spans of `where` in a row."""
+        """Return begin and end of every chunk of every copy (number g * chunks + c), with the spans of `where` laid end
+        to end."""
         chunks, blocks = self.schedule.chunks, self.schedule.collective.blocks
         owner = (np.arange(len(self.ranks))[:, None] * blocks + chunks.block).ravel()
         lengths = self.where.lengths
@@ -146,10 +161,11 @@ class Part:
 
 
 def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
-    """Assemble all parts into a schedule of `target`, whose block b is owner b of `at`; the owners of `at` have the
-    whole line, each stretch once. O(n log n) in new rows and in spans, and a loop over parts.
+    """Assemble all parts into a schedule of `target`, whose block b is owner b of `at`.
 
-    Pieces stay where they are equal in all parts. Otherwise they are expanded, and the schedule has `pieces`.
+    The owners of `at` cover the whole line, each stretch once. If all parts have the same number of pieces it is kept;
+    otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a loop over
+    parts.
 
     Ranks 0 and 1 exchange their blocks, and 2 and 3; then 0 and 2, and 1 and 3, exchange both.
 
@@ -158,8 +174,8 @@ def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1)
     >>> line = Spans.side_by_side(np.ones(4, np.int64))
     >>> near = Part(swap, np.array([[0, 1], [2, 3]]), line)
     >>> far = Part(swap, np.array([[0, 2], [1, 3]]), Spans.side_by_side(np.array([2, 2])).take(np.array([0, 1, 0, 1])))
-    >>> whole = laid([near, replace(far, start=1)], Collective("allgather", 4), line)
-    >>> [column.tolist() for column in (whole.step[4:], whole.chunk[4:], whole.src[4:], whole.dst[4:])]
+    >>> schedule = laid([near, replace(far, start=1)], Collective("allgather", 4), line)
+    >>> [column.tolist() for column in (schedule.step[4:], schedule.chunk[4:], schedule.src[4:], schedule.dst[4:])]
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
     # Equal numbers of pieces can stay implicit; otherwise every part is expanded.
@@ -183,7 +199,7 @@ def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1)
 
 
 def _as_plain_copies(stage: Part, keep_pieces: bool) -> Part:
-    """Turn first reductions into copies: leftovers of an earlier part in a cell must not be added to."""
+    """Turn first reductions into copies: a reduction must not add to what an earlier part left in a cell."""
     schedule = plain_copies(stage.schedule)
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
@@ -191,7 +207,7 @@ def _as_plain_copies(stage: Part, keep_pieces: bool) -> Part:
 
 
 def _find_borders(stage: Part) -> tuple[Longs, Longs, Longs]:
-    """Where spans begin and end, and where chunks begin, on the line."""
+    """Return the points of the line at which spans begin and end, and at which chunks begin."""
     where = stage.where
     low, high = stage.bounds()
     low = low[low < high]
@@ -203,11 +219,14 @@ def _find_borders(stage: Part) -> tuple[Longs, Longs, Longs]:
 def _cut_rows(
     stage: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of one part, every chunk cut at all of `cuts`. O(new rows)."""
+    """Return the columns of one part, with every chunk cut at all of `cuts`. O(new rows).
+
+    `before`: the numbers of routes and joints used by earlier parts. `tables`: gets the part's table of routes.
+    """
     schedule, copies = stage.schedule, len(stage.ranks)
     first = np.searchsorted(cuts, stage.where.begin)
     count = np.searchsorted(cuts, stage.where.end) - first
-    # Between two neighbouring cuts lies an atom; a chunk becomes one row per atom that it covers.
+    # An atom is the interval between two neighbouring cuts; a row is repeated for every atom that its chunk covers.
     atom = ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in stage.bounds())
@@ -226,7 +245,7 @@ def _cut_rows(
         if column is None:
             return np.full(total, -1, np.int32)
         number = column[row].astype(np.int64)
-        if name == "joint":  # one for each copy and each of the new chunks
+        if name == "joint":  # a joint becomes one per copy and new chunk
             number = np.where(number < 0, -1, numbered(number, copy, chunk))
             count = int(number.max(initial=-1)) + 1
         elif stage.links is not None:
@@ -248,14 +267,14 @@ def _cut_rows(
 
 
 def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
-    """The routes of all parts in one table."""
+    """Return the routes of all parts in one table."""
     lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
     links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
     return Routes(np.cumsum(lengths), links.astype(np.int32))
 
 
 def _target_chunks(target: Collective, at: Spans, cuts: Longs) -> Chunks:
-    """A chunk from each cut to the next, in the block of the target to which it belongs. O(cuts log blocks).
+    """Return a chunk from each cut to the next, in the target's block that contains it. O(cuts log blocks).
 
     >>> line = Spans.side_by_side(np.array([2, 2]))
     >>> chunks = _target_chunks(Collective("allgather", 2), line, np.array([0, 1, 2, 4]))

@@ -1,16 +1,17 @@
 """Find redundant and dead transfers of a schedule, and drop them.
 
-Two data-flow analyses over the versions of cells (dependencies.py), as in a compiler:
+Two data-flow analyses, as in a compiler, over the versions of cells (dependencies.py: a cell is one rank's copy of a
+chunk, a version its value between two writes):
 
 - Redundant (value numbering, forwards): copies keep the identity of the value that they read; a row that writes the
-  value that the cell holds already changes nothing.
-- Dead (liveness, backwards): a version is live if an output is made from it; a row that writes a version that is not
+  value that the cell already holds changes nothing.
+- Dead (liveness, backwards): a version is live if an output depends on it; a row that writes a version that is not
   live is not needed.
 
-Both repeat until nothing changes, since a dead write can hide that a later row only restores the old value.
+Both are repeated until nothing changes, since a dead write can hide that a later row only restores the old value.
 
-Example: allgather of 2 ranks with the rows 0 -> 1 block 0, 1 -> 0 block 1, 1 -> 0 block 0. The last one returns to
-rank 0 the block that it has: redundant.
+Example: allgather of 2 ranks with the rows 0 -> 1 block 0, 1 -> 0 block 1, 1 -> 0 block 0. The last one returns to rank
+0 the block that it has: redundant.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Waste:
 
 
 def by_step(schedule: Schedule) -> list[Longs]:
-    """The rows of every step that has any, in order of time. One sort.
+    """Return the rows of every nonempty step, in order of time. One sort.
 
     >>> from antiphon.core.example import star
     >>> by_step(star())
@@ -47,7 +48,8 @@ def by_step(schedule: Schedule) -> list[Longs]:
 
 
 def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
-    """(chunk, rank, row of the relation) for everything there at the beginning ("pre") or wanted ("post"). O(pairs).
+    """Return (chunk, rank, row of the relation) for all data at the beginning ("pre") or wanted at the end ("post").
+    O(pairs).
 
     >>> from antiphon.core.example import of_rows
     >>> chunk_pairs(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), "post")
@@ -63,7 +65,7 @@ def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
 
 
 def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
-    """The slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation. O(pairs).
+    """Return the slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation. O(pairs).
 
     >>> from antiphon.core.example import star
     >>> first_cells(star(), "pre")
@@ -74,7 +76,7 @@ def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
 
 
 def first_and_filled(schedule: Schedule, derived: Versions) -> Bools:
-    """Per version: is it the first of its cell, and does the cell hold something at the beginning? O(n log n).
+    """Return per version whether it is the first of its cell and the cell holds data at the beginning. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
@@ -89,7 +91,7 @@ def first_and_filled(schedule: Schedule, derived: Versions) -> Bools:
 
 
 def plain_copies(schedule: Schedule) -> Schedule:
-    """A lone reduce into a cell that holds nothing is a copy: write it as one. O(n log n).
+    """Turn a single reduction into an empty cell into a copy. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> plain_copies(of_rows("broadcast", 3, [(0, 0, 0, 1, 1), (1, 0, 1, 2, 1)], roots=(0,))).op
@@ -102,7 +104,7 @@ def plain_copies(schedule: Schedule) -> Schedule:
     before = derived.write - 1  # a written version is never the first of its cell
     empty = derived.initial[before] & ~first_and_filled(schedule, derived)[before]
     lone = (schedule.op == REDUCE) & alone[derived.write] & empty
-    if schedule.joint is not None:  # the rows of a joint are of one kind: all copies, or none
+    if schedule.joint is not None:  # the rows of a joint have one op: all become copies, or none
         leads = schedule.leads
         lone &= np.bincount(leads[~lone], minlength=schedule.transfers)[leads] == 0
     return replace(schedule, op=np.where(lone, COPY, schedule.op)) if lone.any() else schedule
@@ -110,9 +112,8 @@ def plain_copies(schedule: Schedule) -> Schedule:
 
 def _identify_values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
     """Return an identity for every version's value (copies keep it), and the rows that write the value already there.
-    O(n log n).
 
-    The last row writes the value that rank 1 has:
+    O(n log n). The last row writes the value that rank 1 has:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 1, 0)], roots=(0,))
@@ -120,7 +121,7 @@ def _identify_values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bool
     >>> value.tolist(), again.tolist()
     ([-1, 2, -1, -1, 5, -1], [False, False, True])
     """
-    value = np.arange(1, len(derived) + 1, dtype=np.int64)  # each its own, until shown to be another's
+    value = np.arange(1, len(derived) + 1, dtype=np.int64)  # at first, every version has an identity of its own
     cells, at = first_cells(schedule, "pre")
     relation = schedule.collective.relation
     begin = np.flatnonzero(derived.initial)
@@ -158,7 +159,7 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
     >>> _find_needed(scatter, versions(scatter))
     array([ True,  True, False])
     """
-    live = np.zeros(len(derived) + 1, np.bool_)  # the last place absorbs cells that no row touches
+    live = np.zeros(len(derived) + 1, np.bool_)  # the last entry stands for cells that no row touches
     cells, _ = first_cells(schedule, "post")
     live[derived.last_of(cells)] = True
     live[-1] = False
@@ -177,7 +178,7 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
 def waste(schedule: Schedule) -> Waste:
     """Find redundant and dead rows. O(n log n) and a loop over steps, repeated until there are none.
 
-    Rounds are needed because a dead write hides that a later row only restores the value.
+    It is repeated because a dead write hides that a later row only restores the value.
 
     The last row returns to rank 0 its own block:
 
@@ -210,7 +211,7 @@ def unjoined(schedule: Schedule) -> Schedule:
 
 
 def clean(schedule: Schedule) -> Schedule:
-    """Return a schedule of the same outcome without redundant and dead transfers."""
+    """Return a schedule with the same result without redundant and dead transfers."""
     vain = waste(schedule)
     if not vain:
         return schedule

@@ -1,19 +1,20 @@
 """The verifier: track every contribution to every cell of a schedule exactly.
 
-A schedule is right if it is legal (rows read cells that hold something, no two writes race, routes exist on the
-machine) and if every rank ends with exactly the contributions that the collective demands: none missing, none added
-twice. The verifier is independent of every planner and of the interpreter; its answer is what makes a plan trustworthy.
+Input: a schedule, a topology and optionally the claims of a plan. Output: a `Report` with the first fault, if any. A
+schedule is right if it is legal (rows read cells that hold something, no two writes race, routes exist on the machine)
+and if every rank ends with exactly the contributions that the collective demands: none missing, none added twice. The
+verifier shares no code with planners or with the interpreter, so that its result can be trusted.
 
-Chunks are independent, so they are verified in batches that fit the caches, by the cheapest method that decides:
+A cell is one rank's copy of a chunk. Chunks are independent, so they are verified in batches that fit the caches, by
+the cheapest method that decides:
 
-    quick.py    copies only, each cell written once: arrival times alone prove the batch right          linear
-    trees.py    walk over the steps; where each partial sum is used once, counting contributions decides  linear
-    sets.py     exact sets (or counts) of contributions for the remaining chunks                   rows * contributions
-    / 64
+    quick.py    copies only, each cell written once: arrival times alone prove the batch right    linear
+    trees.py    walk through the steps; if each partial sum is used once, counting contributions decides    linear
+    sets.py     exact sets (or counts) of contributions for the remaining chunks    rows * contributions / 64
 
 Example: an allreduce on 3 ranks. Rank 0 adds the values of 1 and 2: its cell counts 3 contributions, each partial sum
-was used once, so the count 3 proves the set {0, 1, 2}. Had rank 1 sent its value twice and rank 2 none, the count
-would be 3, too; but then a partial sum is used twice, and sets.py decides.
+was used once, so the count 3 proves the set {0, 1, 2}. Had rank 1 sent its value twice and rank 2 none, the count would
+be 3, too; but then a partial sum is used twice, and sets.py decides.
 
 Joints (multicast and reduction in switches) are checked separately (joined.py, branching.py).
 """
@@ -37,6 +38,7 @@ from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
 
+# Kind of fault -> its words in a report
 _WHY = {
     "empty": "reads a cell that holds nothing yet",
     "race": "meets another write to the same cell in the same step; several may write only if all reduce",
@@ -52,10 +54,10 @@ def verify(
     op: str | None = None,
     dtype: str | None = None,
 ) -> Report:
-    """Check that the schedule is legal on this topology and that its outcome is exactly that of the collective.
+    """Check that the schedule is legal on this topology and that its result is exactly that of the collective.
 
-    `claims` (steps, rounds, transfers, chunks, ...) are recomputed and compared where given. `op`, `dtype`: also
-    whether the switches that combine can do so with this operator and this type of data.
+    `claims` (steps, rounds, transfers, chunks, ...), if given, are recomputed and compared. `op`, `dtype`: also check
+    that switches that combine can do so with this operator and this data type.
     """
     fault = _check_ranks(schedule, topology) or _check_shares(schedule)
     if fault is None:
@@ -66,7 +68,7 @@ def verify(
 
 
 def _earliest_fault(*faults: Fault | None) -> Fault | None:
-    """The earliest: by step (a fault of the outcome has none and comes last), then chunk."""
+    """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
     faults_found = [fault for fault in faults if fault is not None]
     late = 2**62
     key = lambda f: (late if f.step is None else f.step, late if f.chunk is None else f.chunk)  # noqa: E731
@@ -74,6 +76,7 @@ def _earliest_fault(*faults: Fault | None) -> Fault | None:
 
 
 def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
+    """Check that the schedule and the topology have the same number of ranks."""
     if schedule.collective.ranks != topology.ranks:
         have = f"the schedule is for {schedule.collective.ranks} ranks, but topology {topology.name!r}"
         return Fault("topology", f"{have} has {topology.ranks}")
@@ -81,7 +84,7 @@ def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
 
 
 def _check_shares(schedule: Schedule) -> Fault | None:
-    """The chunks of every block must tile it; a block of weight 0 has no data, and may have none.
+    """Check that the chunks of every block tile it; a block of weight 0 has no data and needs no chunk.
 
     Chunk 0 ends after one half, chunk 1 begins after three quarters:
 
@@ -114,6 +117,7 @@ def _check_shares(schedule: Schedule) -> Fault | None:
 
 
 def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
+    """Check that every row has a path on the machine, and the joints."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if not len(resolved.bad):
         return None if schedule.joint is None else joined.find_joint_fault(schedule, topology, resolved, op, dtype)
@@ -122,6 +126,7 @@ def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype:
 
 
 def _check_data(schedule: Schedule) -> Fault | None:
+    """Check, batch by batch, that cells hold what rows read and end with what the collective demands."""
     demand = Demand.of(schedule.collective)
     # The quick test is only valid where every cell needs a single contribution.
     single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
@@ -134,12 +139,13 @@ def _check_data(schedule: Schedule) -> Fault | None:
 
 
 def _has_double_pre(demand: Demand) -> bool:
-    """Whether a cell begins with several contributions (custom relations only)."""
+    """Return whether a cell begins with several contributions (custom relations only)."""
     block = np.repeat(np.arange(len(demand.pre_ptr) - 1), np.diff(demand.pre_ptr))
     return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())
 
 
 def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
+    """Check one batch by counting, and by exact sets for the chunks that counting cannot decide."""
     # No row may read the cell that it writes; report the earliest such row.
     same = np.flatnonzero(batch.src == batch.dst)
     first = same[np.lexsort((batch.owner[same], batch.time[same]))[:1]]
@@ -152,7 +158,8 @@ def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
 
 
 def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome) -> Fault | None:
-    """Check that every post cell holds exactly its contributions: by count where that decides, else by exact sets."""
+    """Check that every cell required at the end holds exactly its contributions: by count if that decides, else by
+    exact sets."""
     collective = schedule.collective
     number = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
     # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
@@ -174,7 +181,7 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
 
 
 def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
-    """Chunks together as long as their exact state stays small."""
+    """Group chunks so that the exact state of a group stays below sets.STATE bytes."""
     cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
         batch.pre_owner, minlength=len(batch.chunks)
     )
@@ -185,7 +192,7 @@ def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]
 
 
 def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
-    """Report the missing and surplus contributions of a post cell, recounted for its chunk alone."""
+    """Return the fault of a wrong final cell: its missing and surplus contributions, recounted for its chunk alone."""
     owner, rank = int(block.post_owner[post]), int(block.post_rank[post])
     chunk = int(block.chunks[owner])
     chunk_rows = block.only(np.array([owner])).compact()
@@ -213,6 +220,8 @@ def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
 def _outcome_text(
     rank: int, chunk: int, lacking: list[tuple[int, int]], over: list[tuple[int, int]], combining: bool
 ) -> str:
+    """Describe a wrong final cell. `lacking`, `over`: (contribution, how often it is there)."""
+
     def some(pairs: list[tuple[int, int]]) -> str:
         return ", ".join(str(name) for name, _ in pairs[:5]) + (", ..." if len(pairs) > 5 else "")
 
@@ -226,6 +235,7 @@ def _outcome_text(
 
 
 def _check_claims(schedule: Schedule, topology: Topology, claims: Mapping[str, Any]) -> Fault | None:
+    """Compare a plan's claims with the recomputed figures."""
     truth = true_claims(schedule, topology)
     for key, value in truth.items():
         if key in claims and claims[key] != value:

@@ -1,14 +1,17 @@
 """Check the trees of joints: their paths must form a tree, and its switches must be able to do their part in it.
 
 A joint binds the rows of one multicast (one source, several destinations), one reduction (several sources, one
-destination) or both. Its paths must form a tree. In a multicast every switch where the tree branches must multicast;
-in a reduction every switch where branches meet must reduce.
+destination) or both. Its paths must form a tree. In a multicast every switch at which the tree branches must multicast;
+in a reduction every switch at which branches meet must reduce.
 
-A tree with several sources and several destinations needs a hub, where combining ends and spreading begins: every link
-then serves combining, if it leads towards the hub, or spreading, if it leads away. Testing each place as hub
-separately would be quadratic. Instead the number of faults with a place as hub is computed for all places at once by
-rerooting: moving the hub across one link only changes what the two ends of this link require of each other. So the
-faults at the first place plus the sum of changes along the path give the faults everywhere.
+A tree with several sources and several destinations needs a *hub*, a switch at which combining ends and spreading
+begins: every link then serves combining, if it leads towards the hub, or spreading, if it leads away. Testing each node
+as hub separately would be quadratic. Instead the number of faults with a node as hub is computed for all nodes at once
+by rerooting: moving the hub across one link only changes what the two ends of this link require of each other. So the
+faults at the first node plus the sum of changes along the path give the faults everywhere.
+
+A *place* in this file is a node of the machine within one joint's tree; a rank has two, one as a source and one as a
+destination.
 
 Example: 4 GPUs under one NVLS switch, allreduce joint: 4 sources, 4 destinations. The switch as hub reduces 4 inputs
 and multicasts to 4 outputs: no fault if it has both abilities.
@@ -28,7 +31,10 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """Rows of joints side by side: those of joint i stand from ptr[i] to ptr[i + 1]."""
+    """Rows of joints, grouped: those of joint i are the indices ptr[i] to ptr[i + 1] - 1.
+
+    `row`: row numbers in the schedule; `of`: the joint of each; `src`, `dst`: its ranks.
+    """
 
     row: Longs
     of: Longs
@@ -40,28 +46,31 @@ class Bound:
         return len(self.ptr) - 1
 
     def only(self, joints: Longs) -> Bound:
+        """Return the rows of these joints."""
         size = np.diff(self.ptr)[joints]
         at = ranges(self.ptr[joints], size)
         of = np.repeat(np.arange(len(joints)), size)
         return Bound(self.row[at], of, np.append(0, np.cumsum(size)), self.src[at], self.dst[at])
 
     def _distinct_ranks(self, end: Ints) -> Longs:
-        """joint * 2^32 + rank, each once."""
+        """Return joint * 2^32 + rank for every rank at this end of a joint's rows, each once."""
         return distinct((self.of << 32) | end)
 
     @cached_property
     def sources(self) -> Longs:
+        """The number of distinct sources per joint."""
         return np.bincount(self._distinct_ranks(self.src) >> 32, minlength=len(self))
 
     @cached_property
     def destinations(self) -> Longs:
+        """The number of distinct destinations per joint."""
         return np.bincount(self._distinct_ranks(self.dst) >> 32, minlength=len(self))
 
     @cached_property
     def lacking(self) -> Longs:
-        """The number of rows that are missing.
+        """The number of missing rows per joint: each source must send to each destination other than itself.
 
-        >>> rows = np.arange(3)  # of the first joint 0 to 3 and 1 to 2 are not there
+        >>> rows = np.arange(3)  # the first joint lacks 0 to 3 and 1 to 2
         >>> bound = Bound(rows, np.array([0, 0, 1]), np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([2, 3, 2]))
         >>> bound.sources.tolist(), bound.destinations.tolist(), bound.lacking.tolist()
         ([2, 1], [2, 1], [2, 0])
@@ -75,7 +84,8 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Able:
-    """The abilities of every node, for this operator and type where given; ranks as receivers come after all nodes."""
+    """The abilities of every node, for an operator and data type if given; ranks as destinations are numbered after all
+    nodes."""
 
     multicast: Bools
     reduce: Bools
@@ -85,8 +95,9 @@ class Able:
 
     @staticmethod
     def of(topology: Topology, op: str | None, dtype: str | None) -> Able:
+        """Look up the abilities of all nodes."""
         nodes = topology.nodes + topology.ranks
-        op = "sum" if op == "avg" else op  # divided once, by the ranks
+        op = "sum" if op == "avg" else op  # ranks divide, once
         no = np.zeros(nodes, np.bool_)
         out = Able(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
@@ -97,21 +108,19 @@ class Able:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The links of all joints, each once, between places: a node of the machine in a joint; a rank has one place as a
-    source and one as a destination. Places stand by joint."""
+    """The links of all joints, each once, as a forest of places (see the module), which are sorted by joint."""
 
-    joint: Longs  # of every place
-    node: Longs  # destinations come after all nodes
-    link: Longs  # the links, from place to place
+    joint: Longs  # per place
+    node: Longs  # per place; ranks as destinations are numbered after all nodes
+    link: Longs  # the links, each from place `tail` to place `head`
     tail: Longs
     head: Longs
-    order: (
-        Longs  # places from the first of each joint on, nearer ones first; those that no link joins to it are not there
-    )
-    up: Longs  # the place before each on the way to that first one; -1 for the first
+    order: Longs  # places in breadth-first order from the first one of each joint; unconnected ones are missing
+    up: Longs  # the place before each in that search; -1 for the first
 
     @staticmethod
     def of(bound: Bound, topology: Topology, resolved: Resolved) -> Tree:
+        """Build the forest from the paths of the rows."""
         route = resolved.route[bound.row]
         begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
         link_count = max(topology.links, 1)
@@ -128,7 +137,7 @@ class Tree:
 
     @cached_property
     def edges(self) -> Longs:
-        """Joined places, each pair once, lesser one first: low * places + high."""
+        """Joined pairs of places, each once, as lesser * places + greater."""
         return distinct(np.minimum(self.tail, self.head) * len(self.node) + np.maximum(self.tail, self.head))
 
     def _count_places(self, places: Longs) -> Longs:
@@ -136,10 +145,12 @@ class Tree:
 
     @cached_property
     def into(self) -> Longs:
+        """The number of links into each place."""
         return self._count_places(self.head)
 
     @cached_property
     def out(self) -> Longs:
+        """The number of links out of each place."""
         return self._count_places(self.tail)
 
     @cached_property
@@ -149,13 +160,13 @@ class Tree:
 
     @cached_property
     def upward(self) -> tuple[Bools, Bools]:
-        """Of every place whether a link leads from it to the one before, and from there to it."""
+        """Per place, whether a link leads from it to the place before it (`up`), and whether one leads back."""
         low, high = self.up[self.tail] == self.head, self.up[self.head] == self.tail
         return self._count_places(self.tail[low]) > 0, self._count_places(self.head[high]) > 0
 
 
 def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
-    """Through all joints at once, breadth first: the places in order, and the one before each."""
+    """Search all joints at once, breadth first: return the places in order, and the place before each."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order
 
@@ -170,7 +181,7 @@ def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]
 
 
 def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]:
-    """By the first row of each: joints whose paths are no tree, or that leave or reach a rank by several links."""
+    """Return, by first row, the joints whose paths are no tree, or that leave or reach a rank by several links."""
     first = bound.row[bound.ptr[:-1]]
     wrong: dict[int, str] = {}
 
@@ -193,11 +204,12 @@ def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]
 
 
 def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
-    """Return, by first row, joints that need an ability that a switch lacks. `tree`: of joints of the right shape."""
+    """Return, by first row, the joints that need an ability that a switch lacks. `tree`: of joints whose shape is
+    right."""
     first = bound.row[bound.ptr[:-1]]
     wrong: dict[int, str] = {}
     single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
-    # Where a multicast tree branches, and where a reduction tree meets.
+    # Places at which a multicast tree branches, or branches of a reduction tree meet, without the ability.
     split = single_source & (tree.out > 1) & ~able.multicast[tree.node]
     meets = ~single_source & ~fans_out & (tree.into > 1) & ~able.reduce[tree.node]
     for place in np.flatnonzero(split | meets).tolist():
@@ -215,7 +227,11 @@ def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> d
 
 
 def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> list[tuple[int, int]]:
-    """Joints whose last or first switch wants the operand or copy of the rank beside it, which no link brings there."""
+    """Return (joint, switch) pairs for which a switch with ability `own` needs a rank's own data, but no link leads
+    there.
+
+    That is the destination's operand of a reduction, or the copy that the source of a multicast keeps.
+    """
     single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
     leaves = (
         single_source[tree.tail]
@@ -233,11 +249,12 @@ def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> li
 
 
 def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
-    """Joints of several sources and destinations without a hub.
+    """Return the joints with several sources and destinations that have no hub.
 
-    `rising` counts the faults between a place and the one before it (`up`) if the hub is that or beyond, `falling` if
-    it is the place or beyond: a place nearer to the hub must receive everything that comes from here and supply
-    everything wanted here; data that meet here without it must be combined, data that part must be multicast.
+    `rising` counts the faults between a place and the one before it (`up`) if the hub is that one or beyond, `falling`
+    if it is the place or beyond. The place nearer to the hub must receive everything that comes from the other side and
+    supply everything wanted there; if data meet at a place that is not the hub they must be combined, if they part,
+    multicast.
     """
     needs_hub = (bound.sources > 1) & (bound.destinations > 1)
     if not needs_hub.any():
@@ -264,7 +281,8 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
 
 
 def _sum_upward(tree: Tree, values: Longs) -> Longs:
-    """Sums on the way from the first place of a joint to each: in as many rounds as its length has digits."""
+    """Return for each place the sum of `values` on its path to the first place of its joint: log2(path length)
+    rounds."""
     total, up = values.copy(), tree.up.copy()
     # Pointer jumping: after k rounds every place has the sum over its 2^k nearest ancestors.
     while bool((unfinished := np.flatnonzero(up >= 0)).size):
@@ -274,7 +292,7 @@ def _sum_upward(tree: Tree, values: Longs) -> Longs:
 
 
 def _count_beyond(tree: Tree, marks: Bools) -> Longs:
-    """Count the marked places at every place and beyond it."""
+    """Count, for every place, the marked places in its subtree, itself included."""
     depth = _sum_upward(tree, (tree.up >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")

@@ -1,7 +1,12 @@
-"""Check joints (rows bound to one multicast or reduction) against the rules of docs/schedule.md, independently.
+"""Check joints (rows that a switch turns into one multicast or reduction) against the rules of docs/schedule.md.
 
-First the rows of each joint (they agree, and none is missing), then the tree that their paths form (branching.py), then
-the number of joints that a switch serves at once.
+Input: a schedule with joints and the path of every row. Output: the first faulty joint, or None. Three checks: the rows
+of a joint agree (one step, chunk and operation) and none is missing; their paths form a tree whose switches have the
+needed abilities (branching.py); no switch serves more joints at once than it can (`at_once`). No code is shared with
+planners.
+
+Example: rows 0 -> 1 and 0 -> 2 of one joint are a multicast. With a third row 3 -> 1 the joint has the sources 0 and 3
+and the destinations 1 and 2, so it lacks the row 3 -> 2; and it would have to reduce.
 """
 
 from __future__ import annotations
@@ -20,8 +25,10 @@ from antiphon.core.verify.report import Fault, row_fault
 def find_joint_fault(
     schedule: Schedule, topology: Topology, resolved: Resolved, op: str | None, dtype: str | None
 ) -> Fault | None:
-    """Return the first faulty joint of a schedule whose routes are right, as a fault of its first row, in the order of
-    steps and chunks. O(n log n) in the rows of joints times hops."""
+    """Return the first faulty joint as a fault of its first row, in the order of steps and chunks; or None.
+
+    Routes must have been checked before. O(n log n) in the rows of joints times links per route.
+    """
     bound = _collect_joints(schedule)
     wrong = _find_disagreements(schedule, bound)
     bound = bound.only(_joints_without(bound, wrong))
@@ -31,7 +38,7 @@ def find_joint_fault(
     if shape:
         bound = bound.only(_joints_without(bound, shape))
         tree = Tree.of(bound, topology, resolved)
-    # Check with the operator and type; where only these are the reason, the fault names them, not "cannot combine".
+    # Check with the operator and type; if only these are the reason, the fault names them, not "cannot combine".
     able = Able.of(topology, op, dtype)
     unable = branch_faults(bound, tree, topology, able)
     if unable and (op or dtype):
@@ -46,7 +53,7 @@ def find_joint_fault(
 
 
 def _collect_joints(schedule: Schedule) -> Bound:
-    """The rows of joints of two rows or more, those of one side by side.
+    """Return the rows of joints with at least two rows, grouped by joint.
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0), (1, 0, 2, 4, 0)]
@@ -66,13 +73,13 @@ def _collect_joints(schedule: Schedule) -> Bound:
 
 
 def _joints_without(bound: Bound, wrong: dict[int, str]) -> Longs:
-    """The joints with which nothing is wrong."""
+    """Return the joints without a fault in `wrong`, whose keys are first rows."""
     row = bound.row[bound.ptr[:-1]]
     return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
 
 
 def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
-    """`wrong` by the first row of a joint."""
+    """Return the earliest of the faults, which are keyed by the first row of a joint."""
     if not wrong:
         return None
     row = min(wrong, key=lambda first_row: (int(schedule.step[first_row]), int(schedule.chunk[first_row]), first_row))
@@ -80,7 +87,8 @@ def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
 
 
 def _find_disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
-    """One step, chunk and op; one cell at every rank; and a row from every source to every destination."""
+    """Return joints whose rows differ in step, chunk or op, use two cells of one rank, or lack a (source, destination)
+    pair."""
     first = bound.ptr[:-1]
     wrong: dict[int, str] = {}
 
@@ -110,8 +118,10 @@ def _find_disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
 
 
 def _find_overloads(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
-    """No switch at which the trees of more joints meet, in one step, than it serves. A joint is counted in every step
-    in which a piece of it is under way."""
+    """Return joints that exceed the number that a switch serves in one step (`at_once`).
+
+    A joint counts at every switch at which its tree branches or meets, in every step in which a piece of it is sent.
+    """
     meet = np.flatnonzero((tree.edges_at >= 3) & (able.at_once[tree.node] > 0))
     if not len(meet):
         return {}

@@ -1,16 +1,16 @@
-"""Lay out a schedule for verification: chunks are independent and are verified in batches small enough for the caches.
+"""Prepare a schedule for verification: split its chunks, which are independent, into batches that fit the caches.
 
-A cell is a (chunk, rank, slot): slot 0 is a rank's copy of the chunk, slots above 0 are private extra copies. `want`
-is what a cell must hold at the end: -1 for all contributions of its block, else an index into `Relation.wants`.
-
-Within a batch cells are numbered 0, 1, ... so that the state of all cells is one array. A batch holds up to CELLS
-cells, or ROWS rows where chunks touch few of their cells; sparse batches are renumbered to the cells that occur.
+A cell is a (chunk, rank, slot): slot 0 is a rank's copy of the chunk, slots above 0 are private extra copies. `pre`
+cells hold a contribution at the start; `post` cells must hold a `want` at the end: -1 for all contributions of the
+block, else an index into `Relation.wants`. Within a batch cells are numbered 0, 1, ... so that the state of all cells
+is one array. A batch holds up to CELLS cells, or ROWS rows if chunks touch few of their cells; such batches are
+renumbered to the cells that occur.
 
 Example: 1000 chunks on 4096 ranks have 4 million cells: one batch. 10,000 chunks make ten batches, each read once by a
 radix sort of the rows by batch number.
 
-`ChunkRows.steps` iterates over steps. Only the order of a chunk's own steps matters, so where many chunks take turns
-the steps are renumbered per chunk: a pipeline of a thousand pieces becomes as few steps as one piece.
+`ChunkRows.steps` iterates over steps. Only the order of a chunk's own steps matters, so if many chunks take turns the
+steps are renumbered per chunk: a pipeline of a thousand pieces becomes as few steps as one piece.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from antiphon.core.columns import (
 )
 from antiphon.core.schedule import REDUCE, Schedule
 
-CELLS = 2**22  # of a batch: 16 MB of int32
-ROWS = 2**22  # of a batch of chunks that touch few of their cells
+CELLS = 2**22  # cells of a batch: 16 MB of int32
+ROWS = 2**22  # rows of a batch of chunks that touch few of their cells
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The ranks that have and that need each block of a collective, as CSR by block."""
+    """The ranks that have and that need each block of a collective, in CSR form by block."""
 
     pre_ptr: Longs
     pre_rank: Ints
@@ -70,16 +70,16 @@ class ChunkRows:
     dst: AnyInts  # cell written
     reduces: Bools
     owner: AnyInts  # row -> index into chunks
-    pre: Longs  # cell, owner and contribution id of everything there at the beginning
+    pre: Longs  # initial contributions: cell, owner, contribution id
     pre_owner: Longs
     pre_id: Ints
-    post: Longs  # cell, owner, rank and want of everything that must be there at the end
+    post: Longs  # final requirements: cell, owner, rank, want
     post_owner: Longs
     post_rank: Ints
     post_want: Ints
 
     def only(self, owners: Longs) -> ChunkRows:
-        """The same batch with only these of its chunks (cells keep their numbers)."""
+        """Return the batch with only these of its chunks (cells keep their numbers)."""
         keep = np.zeros(len(self.chunks), np.bool_)
         keep[owners] = True
         new = np.cumsum(keep) - 1
@@ -91,7 +91,7 @@ class ChunkRows:
         )  # fmt: skip
 
     def compact(self) -> ChunkRows:
-        """The same batch with only the cells that occur, renumbered."""
+        """Return the batch with only the cells that occur, renumbered."""
         every = np.concatenate([self.src, self.dst, self.pre, self.post])
         cells, new = dense(every, max(self.cells, 1))
         a, b, c = np.cumsum([len(self.src), len(self.dst), len(self.pre)])
@@ -101,10 +101,10 @@ class ChunkRows:
         )  # fmt: skip
 
     def steps(self) -> Iterator[tuple[Longs, AnyInts, AnyInts]]:
-        """Indices of the batch's rows with the cells they read and write, one step after the other.
+        """Yield the indices of the batch's rows with the cells they read and write, step by step.
 
-        Only the order of a chunk's own steps matters. Where many chunks take turns, each chunk's steps are
-        counted on their own, so that few steps with many rows each remain.
+        If many chunks take turns, each chunk's steps are counted on their own, so that few steps with many rows each
+        remain.
 
         >>> from antiphon.core.example import star
         >>> [batch] = split_batches(star(), Demand.of(star().collective))
@@ -116,7 +116,7 @@ class ChunkRows:
         if not len(self.rows):
             return
         when = self.time.astype(np.int64)
-        sorted_already = bool((when[1:] >= when[:-1]).all())  # as most planners give them
+        sorted_already = bool((when[1:] >= when[:-1]).all())  # as most planners emit them
         step_count = int(np.count_nonzero(starts(when))) if sorted_already else len(distinct(when))
         # Few rows per step: renumber steps within each chunk, so that each NumPy call has more to do.
         if step_count * 256 > len(when) and len(self.chunks) > 1:
@@ -137,7 +137,7 @@ class ChunkRows:
 
 
 def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
-    """Cut the schedule by chunks into batches. Linear in rows (one radix sort) and in the relation."""
+    """Yield the chunks of a schedule in batches. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
     # Greedy cut of the ascending chunks: a new batch begins when the running weight passes a multiple of the limit.
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
@@ -161,8 +161,9 @@ def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
 def _make_batch(
     schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, is_only_batch: bool
 ) -> ChunkRows:
+    """Build one batch: number its cells, and list its initial contributions and final requirements."""
     pick = slice(None) if is_only_batch else rows
-    number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory to move, where it fits
+    number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory traffic, if it fits
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
     slots = number(schedule.slots)
     base = owner * number(width)

@@ -1,4 +1,8 @@
-"""The quick yes for copies: every cell is written once, after which it is read. No loop over steps."""
+"""A fast sufficient test that a schedule of copies is correct, in array operations without a loop over steps.
+
+If every cell (a rank's copy of a chunk) is written at most once, its content is fixed from then on, so it suffices to
+compare times: every row reads its cell later than the cell was written, and every wanted cell is written.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import numpy as np
 
 from antiphon.core.verify.layout import ChunkRows
 
-NEVER = np.iinfo(np.int32).max
+NEVER = np.iinfo(np.int32).max  # arrival time of data that do not arrive
 
 
 def surely_right(batch: ChunkRows) -> bool:

@@ -11,7 +11,7 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True)
 class Fault:
-    """The first thing wrong. kind: topology | share | route | joint | race | empty | self | post | claim."""
+    """The first fault of a schedule. kind: topology | share | route | joint | race | empty | self | post | claim."""
 
     kind: str
     message: str
@@ -36,6 +36,7 @@ class Report:
         return self.fault is None
 
     def or_raise(self) -> None:
+        """Raise Invalid if there is a fault."""
         if self.fault is not None:
             raise Invalid(f"the schedule is wrong: {self.fault.message}")
 

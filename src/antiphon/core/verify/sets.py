@@ -29,7 +29,10 @@ ROWS = 2**16  # rows combined at once
 
 
 def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
-    """Every pre row's id numbered within its chunk; ids per chunk; how often any id is wanted at most."""
+    """Number the contributions of each chunk from 0.
+
+    Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
+    """
     top = int(batch.pre_id.max(initial=0)) + 1
     keys, place = dense(batch.pre_owner * top + batch.pre_id, max(len(batch.chunks), 1) * top)
     per_chunk = np.bincount(keys // top, minlength=len(batch.chunks))
@@ -39,14 +42,14 @@ def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> 
 
 
 def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
-    """Order of rows by cell, and where each cell's rows begin in it."""
+    """Return the order of rows by cell, and where each cell's rows begin in it."""
     order = order_of(dst, cells)
     return order, np.flatnonzero(starts(dst[order]))
 
 
 class _Writes(NamedTuple):
-    """Some cells written in one step: `read` lists the cells read, those of one written cell side by side from `first`
-    on. `adds`: whether the old value of the cell is an operand, too."""
+    """Cells written in one step. `read`: the cells read, those for `cells[i]` from `first[i]` on. `adds`: whether the
+    old value of the cell is an operand, too."""
 
     cells: AnyInts
     adds: Bools
@@ -70,7 +73,7 @@ def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> 
 
 @dataclass(frozen=True, eq=False)
 class Bits:
-    """Which contributions every cell has, and whether it has any of them twice."""
+    """Per cell a bit set of its contributions, and whether it has any of them twice."""
 
     state: NDArray[np.uint64]
     over: Bools
@@ -96,7 +99,7 @@ def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:
             # |union| < sum of sizes: some contribution arrived twice.
             twice |= np.bitwise_count(union).sum(axis=1, dtype=np.int64) != number
             done.append((cells, union, twice))
-        for cells, union, twice in done:  # all reads of a step come before its writes
+        for cells, union, twice in done:  # all reads of a step precede its writes
             state[cells], over[cells] = union, twice
     return Bits(state, over)
 
@@ -122,7 +125,7 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
 
 
 def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
-    """Return per post row whether its cell holds exactly the contributions required. Chunks batch by batch."""
+    """Return per post row whether its cell holds exactly the contributions required."""
     ids, per_chunk, max_count = number_contributions(batch, wants)
     plain = max_count == 1 and not _has_repeats(batch)
     width = int(per_chunk.max(initial=1))
@@ -150,14 +153,14 @@ def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
 
 
 def _has_repeats(batch: ChunkRows) -> bool:
-    """Whether some cell begins with the same contribution twice."""
+    """Return whether some cell begins with the same contribution twice."""
     order = np.lexsort((batch.pre_id, batch.pre))
     cell, name = batch.pre[order], batch.pre_id[order]
     return bool(((cell[1:] == cell[:-1]) & (name[1:] == name[:-1])).any())
 
 
 def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
-    """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
+    """Return (post row, number of a wanted id) pairs: all ids of the chunk once, or the listed multiset.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.verify.layout import Demand, split_batches

@@ -1,9 +1,12 @@
-"""Legality of every row, and contributions counted exactly where each partial sum is used once.
+"""Check that every row is legal, and count contributions exactly where each partial sum is used once.
 
-Every cell holds the number of contributions in its value, counted with repetition, and the identity of that
-value (a copy keeps it). Where no identity is an operand of two reductions, the way a value came about is a
-tree whose leaves are different contributions; so the count alone decides. Chunks where an identity is used
-twice (recursive doubling, say) are left to sets.py.
+Walk through the steps of a batch of chunks. Every cell (one rank's copy of a chunk) holds the *count* of contributions
+in its value, with repetition, and the *identity* of that value (a copy keeps it, a reduction makes a new one). If no
+identity is an operand of two reductions, a value is a tree whose leaves are different contributions, so the count alone
+decides whether all are there. Chunks in which an identity is used twice (recursive doubling, say) are left to sets.py.
+
+Example: rank 0 reduces the values of 1 and 2 into its own: identities 0, 1, 2 are used once, the count is 3. If rank 1
+sent its value to rank 0 twice, identity 1 would be used twice and the count 3 would prove nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ import numpy as np
 from antiphon.core.columns import AnyInts, Bools, Longs, dense, order_of, starts
 from antiphon.core.verify.layout import ChunkRows
 
-MANY = 2**40  # counts stop here, far above any number of contributions
+MANY = 2**40  # counts saturate here, far above any number of contributions
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """`faulty`: per chunk of the batch (index of the first bad row in the batch, kind), where there is one.
+    """`faulty`: chunk of the batch -> (index of its first bad row, kind of fault).
 
-    `count`: contributions per cell at the end; `shared`: the chunks for which the count decides nothing.
+    `count`: contributions per cell at the end; `shared`: chunks with an identity used twice, for which counts decide
+    nothing.
     """
 
     faulty: dict[int, tuple[int, str]]
@@ -31,7 +35,7 @@ class Outcome:
 
 
 class _Walk:
-    """The state of the cells of one batch while its steps go by."""
+    """The state of the cells of one batch while its steps are processed."""
 
     def __init__(self, batch: ChunkRows) -> None:
         self.batch = batch
@@ -42,26 +46,28 @@ class _Walk:
         np.add.at(self.count, batch.pre, 1)
         self.value[batch.pre] = identity
         self.fresh = len(names)
-        # a merge makes an identity, and there are at most two merges a row
+        # Every merge makes an identity, and there are at most two merges per row.
         self.used = np.zeros(len(names) + 2 * len(batch.dst), np.bool_)
         self.seen = np.zeros(max(batch.cells, len(self.used)), np.int64)
         self.shared = np.zeros(len(batch.chunks), np.bool_)
-        # a cell that begins with several contributions has no single identity
+        # A cell that begins with several contributions has no single identity.
         self.shared[batch.pre_owner[self.count[batch.pre] > 1]] = True
         self.faulty: dict[int, tuple[int, str]] = {}
 
     def repeated(self, keys: AnyInts) -> Bools:
-        """Where a key occurs again at another place (all of its places but one)."""
+        """Return which keys occur at another position, too (True for all occurrences but one)."""
         positions = np.arange(len(keys))
         self.seen[keys] = positions
         again: Bools = self.seen[keys] != positions
         return again
 
     def fault(self, rows: Longs, kind: str) -> None:
+        """Record a fault of these rows, unless their chunks have one already."""
         for row in rows.tolist():
             self.faulty.setdefault(int(self.batch.owner[row]), (row, kind))
 
     def step(self, rows: Longs, src: AnyInts, dst: AnyInts) -> None:
+        """Apply the rows of one step."""
         # All reads happen before all writes of a step: take operands first.
         counts, values = self.count[src], self.value[src]
         if not counts.all():
@@ -82,7 +88,7 @@ class _Walk:
     def _combine_writes(
         self, rows: Longs, dst: AnyInts, counts: Longs, values: Longs, reduces: Bools
     ) -> tuple[Longs, AnyInts, Longs, Longs, Bools]:
-        """Several rows write one cell: a race unless all reduce; then they are one operand together."""
+        """Handle several rows that write one cell: a race unless all reduce; then they become one operand together."""
         order = order_of(dst, self.batch.cells)
         rows, dst, counts, values, reduces = (
             rows[order],
@@ -106,11 +112,12 @@ class _Walk:
         return rows[first], dst[first], sums, merged, reduces[first]
 
     def _new_identities(self, number: int) -> Longs:
+        """Return new identities."""
         self.fresh += number
         return np.arange(self.fresh - number, self.fresh)
 
     def _use_identities(self, values: Longs, rows: Longs) -> None:
-        """These identities become operands of reductions: for the second time?"""
+        """Mark identities as operands of a reduction; a second use marks the chunk as `shared`."""
         again = self.used[values] | self.repeated(values)
         self.used[values] = True
         if again.any():
@@ -119,7 +126,7 @@ class _Walk:
 
 
 def walk_steps(batch: ChunkRows) -> Outcome:
-    """Go through the batch's steps once. Linear in rows; a step costs some 20 NumPy calls.
+    """Process the batch's steps once. Linear in rows; a step costs about 20 NumPy calls.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.verify.layout import Demand, split_batches

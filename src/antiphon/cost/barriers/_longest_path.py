@@ -1,7 +1,7 @@
 """Price messages without barriers by a longest path: one pass over the steps in (max, +) algebra.
 
-A message starts when the data that it reads has arrived and when the links on its route are free, and lands after the
-summed latency and the transmission time. So its time is the maximum over what it waits for, plus its own time: the
+A message starts when the data that it reads have arrived and the links on its route are free, and arrives (lands) after
+the summed latency and the transmission time. So its time is the maximum over what it waits for, plus its own time: the
 longest path in the acyclic graph of messages, found in one pass in the order of steps, vectorised per step.
 
 Messages that share a link in one step take turns; the turn that delayed a message is recorded, so that the critical
@@ -28,12 +28,15 @@ from antiphon.cost.prediction import Hop, Prediction
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # relative difference below which two times count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """When things happen, in seconds: per message, per use of a link, per row, per version of a cell."""
+    """When things happen, in seconds: per message, per use of a link, per row, per version.
+
+    A version is the value of a cell (a rank's copy of a chunk) between two writes; see core/dependencies.py.
+    """
 
     ready: Floats  # everything that a message reads is available
     sent: Floats  # its last turn on a link is over
@@ -41,18 +44,18 @@ class Times:
     use_end: Floats
     written: Floats  # a row's data is in its cell
     there: Floats  # a version is complete
-    read: Floats  # all who read a version have sent it
+    read: Floats  # all messages that read a version have left
 
 
 @dataclass(frozen=True, eq=False)
 class PathTime:
-    """One path, as the straight line that its time is in nbytes."""
+    """One path through the messages; its time is linear in nbytes: alpha + beta * nbytes."""
 
     alpha: float
     beta: float
     messages: int
     greatest: float
-    weight: dict[int, float]  # link or limit -> its part of beta
+    weight: dict[int, float]  # link or limit -> its contribution to beta
     hops: tuple[Hop, ...]
 
     def at(self, nbytes: int) -> float:
@@ -61,8 +64,10 @@ class PathTime:
 
 @dataclass(eq=False)
 class Flow:
-    """A sorted schedule prepared for any size; answers are cached, since two sizes on one line settle all sizes between
-    them."""
+    """A sorted schedule prepared for any size.
+
+    Results are cached as path times: if two sizes lie on one line, so do all sizes between them.
+    """
 
     schedule: Schedule
     topology: Topology
@@ -70,7 +75,7 @@ class Flow:
     asked: list[int] = field(default_factory=list)
     paths: Paths = field(init=False)
     messages: Messages = field(init=False)
-    cost: Floats = field(init=False)  # of every use, in seconds per byte of nbytes
+    cost: Floats = field(init=False)  # per use of a link or limit, in seconds per byte of nbytes
     versions: Versions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,8 +107,11 @@ class Flow:
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
     def _find_line(self, nbytes: int) -> PathTime:
-        """Return the path time at this size. The time is convex in nbytes: it lies below its chords and above its
-        tangents, and where the two meet no simulation is needed."""
+        """Return the path time at this size.
+
+        The time is convex in nbytes: it lies below its chords and above its tangents, and where the two meet no
+        simulation is needed.
+        """
         if nbytes in self.known:
             return self.known[nbytes]
         at = bisect_left(self.asked, nbytes)
@@ -123,8 +131,8 @@ class Flow:
 
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-        """Return rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
-        every use's place among those of its link in its step.
+        """The order in which `run` works: rows by message; where each message's rows begin; where each step's messages,
+        rows and uses begin; and every use's index among those of its link in its step.
 
         >>> from antiphon.core.example import machine, star
         >>> rows, row_ptr, steps, row_steps, uses, place = Flow(star(), machine())._order
@@ -159,7 +167,7 @@ class Flow:
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
             begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
-            free[resource] = end  # a link's last turn stands last
+            free[resource] = end  # of several turns of a link, the last one is assigned last
             out = ready[m0:m1].copy()
             np.maximum.at(out, user, end)
             sent[m0:m1] = out
@@ -267,11 +275,11 @@ class _Walk:
 
 
 def _queue_turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
-    """Return start and end of every turn, queued one after the other on each link; `place` is 0 where a link's queue
+    """Return start and end of every turn, queued one after another on each link; `place` is 0 where a link's queue
     begins.
 
-    The end of turn i is the greatest, over turns j up to i, of ready_j and all costs from j to i: a running
-    maximum, found in log2 of the longest queue passes.
+    The end of turn i is the greatest, over turns j up to i, of ready_j plus all costs from j to i: a running maximum,
+    found in log2(longest queue) passes.
     """
     begin = np.maximum(ready, np.where(place == 0, free, 0.0))
     longest = int(place.max(initial=0))

@@ -1,4 +1,7 @@
-"""The alpha-beta model, link by link: steps are barriers (SCCL, sections 2.3 and 3.6, generalised)."""
+"""The alpha-beta model, link by link, with a barrier after every step (SCCL, sections 2.3 and 3.6, generalised).
+
+Example: 2 steps of one message each over links of 1 us and 1 GB/s, 1 MB per message: 2 * (1 us + 1 ms).
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from antiphon.cost.trace import Traced
 
 
 def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """A step takes the latency of its slowest message, then as long as its most loaded link or shared limit.
+    """Price each step by the latency of its slowest message plus the time of its most loaded link or shared limit.
 
-    Where all links have one latency alpha, and every step loads a whole number of chunks on each unit link, this
-    is SCCL's S * alpha + (R / C) * L * beta exactly (section 3.6), L being the input of one rank. Elsewhere each
-    message has the summed latency of its route, and each link, and each shared limit, its own beta. Latency
-    counts per message, not per chunk. Pieces are not expanded: per pipelined step it is the greatest latency and
-    the greatest load of what is under way.
+    If all links have one latency alpha, and every step loads a whole number of chunks on each unit link, this is SCCL's
+    S * alpha + (R / C) * L * beta exactly (section 3.6), L being the input of one rank. Otherwise each message has the
+    summed latency of its route, and each link and shared limit its own beta. Latency counts per message, not per chunk.
+    Pieces are not expanded: a pipelined step has the greatest latency and the greatest load of all messages in
+    progress.
 
-    Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
+    Prepared once in O(E log E) for E = rows times links per route; then any size in O(1).
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)

@@ -1,4 +1,7 @@
-"""SCCL's formula to the letter, with its rounds: S * alpha + (R / C) * L * beta (section 3.6)."""
+"""SCCL's formula, rounds included: S * alpha + (R / C) * L * beta (SCCL, section 3.6).
+
+Example: (C, S, R) = (2, 2, 3), alpha = 1 us, a rank's input of 2 MB, 1 GB/s per link: 2 us + 3/2 * 2 ms.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from antiphon.errors import Unsupported
 
 
 def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """S steps of latency alpha each, and R rounds; in each round a unit link carries one chunk.
+    """Price S steps of latency alpha each, and R rounds; in each round a unit link carries one chunk.
 
-    C is the number of chunks that a rank has as its input, L the bytes of that input, 1/beta the bandwidth of a
-    unit link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` takes 1.5. Unsupported
-    where messages differ in latency: the formula has one alpha. Prepared in O(E log E), then O(1) per size.
+    C is the number of chunks that a rank has as its input, L the bytes of that input, 1/beta the bandwidth of a unit
+    link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` charges 1.5. Raises Unsupported if
+    messages differ in latency: the formula has one alpha. Prepared in O(E log E), then O(1) per size.
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)

@@ -1,9 +1,11 @@
 """Model parameters fitted to measurements, with parameters that the data cannot determine marked.
 
+In: tables of measured times (CSV). Out: estimates with their uncertainty, and a profile that models read:
+
 rows = read_measured("times.csv")
-found = fit_genmodel(rows, {"delta": 4.7e-11})
-found.parameters["alpha"].value, found.w_t, found.combinations
-genmodel_profile(found, "ethernet", bandwidth=1.25e9)
+fit = fit_genmodel(rows, {"delta": 4.7e-11})
+fit.parameters["alpha"].value, fit.w_t, fit.combinations
+genmodel_profile(fit, "ethernet", bandwidth=1.25e9)
 
 rows = read_round_trips("trips.csv")
 loggp_profile(fit_loggp(rows), within="host")

@@ -1,4 +1,18 @@
-"""Reduce repeated round trips to one figure per size, with its standard error."""
+"""Reduce repeated round trips to one median per kind and size, with its standard error.
+
+PRTT(n, d, s) is the time of a parametrized round trip: n messages of s bytes one way, d seconds between two of them,
+then one back. Four kinds are measured at every size: one message, many without delay, many with delay, and the
+receiver's time ("server"). From their medians follow four *signals*, each linear in the medians, so that errors can be
+carried through:
+
+    half   PRTT(1,0,s) / 2
+    gap    [PRTT(n,0,s) - PRTT(1,0,s)] / (n - 1)         = g + (s-1) G
+    o_s    [PRTT(n,d,s) - PRTT(1,0,s)] / (n - 1) - d     = o_s, if the delay covers the gap
+    o_r    server seconds per message, less the delay
+
+An error comes from the scatter of repetitions, or from the scatter about lines through neighbouring sizes if that is
+greater. Example: medians of 10 us for one message and 40 us for 16: gap = 2 us.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +30,15 @@ from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTri
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
-LEAST_SIZES, MOST_SIZES = 3, 300
-MANY = 8  # sizes from which on the scatter about lines through neighbours says something
-FEW = 3  # repetitions from which on their scatter does
-LEAST_TIME = 0.97e-10  # seconds: no processor does anything for a message in less. Exact data is not likely to meet it
-FAR = 3.0  # a size that scatters by more than this factor beyond the common error is weighted by its own scatter
-ALIKE = 1.1  # of what turns take large messages take no more
+LEAST_SIZES, MOST_SIZES = 3, 300  # message sizes that a fit needs, and accepts
+MANY = 8  # least number of sizes for estimating errors from the scatter about lines through neighbours
+FEW = 3  # least number of repetitions for estimating errors from their scatter
+# Seconds: no processor handles a message in less. Not a round number, so that exact data differ from it.
+LEAST_TIME = 0.97e-10
+FAR = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
+ALIKE = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
+# Kind of measurement -> its name in messages
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
     "many": "PRTT(n,0,s) (rtt of several without delay)",
@@ -35,7 +51,8 @@ KINDS = {
 class Cells:
     """Medians by size, ascending. `excess`: PRTT(n,d,s) minus its delays.
 
-    In the terms of the notes: one = PRTT(1,0,s), many = PRTT(n,0,s), server = seconds per message without delay.
+    one = PRTT(1,0,s), many = PRTT(n,0,s), server = seconds per message without delay. `n_many`, `n_delayed`: the n of
+    these.
     """
 
     sizes: Floats
@@ -47,24 +64,20 @@ class Cells:
     n_delayed: Floats
     delay: Floats
     server_delay: Floats
-    turns: Floats  # of `many`: turns more than one message takes, where gaps of ports limit
-    ports: float
-    shared: Floats | None  # where bytes are limited otherwise: what they take more, over what one message takes
-    scatter: dict[str, float]  # relative, of a median, by its repetitions; 0: too few
-    own: dict[str, Floats]  # the same for each size by itself
+    turns: Floats  # per size, the additional turns of `many` over one message, if ports limit
+    ports: float  # messages that one rank sends at once
+    shared: Floats | None  # if another resource limits bytes: additional half round trips of `many` over one message
+    scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
+    own: dict[str, Floats]  # the same for each size separately
 
     @cached_property
     def flat(self) -> Floats:
-        """All medians, from which every estimate is computed linearly."""
+        """All medians as one vector, from which every estimate is computed linearly."""
         return np.concatenate([self.one, self.many, self.excess, self.server])
 
     @cached_property
     def maps(self) -> dict[str, Floats]:
-        """By signal name, the matrix that turns `flat` into one figure per size.
-
-        half: PRTT(1,0,s) / 2. gap: [PRTT(n,0,s) - PRTT(1,0,s)] / (n-1) = g + (s-1) G. o_s: the same of PRTT(n,d,s),
-        less d. o_r.
-        """
+        """Per signal (see the module) the matrix that maps `flat` to one figure per size."""
         m = len(self.sizes)
         # eye[k] picks the k-th of the four groups of medians in `flat`: one, many, excess, server.
         eye = [np.eye(m, 4 * m, k * m) for k in range(4)]
@@ -76,6 +89,7 @@ class Cells:
         }
 
     def signal(self, name: str) -> Floats:
+        """Return a signal at every size."""
         signal: Floats = dot(self.maps[name], self.flat)
         return signal
 
@@ -106,7 +120,7 @@ class Cells:
         return [self.one, self.many, self.excess + delays, self.server + self.server_delay]
 
     def _about_lines(self, name: str, shown: Sequence[Floats], factors: dict[str, float]) -> float:
-        """Estimate the relative error from the distances to lines through both neighbours."""
+        """Estimate the relative error from the distances of a signal to lines through both neighbours."""
         if len(self.sizes) < 3:
             return 0.0
         flat = np.concatenate([factor * values for factor, values in zip(factors.values(), shown, strict=True)])
@@ -123,8 +137,8 @@ class Cells:
         """The standard error of every signal at every size."""
         return {name: np.sqrt(dot(matrix**2, self.errors**2)) for name, matrix in self.maps.items()}
 
-    def looked_at(self, name: str, error: Floats) -> Floats:
-        """The errors of a signal, infinite where the signal must not be used in a line."""
+    def usable_errors(self, name: str, error: Floats) -> Floats:
+        """Return the errors of a signal, infinite where the signal must not be used in a line."""
         if name == "gap" and (self.shared is not None or not self.turns.all()):
             return np.full_like(error, np.inf)
         if name == "o_r":
@@ -133,12 +147,14 @@ class Cells:
 
     @cached_property
     def long_enough(self) -> NDArray[np.bool_]:
-        """Where the delay covers the gap: o_s + d >= g + (s-1) G, or PRTT(n,d,s) says nothing of o_s. Of several ports
-        each has the gap of as many messages."""
+        """Where the delay covers the gap: o_s + d >= g + (s-1) G. Elsewhere PRTT(n,d,s) does not determine o_s.
+
+        With several ports each has the gap of proportionally fewer messages.
+        """
         each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
         gap, o_s = (self.many - self.one) * each, self.signal("o_s")
         doubt = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
-        # Exact data may have delays as long as the gap: then rounding must not decide.
+        # Exact data may have delays equal to the gap: then rounding must not decide.
         rounding = NEGLIGIBLE * (self.delay + gap)
         sure = o_s + self.delay > gap + np.maximum(doubt, 0.01 * gap) + rounding
         enough: NDArray[np.bool_] = (self.delay >= gap - rounding) | sure
@@ -146,7 +162,10 @@ class Cells:
 
 
 def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells:
-    """Medians by kind and size. Invalid where a size lacks a kind, or has two of one. O(rows log rows)."""
+    """Return the medians by kind and size. O(rows log rows).
+
+    Raises Invalid if a size lacks a kind, or has several numbers of messages of one kind.
+    """
     rows_by_kind: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
     for row in rows:
         if row.kind not in AT_ONCE:
@@ -199,24 +218,27 @@ def _over_one(burst: AtOnce, n: Floats) -> Floats:
 
 
 def _same_ports(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
-    """Whether large messages use the same ports as small ones, with no other limit."""
+    """Return whether large messages are limited by the same ports as small ones, and by nothing else."""
     same = (small.count, small.form) == (large.count, large.form)
     return same and bool((over <= ALIKE * large.extra_turns(n) + NEGLIGIBLE).all())
 
 
 def _kind_of(row: RoundTrip) -> str:
+    """Return which of the four kinds a row is."""
     if row.kind == SERVER:
         return "server"
     return "one" if row.n == 1 else "delayed" if row.delay else "many"
 
 
 def _figure_of(row: RoundTrip, quantity: str) -> float:
+    """Return a quantity of a row: its time less delays ("excess"), its time per message ("each"), or a field."""
     if quantity == "excess":
         return row.seconds - (row.n - 1) * row.delay
     return row.seconds / row.n - row.delay if quantity == "each" else float(getattr(row, quantity))
 
 
 def _check_rows(rows: Sequence[RoundTrip], label: str) -> None:
+    """Check that the rows of one kind and size exist, have one n and are longer than their delays."""
     if not rows:
         raise Invalid(f"{label} is missing; every size needs all of them")
     if len({row.n for row in rows}) > 1:
@@ -229,14 +251,16 @@ def _check_rows(rows: Sequence[RoundTrip], label: str) -> None:
 
 
 def _typical_error(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
-    """The relative error of a median, typical of a kind."""
+    """Return the relative error of a median that is typical of a kind."""
     errors = [_median_error(rows, kind) for rows in cells if len(rows) >= FEW]
     return float(np.median(errors)) if errors else 0.0
 
 
 def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
-    """The relative error of one median: 1.25 deviations over the root of the repetitions, but no less than a clock can
-    tell; 0: too few."""
+    """Return the relative error of one median; 0 if there are too few repetitions.
+
+    1.25 standard deviations over the root of the repetitions, but no less than a clock resolves.
+    """
     if len(rows) < FEW:
         return 0.0
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")

@@ -1,8 +1,8 @@
 """Piecewise lines through medians: where regimes begin, by dynamic programming over robust lines.
 
-Time over message size is a line within a regime (eager, rendezvous, ...) and may jump or bend between regimes. For
-every interval of sizes `_fit_lines` fits a line with Huber's cost, which is quadratic for small deviations and linear
-for outliers. Among all ways to cut the sizes into intervals, `find_segments` takes the one of least cost plus a
+Time over message size is a line within a protocol regime (eager, rendezvous, ...) and may jump or bend between regimes.
+For every interval of sizes `_fit_lines` fits a line with Huber's cost, which is quadratic for small deviations and
+linear for outliers. Among all ways to cut the sizes into intervals, `find_segments` takes the one of least cost plus a
 penalty per regime (the Bayesian information criterion), by dynamic programming over the end of the last regime.
 
 Example: sizes 1 to 8 KB on a line of slope 1, 16 to 64 KB on one of slope 2: one cut between 8 and 16 KB removes all
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from antiphon.core.portable import dot
 from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
-LEAST = 3  # sizes in a regime
-TUNED = 1.345  # Huber's: 95 % as sharp as least squares where errors are normal
-ROUNDS = 6
-PLAUSIBLE = 3.84  # chi-square, one degree of freedom, 95 %: what a break may be moved by
-SAME_COST = 1e-6  # costs that differ by less are equal: the first is taken, whichever rounding favours
+LEAST = 3  # least number of sizes in a regime
+TUNED = 1.345  # Huber's constant: 95 % efficiency compared with least squares if errors are normal
+ROUNDS = 6  # of reweighting
+PLAUSIBLE = 3.84  # chi-square, one degree of freedom, 95 %: a break may be where the cost is higher by at most this
+SAME_COST = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
 
-Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf: not to be looked at
+Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf excludes the figure
 
 
 def huber_cost(off: Floats) -> Floats:
@@ -64,11 +64,11 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
 
 
 def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return where regimes begin (the first at 0), and for each later one the range in which it might begin as well.
+    """Return where regimes begin (the first at 0), and for each later one the range in which it might plausibly begin.
 
-    Every signal is a line within a regime; breaks are common to all. Least sum of Huber's cost and, for each regime,
-    its parameters times the logarithm of the number of figures (the Bayesian information criterion); at least LEAST
-    sizes each. Dynamic programming: O(sizes^2) lines, each O(sizes).
+    Every signal is a line within a regime; breaks are common to all signals. Minimises Huber's cost plus, for each
+    regime, its parameters times the logarithm of the number of figures (the Bayesian information criterion); at least
+    LEAST sizes per regime. Dynamic programming: O(sizes^2) lines, each O(sizes).
     """
     m = len(x)
     if m < 2 * LEAST:
@@ -94,7 +94,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
 
 
 def first_least(costs: Floats) -> int:
-    """Return the place of the lowest cost; of costs that differ only by rounding, the first."""
+    """Return the index of the lowest cost; of costs that differ only by rounding, the first."""
     return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
 
 
@@ -106,7 +106,7 @@ def _movable_range(price: Floats, low: int, at: int, high: int) -> tuple[int, in
 
 
 def line_map(x: Floats, weights: Floats, columns: Sequence[int]) -> Floats:
-    """The matrix that makes (value at x = 0, slope) of figures at x; columns not listed stay 0. O(len(x))."""
+    """Return the matrix that maps figures at x to (value at x = 0, slope); columns not listed stay 0. O(len(x))."""
     out = np.zeros((2, len(x)))
     scale = max(float(np.abs(x).max()), 1.0)
     design = np.stack([np.ones_like(x), x / scale], 1)[:, list(columns)]

@@ -1,4 +1,8 @@
-"""Protocol regimes of LogGP: ranges of sizes with one set of parameters, and the breaks between them."""
+"""Protocol regimes of LogGP: ranges of message sizes with one set of parameters, and the breaks between them.
+
+MPI and NCCL change protocol with the size (eager, rendezvous, ...), and so do the parameters. Example: regime 1 B to 8
+KB with L = 2 us, regime 16 KB to 1 MB with L = 6 us and another G, and a break between 8 and 16 KB.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from antiphon.cost.fit.linear import NEGLIGIBLE, Estimate, Floats
 class Regime:
     """A range of sizes with one set of parameters: [low, high] bytes.
 
-    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, where they
-    do. `start`, `slope`: the same as numbers, 0 where there is nothing: L may be below 0 here, the others not.
+    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, if they do.
+    `start`, `slope`: the same as numbers, 0 if there is none; L may be negative here, the others not.
     """
 
     low: int
@@ -27,6 +31,7 @@ class Regime:
     slope: Mapping[str, float]
 
     def line(self, name: str, sizes: Floats) -> Floats:
+        """Return a figure at these sizes; only L may be negative."""
         start, growth = self.start[name], self.slope.get(name, 0.0) * (sizes - self.low)
         line: Floats = start + growth
         if name != "L":
@@ -35,13 +40,16 @@ class Regime:
         return np.where(np.abs(line) <= NEGLIGIBLE * (abs(start) + np.abs(growth)), 0.0, line)
 
     def half(self, sizes: Floats) -> Floats:
-        """Return half a round trip by the fit."""
+        """Return half a round trip at these sizes according to the fit."""
         seconds: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
         return seconds
 
     def model(self, sizes: Floats) -> dict[str, Floats]:
-        """Every figure, none below 0: where overheads and transfer are more than half a round trip, some of the
-        overheads was under way at the same time, and just that much of them is left out."""
+        """Return every figure, none below 0, as a profile needs them.
+
+        If overheads and transfer exceed half a round trip (L below 0), part of the overheads overlapped with the
+        transfer; just that part is left out.
+        """
         figures = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
         overheads = figures["o_s"] + figures["o_r"]
         factor = 1 - np.clip(-figures["L"], 0, overheads) / np.where(overheads > 0, overheads, 1.0)
@@ -60,8 +68,8 @@ class Regime:
 
 @dataclass(frozen=True)
 class Break:
-    """A change of protocol between two sizes that were measured; `earliest`, `latest`: the first size of the later
-    regime, if it begins elsewhere (95 of 100 cases)."""
+    """A change of protocol between two measured sizes; `earliest`, `latest`: the range of the first size of the later
+    regime (95 % confidence)."""
 
     after: int
     before: int

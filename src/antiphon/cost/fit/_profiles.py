@@ -1,4 +1,9 @@
-"""Turn fits into profiles: only figures that the measurements determine."""
+"""Turn fits into profiles, with only the figures that the measurements determine.
+
+A profile is the file that models read (cost/profile.py). Example: a GenModel fit with alpha = 4 us over 2 links and a
+determined w_t gives {"alpha": {"ethernet": 2e-6}, "incast": {"ethernet": {...}}}; an undetermined delta is left out,
+and `left_out` names it.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +23,10 @@ from antiphon.units import format_size
 def genmodel_profile(
     fit: GenmodelFit, kind: str, *, links: int = 2, bandwidth: Fraction | float | None = None, name: str = ""
 ) -> Profile:
-    """Return a profile with the determined figures for links of this kind; others keep their defaults. Invalid if there
-    are none.
+    """Return a profile with the determined figures for links of this kind; raise Invalid if there are none.
 
-    `links`: the number of links from a rank to another (2: through one switch); a step's alpha is theirs together.
-    `bandwidth`: what the topology says of such a link, in bytes per second: a profile holds the part that is reached.
+    `links`: the number of links from a rank to another (2: through one switch), among which a step's alpha is divided.
+    `bandwidth`: the topology's bandwidth of such a link, in bytes per second, as a profile holds the fraction reached.
     """
     usable = {key: estimate.value for key, estimate in fit.parameters.items() if estimate.usable}
     alpha, beta, epsilon = usable.get("alpha"), usable.get("beta"), usable.get("epsilon")
@@ -71,10 +75,10 @@ def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
 
 
 def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
-    """The figures between ranks that share the place `within`; none is below 0. `gamma`: measured elsewhere.
+    """Return the figures between ranks that share the place `within`; none is below 0. `gamma`: measured otherwise.
 
-    Sizes are the ends of every regime, so between the last of one and the first of the next figures pass from these to
-    those; within a regime that a line does not describe (growing figures that are cut at 0) every measured size is one.
+    Sizes are the ends of every regime, and figures are interpolated between the last size of one and the first of the
+    next; within a regime that is not a line (growing figures that are cut at 0) every measured size is listed.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
@@ -97,11 +101,11 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
 def loggp_profile(
     fit: LogGPFit, *, within: str = "", into: Profile | None = None, gamma: float = 0.0, name: str = ""
 ) -> Profile:
-    """Return a profile with this level. `into`: add the level to that profile, or replace its level of this name.
+    """Return a profile with this level; `into`: add the level to that profile, or replace its level of this name.
 
-    A new level is outside of those with a name that are there already, so add them from the inmost to the outmost; the
-    level without a name stays the last. Radices are those that the measurements tell; else those of `into`. Invalid
-    where no measurement determines how long a byte or a message takes.
+    A new level is placed outside the named ones that exist, so add levels from the innermost to the outermost; the
+    level without a name stays last. Radices are those that the measurements determine, else those of `into`. Raises
+    Invalid if no measurement determines how long a byte or a message takes.
     """
     if all(regime.start[figure] == 0 for regime in fit.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
         raise Invalid("nothing to write into a profile: these measurements determine no figure")
@@ -129,7 +133,7 @@ def _set_radices(figures: LogGP, fit: LogGPFit) -> LogGP:
 
 
 def loggp_left_out(fit: LogGPFit) -> list[str]:
-    """List the undetermined figures of such a profile."""
+    """List the figures that such a profile lacks because they are undetermined."""
     absent = []
     for regime in fit.regimes:
         where = f"{format_size(regime.low)} to {format_size(regime.high)}"

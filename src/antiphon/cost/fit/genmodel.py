@@ -1,4 +1,14 @@
-"""GenModel fitted to measurements (GenModel paper, section 3.4, as far as measurements allow)."""
+"""Fit GenModel's parameters to measured times of named plans (GenModel paper, section 3.4, as far as data allow).
+
+Input: rows (plan, ranks, nbytes, seconds). Each plan's time is a sum of known factors times the parameters (plans.py):
+alpha per step, beta per byte received, gamma per byte added, delta per byte of memory access, epsilon per byte and
+sender beyond the threshold w_t. For a fixed w_t that is linear, so one non-negative least-squares problem is solved per
+w_t and the best is kept (linear.py). Output: `GenmodelFit`, each parameter with a 95 % interval and a state; if data
+determine only combinations (such as G = 2 beta + gamma from allreduces), these are listed instead.
+
+Example: allreduces by plan cps at several sizes on 8 ranks determine alpha and the sum of all per-byte terms; with
+several numbers of ranks, alpha, G, delta, w_t and epsilon separately.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +42,8 @@ from antiphon.cost.fit.plans import count_terms
 from antiphon.cost.fit.tables import Measured
 from antiphon.errors import Invalid
 
-UNKNOWNS = ("alpha", "beta", "gamma", "delta", "epsilon")
+UNKNOWNS = ("alpha", "beta", "gamma", "delta", "epsilon")  # GenModel's parameters in the linear fit
+# What is reported, as combinations of unknowns: G = 2 beta + gamma
 PARAMETERS: dict[str, dict[str, float]] = {
     "alpha": {"alpha": 1.0},
     "G": {"beta": 2.0, "gamma": 1.0},
@@ -41,10 +52,10 @@ PARAMETERS: dict[str, dict[str, float]] = {
     "delta": {"delta": 1.0},
     "epsilon": {"epsilon": 1.0},
 }
-SURE = 0.99  # incast is seen where chance would improve the fit so much in 1 of 100 cases only
-POOR = 0.1  # a model that misses by more than this on average is not the model of these measurements
-SIZES = 3
-NEAR = 1  # a threshold that may be off by more is not known
+SURE = 0.99  # confidence of the F-test that incast improves the fit
+POOR = 0.1  # a root mean square error above this means that the model does not describe the measurements
+SIZES = 3  # least number of message sizes for checking that time is linear in size
+NEAR = 1  # w_t is determined if its interval reaches at most so many senders to either side
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +83,7 @@ class GenmodelFit:
 
     @cached_property
     def w_t(self) -> Estimate:
-        """The threshold: a whole number of senders, or none that was passed."""
+        """The incast threshold: a whole number of senders, or none if no measurement exceeded it."""
         if self.models.best is None:
             return Estimate("w_t", self.parameters[INCAST].state)
         best = self.models.best
@@ -84,7 +95,7 @@ class GenmodelFit:
 
     @cached_property
     def combinations(self) -> list[Estimate]:
-        """For parameters that are not determined alone: the combinations that are, without redundant ones."""
+        """If parameters are not determined separately: the combinations that are, without redundant ones."""
         models = self.models
         vectors: list[Floats] = []
         for name, parameter in self.parameters.items():
@@ -146,7 +157,7 @@ class GenmodelFit:
 
     @property
     def fitted(self) -> Floats:
-        """Seconds by the model, for every measurement."""
+        """The seconds of every measurement according to the model."""
         seconds = np.array([row.seconds for row in self.measured])
         fitted: Floats = seconds * (1 - self.models.solution.residuals)
         return fitted
@@ -158,7 +169,7 @@ class GenmodelFit:
 
     @property
     def plain_misses(self) -> tuple[float, float]:
-        """Relative errors of the best fit without incast and memory access."""
+        """Relative error of the best fit without incast and memory access."""
         return self.plain.misses
 
     @cached_property
@@ -166,6 +177,7 @@ class GenmodelFit:
         return list(self._list_notes())
 
     def _list_notes(self) -> Iterator[str]:
+        """Yield remarks for the user: why a parameter is not determined, and what to measure so that it is."""
         parameters = self.parameters
         sizes = len({row.nbytes for row in self.measured})
         mixed = [name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == OPEN]
@@ -233,7 +245,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
     """Fit alpha, beta, gamma, delta and epsilon for every integer threshold w_t and keep the best.
 
     `known`: beta, gamma or delta, in seconds per byte, as measured otherwise. Incast that does not improve the fit
-    beyond chance is left out. O(rows * thresholds), thresholds being at most the greatest number of ranks.
+    beyond chance is left out. O(rows * thresholds), with fewer thresholds than the greatest number of ranks.
     """
     fixed = dict(known or {})
     table = _count_factors(measured)
@@ -280,6 +292,7 @@ def _count_factors(measured: Sequence[Measured]) -> dict[str, Floats]:
 
 
 def _check_spent(measured: Sequence[Measured], spent: Floats, fixed: Mapping[str, float]) -> None:
+    """Raise Invalid if the known parameters alone take longer than a measurement."""
     for row, seconds in zip(measured, spent.tolist(), strict=True):
         if seconds >= row.seconds:
             where = f"line {row.line}: " if row.line else ""
@@ -298,7 +311,7 @@ def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
 
 
 def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
-    """Whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
+    """Return whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
     from scipy.special import fdtri
 
     # F-test with (2, freedom) degrees: gain per added parameter over the residual variance.
@@ -308,12 +321,12 @@ def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
 
 
 def _add_incast(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
-    """Return these weights with that of incast added, by threshold."""
+    """Return these weights plus that of incast, by threshold."""
     return lambda w_t: {**plain, INCAST: 0.0 if w_t is None else extra.get(w_t, 0.0)}
 
 
 def _format_weights(weights: Mapping[str, float]) -> str:
-    """alpha + 2.5 delta - 3e+06 beta"""
+    """Return weights as text, such as "alpha + 2.5 delta - 3e+06 beta"."""
     text = ""
     for name, weight in weights.items():
         size = f"{abs(weight):.6g} " if abs(abs(weight) - 1) > 1e-9 else ""

@@ -21,8 +21,8 @@ from antiphon.core.portable import dot
 
 Floats = NDArray[np.float64]
 
-RANK = 1e-8  # a singular value below this fraction of the greatest is zero: columns are exact, only rounding blurs them
-ZERO = 1e-14  # of the greatest norm: the remainder of a linearly dependent column, which is rounding
+RANK = 1e-8  # a singular value below this fraction of the greatest is zero, as columns are exact up to rounding
+ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
 MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
 GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
@@ -59,7 +59,7 @@ def decompose_matrix(matrix: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pseudo_inverse(matrix: Floats) -> Floats:
-    """The matrix that gives the least-squares solution of a target; columns are scaled to norm 1 first."""
+    """Return the matrix that maps a target to its least-squares solution; columns are scaled to norm 1 first."""
     norms = np.sqrt(dot(matrix.T, matrix.T))
     norms = np.where(norms > 0, norms, 1.0)
     left_vectors, sizes, right = decompose_matrix(matrix / norms)
@@ -68,9 +68,10 @@ def pseudo_inverse(matrix: Floats) -> Floats:
 
 
 def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
-    """Least squares without negative values (Lawson and Hanson 1974). Columns must have norm 1, or be zero.
+    """Solve least squares without negative values (Lawson and Hanson 1974). Columns must have norm 1, or be zero.
 
-    Of columns that would improve the fit equally, the first enters; one that depends on those already there never does.
+    Of columns that would improve the fit equally, the first enters; a column that depends on those in the solution
+    never does.
     """
     count = matrix.shape[1]
     values, excluded = np.zeros(count), np.zeros(count, bool)
@@ -104,8 +105,10 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
 
 
 def _solve_orthogonal(matrix: Floats, target: Floats) -> Floats | None:
-    """Least squares by modified Gram-Schmidt; None where the columns (of norm 1) are dependent. Backward stable as the
-    target is orthogonalized like a column (Bjorck 1967)."""
+    """Solve least squares by modified Gram-Schmidt; None if the columns (of norm 1) are dependent.
+
+    Backward stable, as the target is orthogonalised like a column (Bjorck 1967).
+    """
     count = matrix.shape[1]
     columns = np.vstack([matrix.T, target])
     triangle = np.zeros((count, count + 1))

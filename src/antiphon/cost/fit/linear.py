@@ -1,21 +1,20 @@
 """Non-negative least squares that reports which combinations of its unknowns the measurements determine, and how well.
 
-Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. The times of collectives are
-linear in GenModel's parameters (alpha, beta, gamma, delta, epsilon) except for the incast threshold w_t, which is an
-integer: so one linear model per threshold is solved, and the best is kept. Parameters are never negative.
+The times of collectives are linear in GenModel's parameters (alpha, beta, gamma, delta, epsilon) except for the incast
+threshold w_t, which is an integer: so one linear model per threshold is solved, and the best is kept. Rows are divided
+by the measured time, so that an error of 1 % weighs the same everywhere. Parameters are never negative.
 
 Measurements often determine only combinations. If every run has as many additions as memory accesses, only gamma +
 delta can be known. The singular value decomposition of the matrix shows this: a combination w is determined if w lies
-in the row space. `echelon_basis` lists all determined combinations in the form in which each begins with a parameter
-of its own.
+in the row space. `echelon_basis` lists all determined combinations in the form in which each begins with a parameter of
+its own.
 
 Example: rows (1, 1, 0) and (0, 0, 1) in (gamma, delta, epsilon): determined are gamma + delta and epsilon; gamma alone
 is not.
 
 An interval covers every model whose residual is within the tolerance of the best, over all thresholds, so an uncertain
-threshold widens the intervals of the others.
-
-States are functions of the data alone: nothing is compared with what may be rounding, and nothing calls BLAS.
+threshold widens the intervals of the others. Results must not depend on the processor: comparisons have tolerances
+above rounding, and no BLAS is called.
 """
 
 from __future__ import annotations
@@ -31,18 +30,21 @@ import numpy as np
 from antiphon.core.portable import dot
 from antiphon.cost.fit.least_squares import Floats, decompose_matrix, solve_nonnegative
 
-Weights = Callable[[int | None], Mapping[str, float]]  # of the unknowns in a combination, by threshold
+Weights = Callable[[int | None], Mapping[str, float]]  # threshold -> weight of each unknown in a combination
 
-DIGITS = 9  # significant ones of what a fit reports: no more are the same on every machine
-NEGLIGIBLE = 1e-9  # of a measured time: no clock measures finer, and a parameter that is less everywhere is zero
-IMMATERIAL = 1e-6  # of a measured time: a parameter that surely is less everywhere is determined, even around zero
-ROUNDING = 1e-13  # of a measured time: what arithmetic may be off by
-EQUAL = 1e-7  # two models whose sums of squares differ by less than this part fit equally well
+# Fractions of a measured time:
+NEGLIGIBLE = 1e-9  # no clock resolves less; a parameter that contributes less everywhere is zero
+IMMATERIAL = 1e-6  # a parameter that surely contributes less everywhere is determined, even around zero
+ROUNDING = 1e-13  # error of the arithmetic
+# Others:
+DIGITS = 9  # significant digits that a fit reports; further ones would depend on the processor
+EQUAL = 1e-7  # models whose sums of squares differ relatively by less fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
-CONFIDENCE = 0.95
-WIDEST = 1.0  # half an interval over the value: beyond it the parameter cannot be distinguished from zero
+CONFIDENCE = 0.95  # of intervals
+WIDEST = 1.0  # greatest ratio of half the interval to the value of a parameter that counts as determined
 
 INCAST = "epsilon"  # the unknown that the model without a threshold lacks
+# States of an estimate; WEAK: determined, but its interval is too wide; UNSEEN: no effect seen
 GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
 
 
@@ -50,8 +52,8 @@ GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen",
 class Estimate:
     """A parameter or a combination of parameters: its value and its 95 % interval.
 
-    `state`: given; determined; weak (half the interval is more than the value: it may as well be zero, do not use it);
-    unseen (nothing of it in these measurements); undetermined (they do not tell: there is no value).
+    `state`: given; determined; weak (half the interval exceeds the value, which may as well be zero: do not use it);
+    unseen (these measurements show nothing of it); undetermined (they do not determine it: there is no value).
     """
 
     name: str
@@ -71,7 +73,7 @@ class Estimate:
 
 
 def round_portably(value: float) -> float:
-    """Round to the digits that do not depend on the processor."""
+    """Round to as many digits as do not depend on the processor."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -81,7 +83,7 @@ def rounded_error(error: float) -> float:
 
 
 def constant_weights(weights: Mapping[str, float]) -> Weights:
-    """The same weights at every threshold."""
+    """Return weights that are the same at every threshold."""
     return lambda _: weights
 
 
@@ -100,7 +102,7 @@ class Solution:
 
     @cached_property
     def values(self) -> Floats:
-        """Non-negative least squares on columns of norm 1."""
+        """The solution, computed on columns scaled to norm 1."""
         return solve_nonnegative(self.matrix / self.scale, self.target) / self.scale
 
     @cached_property
@@ -128,46 +130,48 @@ class Solution:
 
     @property
     def condition(self) -> float:
-        """Greatest over smallest singular value, of the combinations that are determined at all."""
+        """The greatest over the smallest singular value, among determined combinations."""
         sizes = self._parts[1]
         return float(sizes[0] / sizes[-1]) if len(sizes) else 1.0
 
     @property
     def basis(self) -> Floats:
-        """Rows that span the combinations which are determined."""
+        """Rows that span the determined combinations."""
         rows: Floats = self._parts[2] * self.scale
         return rows
 
     def tells(self, weights: Floats) -> bool:
-        """Whether the combination is determined: it has the same value in every solution that fits as well."""
+        """Return whether the combination is determined: it has the same value in every solution that fits as well."""
         # Determined = in the row space: the projection onto its orthogonal complement must vanish.
         scaled, right = weights / self.scale, self._parts[2]
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
 
     def unbounded(self, weights: Floats) -> float:
-        """The combination by least squares that takes negative values as well: it has no bias near zero."""
+        """Return the combination by least squares without the sign constraint, which has no bias near zero."""
         return self.explained(weights, self.target)
 
     def explained(self, weights: Floats, column: Floats) -> float:
-        """The combination of the columns that gives this one: weights @ k where matrix @ k = column."""
+        """Return the combination of the columns that gives this column: weights @ k where matrix @ k = column."""
         left_vectors, sizes, right = self._parts
         return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / sizes))
 
     def deviation(self, weights: Floats) -> float:
-        """Its standard deviation, for errors of deviation 1 in every row."""
+        """Return the combination's standard deviation, for errors of deviation 1 in every row."""
         _, sizes, right = self._parts
         by_vector = dot(right, weights / self.scale) / sizes
         return float(np.sqrt(dot(by_vector, by_vector)))
 
     def share(self, weights: Floats) -> float:
-        """The combination if each of its parameters alone explained a whole measurement: the scale of the data."""
+        """Return the combination if each of its parameters alone explained a whole measurement: the scale of the
+        data."""
         used = weights != 0
         greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
         return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
 
     def resolution(self, weights: Floats) -> float:
-        """A smaller combination is indistinguishable from zero: negligible in every measurement, or rounding."""
+        """Return the size below which the combination is indistinguishable from zero: negligible in every measurement,
+        or rounding."""
         # Rounding errors of the rows add up like independent noise: sqrt(rows).
         rows = math.sqrt(len(self.target))
         return max(NEGLIGIBLE * self.share(weights), ROUNDING * rows * self.deviation(weights))
@@ -177,7 +181,7 @@ class Solution:
 class Models:
     """The models tried, by threshold (None: without incast), with the unknowns `names`; the values `known` are fixed.
 
-    All have a column for each unknown; that of INCAST is zero where there is no threshold.
+    All have a column for each unknown; that of INCAST is zero without a threshold.
     """
 
     names: tuple[str, ...]
@@ -205,8 +209,8 @@ class Models:
         return list(dict.fromkeys([self.best, *self.tied, *near]))
 
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
-        """Return models whose squares are within the tolerance. Where incast was certainly seen, the model without it
-        is left out."""
+        """Return models whose squares are within the tolerance; if incast was certainly seen, not the one without
+        it."""
         upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
         lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
         keys = [key for key in self.solutions if key is not None or self.best is None]
@@ -234,7 +238,7 @@ class Models:
         return Estimate(name, state, round_portably(value), round_portably(low), round_portably(high), shown_weights)
 
     def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
-        """The weights in the order of the unknowns; without a threshold there is no incast term."""
+        """Return the weights in the order of the unknowns; without a threshold there is no incast term."""
         return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
 
     def _value_at(self, key: int | None, weights: Mapping[str, float]) -> float:
@@ -243,9 +247,11 @@ class Models:
         return self._determined_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
 
     def _determined_value(self, weights: Mapping[str, float]) -> float:
+        """Return the contribution of the known parameters to a combination."""
         return sum(value * self.known[name] for name, value in weights.items() if name in self.known)
 
     def _value_span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
+        """Return the interval of a combination in one model, or None if that model does not determine it."""
         from scipy.special import stdtrit
 
         solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._determined_value(weights)

@@ -1,11 +1,19 @@
-"""LogGP's parameters from parametrized round trips, per protocol regime, by the formulas of Hoefer et al. (2007).
+"""Fit LogGP's parameters to parametrized round trips, per protocol regime, by the formulas of Hoefer et al. (2007).
+
+PRTT(n, d, s): n messages of s bytes one way, with d seconds between two of them, then one back.
 
     PRTT(1,0,s) = 2 (o_s + (s-1) G + L + o_r)
     [PRTT(n,0,s) - PRTT(1,0,s)] / (n-1) = g + (s-1) G
-    [PRTT(n,d,s) - PRTT(1,0,s)] / (n-1) = o_s + d       where o_s + d >= g + (s-1) G
+    [PRTT(n,d,s) - PRTT(1,0,s)] / (n-1) = o_s + d       if o_s + d >= g + (s-1) G
 
 and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s = 1 the formula of the paper's method
 (section IV.B); half a round trip alone would count o_s and o_r in L a second time.
+
+Stages: medians per size with errors (_loggp_cells), breaks between regimes (_loggp_lines), and per regime robust lines
+through the four signals. Every estimate is a *row* of factors for the medians, so its error follows from theirs. A
+figure that the data do not determine is marked, not guessed.
+
+Example: s = 1, PRTT(1,0,1) = 14 us, o_s = o_r = 1 us: L = 7 - 1 - 1 = 5 us.
 """
 
 from __future__ import annotations
@@ -40,12 +48,12 @@ from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, fit_radices, r
 from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
 from antiphon.units import format_size
 
-NAMES = ("L", "o_s", "o_r", "g", "G")
-SURE = 0.99  # growth with the size is believed only if it is not 0 in 99 of 100 cases
-POOR = 0.1
-TWICE = 2.0  # what limits messages is certain where it takes this many times as long as the other
-SAME = 0.03  # figures that differ by such a part are no reason to see another protocol in them
-Row = Floats  # what multiplies each median of the cells
+NAMES = ("L", "o_s", "o_r", "g", "G")  # LogGP's parameters
+SURE = 0.99  # confidence at which growth with the size must differ from 0
+POOR = 0.1  # a root mean square error above this is reported
+TWICE = 2.0  # ports limit certainly if their gaps take this many times as long as the shared resource
+SAME = 0.03  # a relative change of a figure by less does not begin another regime
+Row = Floats  # factors of the medians of the cells; their sum of products is an estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,7 @@ class LogGPFit:
 
     @cached_property
     def fitted(self) -> Floats:
-        """Predict the seconds of every measured row by the fit."""
+        """The seconds of every measured row according to the fit."""
         out = []
         at_once_seconds = {(result.kind, result.nbytes): result.fitted for result in self.at_once}
         for row in self.measured:
@@ -113,6 +121,7 @@ class LogGPFit:
         return list(self._list_notes())
 
     def _list_notes(self) -> Iterator[str]:
+        """Yield remarks for the user: what these round trips do not determine, and what to measure so that they do."""
         cells = self.cells
         if len(cells.sizes) < 2 * LEAST:
             yield (
@@ -162,12 +171,12 @@ class LogGPFit:
 
 
 def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
-    """L, o_s, o_r, g and G of every regime, with t-intervals. O(sizes^3) in few passes, sizes at most 300.
+    """Fit L, o_s, o_r, g and G of every regime, with 95 % t-intervals. O(sizes^3) in few passes, sizes at most 300.
 
     The error of each median (from the scatter of its repetitions or about lines through neighbouring sizes, whichever
-    is greater) is carried through the formulas, which are linear; where the lines of a regime miss its figures by more
-    than that, the intervals are as much wider. Lines are robust (Huber's weights). Growth of L, o_s or o_r with the
-    size is taken in only where it is certain (99 %), and a figure that comes out below 0 has no value.
+    is greater) is carried through the formulas, which are linear; if the lines of a regime miss its figures by more
+    than that, the intervals are widened accordingly. Lines are robust (Huber's weights). Growth of L, o_s or o_r with
+    the size is included only if it is certain (99 %), and a figure that comes out below 0 has no value.
     """
     together = at_once(measured)
     cells = cells_of(measured, together)
@@ -175,7 +184,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     for name in ("half", "gap", "o_s", "o_r"):
         # Regimes: a change of a figure by less than SAME counts as noise and does not begin a new one.
         error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
-        signals.append((cells.signal(name), cells.looked_at(name, error)))
+        signals.append((cells.signal(name), cells.usable_errors(name, error)))
     starts, movable = find_segments(cells.sizes, signals)
     sizes = cells.sizes.astype(int).tolist()
     ends = [*starts[1:], len(sizes)]
@@ -198,7 +207,7 @@ class _Fitter:
         self.weights: dict[str, Floats] = {}
         freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
-            y, sd = cells.signal(name)[span], cells.looked_at(name, cells.error_of[name])[span]
+            y, sd = cells.signal(name)[span], cells.usable_errors(name, cells.error_of[name])[span]
             self.weights[name] = weights_of(self.sizes, (y, sd))
             # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
             spare = int(np.isfinite(sd).sum()) - 2
@@ -212,6 +221,7 @@ class _Fitter:
         self.errors = cells.errors * np.repeat(wide, len(cells.sizes))
 
     def regime(self) -> Regime:
+        """Fit all parameters of the regime."""
         figures: dict[str, Estimate] = {}
         growth: dict[str, Estimate] = {}
         start: dict[str, float] = {}
@@ -231,7 +241,7 @@ class _Fitter:
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
-        lines = self._gap_rows if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
+        lines = self._gap_rows if np.isfinite(self.cells.usable_errors("gap", x)).all() else self._lines_of_ports()
         # Active set: drop the most negative figure (in deviations) and refit, until no figure is negative.
         while columns:
             fitted_rows = list(lines(columns))
@@ -251,12 +261,15 @@ class _Fitter:
         return rows
 
     def _gap_rows(self, columns: Sequence[int]) -> Floats:
-        """Rows of g and G."""
+        """Return rows of g and G from the line through the signal `gap`."""
         return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.span])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
-        """Rows of g and G where ports limit small messages and a shared resource, or nothing, limits large ones: g is
-        fitted to the sizes that ports certainly limit, G to half round trips."""
+        """Return a function that gives rows of g and G if ports limit small messages and a shared resource, or nothing,
+        large ones.
+
+        g is fitted to the sizes that ports certainly limit, G to half round trips.
+        """
         cells, x = self.cells, self.sizes - 1
         half = cells.maps["half"][self.span]
         gap = cells.maps["gap"][self.span]
@@ -292,7 +305,7 @@ class _Fitter:
         numbers: tuple[dict[str, float], dict[str, float]],
         minimum: float,
     ) -> Floats:
-        """Fit a constant, or a line where a slope is certain. Return rows: its value at each size."""
+        """Fit a constant, or a line if a slope is certain. Return rows: its value at each size."""
         figures, growth = estimates
         start, slope = numbers
         x = self.sizes - self.sizes[0]
@@ -307,7 +320,7 @@ class _Fitter:
         certain = (weights > 0).sum() >= LEAST and abs(self._row_value(sloped[1])) > self._half_width(sloped[1], SURE)
         rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)
         at = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]
-        if certain and min(at) < minimum:  # a line that leaves what is possible: its mean says more
+        if certain and min(at) < minimum:  # a line with impossible values: use its mean
             rows, certain = _apply_lines(line_map(x, weights, (0,)), matrix), False
             at = [self._row_value(rows[0])]
         figures[name] = self._row_estimate(name, rows[0])
@@ -321,8 +334,10 @@ class _Fitter:
         return out
 
     def _row_value(self, row: Row) -> float:
-        """Return the value of an estimate; zero where it is negligible beside the times it is computed from, as its
-        sign would be rounding."""
+        """Return the value of an estimate; zero if it is negligible compared with the times it is computed from.
+
+        Its sign would only be rounding.
+        """
         value = float(dot(row, self.cells.flat))
         return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
@@ -338,6 +353,7 @@ class _Fitter:
         return float(stdtrit(self.freedom, (1 + confidence) / 2)) * self._row_deviation(row)
 
     def _row_estimate(self, name: str, row: Row) -> Estimate:
+        """Return an estimate with its interval and state; negative values are undetermined."""
         value, half = self._row_value(row), self._half_width(row)
         if value < 0:
             return Estimate(name, OPEN)
@@ -353,13 +369,17 @@ class _Fitter:
 
 
 def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
-    """Return the rows of the lines, applied to the figures of the matrix. What cancels becomes exactly zero, not
-    rounding: a transfer fitted to half round trips, say, leaves no slope in them."""
+    """Return the rows of the lines, applied to the figures of the matrix; sums that cancel up to rounding become
+    exactly 0.
+
+    A transfer fitted to half round trips, say, leaves no slope in them.
+    """
     product = matmul(lines, matrix)
     return np.where(np.abs(product) <= NEGLIGIBLE * matmul(np.abs(lines), np.abs(matrix)), 0.0, product)
 
 
 def _regime_remarks(regime: Regime) -> Iterator[str]:
+    """Yield remarks on the figures of one range of sizes that are not determined or contradict each other."""
     where = f"{format_size(regime.low)} to {format_size(regime.high)}"
     lost = [name for name in NAMES if regime.figures[name].state == OPEN]
     if lost:

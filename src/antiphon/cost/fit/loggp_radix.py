@@ -1,8 +1,15 @@
-"""The number of messages that proceed at once (the radices of LogGP), fitted to the times of 1, 2, 3, ... of them.
+"""Fit how many messages proceed at once (the radices of LogGP) to the times of 1, 2, 3, ... simultaneous messages.
 
-In turn: a port is busy until its message has left, so n messages by R ports take ceil(n / R) turns. Shared: packets
-take turns, so n messages take max(1, n / R) times what one takes. A turn takes D, and a message more than the last,
-while there are free ports, c: what the processor needs for one.
+Two forms of limits by R ports:
+
+    in turn   a port is busy until its message has left, so n messages take ceil(n / R) turns
+    shared    packets take turns, so n messages take max(1, n / R) times as long as one
+
+The time is c0 + turn * (turns - 1), plus a small cost per message within a turn (the processor's work while ports are
+free). Every R and form is fitted by non-negative least squares, and the Bayesian information criterion chooses; R
+values that fit nearly as well widen the range `low` to `high`.
+
+Example: 1 to 8 messages take 10, 10, 20, 20, 30, 30, 40, 40 us: R = 2 in turn, with 10 us per turn.
 """
 
 from __future__ import annotations
@@ -21,12 +28,12 @@ from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK,
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
 from antiphon.units import format_size
 
-IN_TURN, SHARED = "in turn", "shared"
-LEAST_POINTS = 3
-EXACT = 1e-3  # relative: errors below this are not believed
-CLEAR = 0.3  # of what one message takes: a turn that takes less is no limit of ports, where bytes are what takes time
-SLOW = 0.5  # of a turn: more than this a processor must not need for all messages, where their bytes take time
-BUSY = 0.9  # of a turn: the same for the messages of a turn, where gaps do
+IN_TURN, SHARED = "in turn", "shared"  # ports serve messages one after another, or share them evenly
+LEAST_POINTS = 3  # least number of different message counts for a fit
+EXACT = 1e-3  # relative errors below this are taken for this
+CLEAR = 0.3  # for small messages: a further turn must take at least this fraction of one message's time
+SLOW = 0.5  # for large messages: the processor's work for all messages is at most this fraction of a turn
+BUSY = 0.9  # for small messages: the processor's work for the messages of a turn is at most this fraction of it
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class AtOnce:
     """The fit for one kind and size: `count` messages proceed at once, `low` to `high` with 95 % confidence.
 
     `state`: determined; weak (several counts fit as well); unseen (no limit up to `most`); undetermined. `form`: in
-    turn or shared. `turn`: seconds that every further turn takes. `measured`, `fitted`: by number of messages, seconds.
+    turn or shared. `turn`: seconds per further turn. `measured`, `fitted`: seconds by number of messages.
     """
 
     kind: str
@@ -68,13 +75,13 @@ class AtOnce:
 
 
 def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
-    """Fit every kind and size; needs at least 3 numbers of messages. O(numbers) small least-squares problems each."""
+    """Fit every kind and size that has at least 3 numbers of messages. O(numbers) small least-squares problems each."""
     measured: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
             measured.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
     fits: dict[tuple[str, int], AtOnce] = {}
-    ports: dict[str, int] = {}  # of large messages, which go in turn: small ones have as many
+    ports: dict[str, int] = {}  # kind -> ports of large messages if they go in turn; small ones have as many
     # Large sizes first: their number of ports is the expected one of the small sizes of that kind.
     for (kind, size), points in sorted(measured.items(), reverse=True):
         fit = _fit_count(kind, size, points, kind not in ports, ports.get(kind, 0))
@@ -86,8 +93,11 @@ def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
 def _fit_count(
     kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int
 ) -> AtOnce:
-    """Fit one kind and size. `bytes_count`: the time of a message is mostly its bytes, so another turn takes about as
-    long again. `expected`: the count preferred where it fits as well as any."""
+    """Fit one kind and size.
+
+    `bytes_count`: a message's time is mostly its bytes, so each further turn takes about as long again. `expected`: the
+    count preferred if it fits as well as any.
+    """
     n = np.array(sorted(points), float)
     seconds = np.array([float(np.median(points[int(number)])) for number in n])
     max_n = int(n[-1])
@@ -122,7 +132,7 @@ class _Candidate:
 
 
 def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Candidate]:
-    """Yield non-negative least-squares fits of relative errors for each count and form, with their Bayesian information
+    """Yield non-negative least-squares fits of relative errors for each count and form, with their information
     criterion."""
     max_n = int(n[-1])
     alone = float(seconds[0])
@@ -148,6 +158,10 @@ def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_
 
 
 def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
+    """Fit one hypothesis by nonnegative least squares of relative errors, and rate it by BIC (lower is better).
+
+    Example: `columns` [1, turns(n)] for `count` ports in turns fits seconds = base + turn * turns(n).
+    """
     design = np.stack(columns, 1)
     # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
     relative = design / seconds[:, None]
@@ -168,7 +182,7 @@ def _count_turns(n: Floats, count: int, form: str) -> Floats:
 
 @dataclass(frozen=True)
 class Radix:
-    """`count`: None where no limit was seen or the data do not determine it (`state`). `up_to`: the most that was
+    """`count`: None if no limit was seen or the data do not determine it (`state`). `up_to`: the greatest number
     measured."""
 
     state: str
@@ -179,15 +193,15 @@ class Radix:
         return {"state": self.state, "count": self.count, "up_to": self.up_to}
 
 
-NOTHING = Radix(OPEN)
+NOTHING = Radix(OPEN)  # not measured
 
 
 def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
-    """Return `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both;
-    `node`: what a node sends to another at once.
+    """Return the radices: `send`, `receive`, `device`, `node`.
 
-    Where the ranks are on two nodes (`pairs`), what one rank sends and takes in may be limited by its node: then gaps
-    between small messages determine its number of ports.
+    `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both; `node`: what
+    a node sends to another at once. If the ranks are on two nodes (`pairs`), the node may limit what one rank sends and
+    receives; then the gaps between small messages determine the rank's number of ports.
     """
     large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]
@@ -211,7 +225,7 @@ def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
 
 
 def _of_ports(radix: Radix, node: Radix, ports: Radix) -> Radix:
-    """Use the rank's own radix only where its node does not limit it first; otherwise the one of ports."""
+    """Return the rank's own radix if its node does not limit it first; otherwise the one of ports."""
     if radix.state == DETERMINED and (node.state == UNSEEN or (radix.count or 0) < (node.count or 0)):
         return radix
     return ports

@@ -1,20 +1,20 @@
-"""Parametrized round trips as CSV: what `antiphon bench loggp` writes and `antiphon fit loggp` reads.
+"""Parametrized round trips as CSV: `antiphon bench loggp` writes them and `antiphon fit loggp` reads them.
 
     kind,n,delay,nbytes,seconds
     rtt,1,0,4096,7.9e-06                 one message there, one back
     rtt,16,0,4096,4.1e-05                16 there at once, then one back
     rtt,16,4us,4096,1.03e-04             16 there, 4 us between two of them, then one back
-    server,16,0,4096,1.1e-05             what receiving 16 took that had already arrived
+    server,16,0,4096,1.1e-05             the time of receiving 16 that had already arrived
 
-and, of more ranks, the number of messages at once:
+and, with more ranks, for the number of messages at once:
 
     burst,3,0,4096,9.1e-06               3 messages from one rank to another at once, then one back
     fan-out,3,0,1048576,2.1e-04          one rank sends to 3 at once
-    fan-in,3,0,1048576,2.1e-04           3 send to one
-    pairs,3,0,1048576,2.1e-04            3 ranks each send to one of their own that is elsewhere
+    fan-in,3,0,1048576,2.1e-04           3 ranks send to one
+    pairs,3,0,1048576,2.1e-04            3 ranks each send to a partner on the other node
 
-A row per repetition. The table that the paper's public prototype writes (columns size, n, d, PRTT(1,0,s), ..., set
-apart by spaces, in seconds) is read as well.
+One row per repetition. The table of the paper's public prototype (columns size, n, d, PRTT(1,0,s), ..., separated by
+spaces, in seconds) is read as well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
-RTT, SERVER = "rtt", "server"
-BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"
+RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time per message
+BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"  # experiments on simultaneous messages
+# Columns of the LogGP prototype's files
 _PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
 
@@ -38,9 +39,9 @@ _PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PR
 class RoundTrip:
     """One measurement between two ranks.
 
-    kind `rtt`: PRTT(n, delay, nbytes), n messages with `delay` seconds between two of them until one has come back.
-    kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of them.
-    kinds of AT_ONCE: n messages that all could begin at once.
+    kind `rtt`: PRTT(n, delay, nbytes): the time of n messages, `delay` seconds between two of them, until one has come
+    back. kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of
+    them. Kinds in AT_ONCE: n messages that could all begin at once.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class RoundTrip:
 
 
 def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
-    """The file of `fit loggp`; every fault is one line that names file and line. Linear."""
+    """Read the file of `fit loggp`; errors name file and line. Linear."""
     name = name_of(path)
     with within(name):
         text = read_text(path, COLUMNS)
@@ -63,11 +64,12 @@ def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
 
 
 def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -> None:
-    """The file that `read_round_trips` reads as the same rows."""
+    """Write the file that `read_round_trips` reads as the same rows."""
     write_rows(COLUMNS, [[r.kind, r.n, repr(r.delay), r.nbytes, repr(r.seconds)] for r in rows], path)
 
 
 def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
+    """Parse one row."""
     kind = row["kind"].lower()
     if kind not in (RTT, SERVER, *AT_ONCE):
         raise unknown("kind", row["kind"], (RTT, SERVER, *AT_ONCE))
@@ -80,7 +82,7 @@ def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
 
 
 def _parse_prototype(text: str) -> list[RoundTrip]:
-    """Four measurements per line; PRTT_server is of n - 1 messages, d before each."""
+    """Parse the prototype's table: four measurements per line; PRTT_server is of n - 1 messages, d before each."""
     rows: list[RoundTrip] = []
     head: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):

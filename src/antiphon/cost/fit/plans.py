@@ -1,8 +1,11 @@
-"""Costs of named plans as integer factors of each parameter: Table 2 of the GenModel paper, derived from the steps.
+"""The cost of named plans as factors of GenModel's parameters: Table 2 of the GenModel paper, derived from the steps.
 
 A plan is a list of steps; in each the busiest rank receives `part` of nbytes from `senders` ranks at once and then
-combines `fanin` values of each byte (0: none). The closed forms of `cost.genmodel_forms` say the same in seconds, and
-tests hold the two together; here it is what multiplies each parameter that counts, and w_t is free.
+combines `fanin` values of each byte (0: none). The closed forms of `cost.genmodel_forms` give the same in seconds, and
+tests compare the two; here the result is the factor of each parameter, with w_t left open, as a fit needs it.
+
+Example: "ring" on 4 ranks, allreduce: 6 steps of 1/4 from one sender: alpha 6, beta 1.5 per byte, gamma 0.75, delta
+2.25.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 ALLREDUCE = "allreduce"
 COLLECTIVES = (ALLREDUCE, "reducescatter", "allgather")
+# Plans of GenModel's paper, as in the column `plan`
 NAMES = {
     "cps": "co-located parameter servers",
     "ring": "a ring in one direction",
@@ -29,13 +33,16 @@ LEVELS = "6x2"  # hierarchical co-located parameter servers, by their fan-ins
 
 @dataclass(frozen=True)
 class Plan:
-    """`name`: one of NAMES, or fan-ins such as 6x2 (hierarchical co-located parameter servers)."""
+    """`name`: a key of NAMES, or fan-ins such as 6x2 (hierarchical co-located parameter servers)."""
 
     name: str
     collective: str = ALLREDUCE
 
 
 class Step(NamedTuple):
+    """`times` equal steps: the busiest rank receives `part` of nbytes from `senders` ranks, and combines `fanin`
+    values."""
+
     times: int
     part: float
     senders: int
@@ -43,7 +50,8 @@ class Step(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) for epsilon."""
+    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) pairs for
+    epsilon."""
 
     alpha: float
     beta: float
@@ -52,11 +60,12 @@ class Counts(NamedTuple):
     received: tuple[tuple[int, float], ...]
 
     def epsilon(self, w_t: int) -> float:
+        """Return the factor of epsilon at a threshold."""
         return math.fsum(share * max(senders - w_t, 0) for senders, share in self.received)
 
 
 def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
-    """Return a plan by its CSV name; Invalid or Unsupported where it does not exist for that many ranks."""
+    """Return a plan by its CSV name; raise Invalid or Unsupported if it does not exist for that many ranks."""
     plan = Plan(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)
@@ -66,7 +75,7 @@ def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
 
 @cache
 def count_terms(plan: Plan, ranks: int) -> Counts:
-    """O(steps), that is O(log ranks)."""
+    """Return the factors of a plan. O(steps), that is O(log ranks)."""
     steps = _plan_steps(plan, ranks)
     combined = [step for step in steps if step.fanin]
     return Counts(
@@ -79,6 +88,7 @@ def count_terms(plan: Plan, ranks: int) -> Counts:
 
 
 def _plan_steps(plan: Plan, n: int) -> list[Step]:
+    """Return the steps of a plan on n ranks; an allreduce is its reducing steps, then the same without combining."""
     if plan.name == "incast":
         if plan.collective != ALLREDUCE:
             raise Invalid("plan incast: is no collective; leave the column collective empty")
@@ -93,7 +103,7 @@ def _plan_steps(plan: Plan, n: int) -> list[Step]:
 
 
 def _reducing_steps(plan: Plan, n: int) -> list[Step]:
-    """The steps of the reducescatter; those of the allgather are the same without combining."""
+    """Return the steps of the reducescatter; those of the allgather are the same without combining."""
     if plan.name == "ring":
         return [Step(n - 1, 1 / n, 1, 2)]
     if plan.name == "rhd":
@@ -107,7 +117,7 @@ def _reducing_steps(plan: Plan, n: int) -> list[Step]:
 
 
 def _halving_steps(plan: Plan, n: int) -> list[Step]:
-    """Those beyond the greatest power of two fold into a neighbour first."""
+    """Return the steps of recursive halving; ranks beyond the greatest power of two first send to a neighbour."""
     levels = n.bit_length() - 1
     steps = [Step(1, 2.0**-k, 1, 2) for k in range(1, levels + 1)]
     if n == 1 << levels:

@@ -1,9 +1,10 @@
-"""Measurements as CSV: what `antiphon bench` writes and `antiphon fit` reads.
+"""Measurements as CSV: `antiphon bench` writes them and `antiphon fit` reads them.
 
     plan,ranks,nbytes,seconds            vectors,nbytes,seconds
     cps,8,1MiB,0.00183                   2,67108864,0.0412
 
-The first line names the columns, in any order; empty lines and lines that begin with # are passed over.
+The first line names the columns, in any order; empty lines and lines that begin with # are skipped. Errors name file
+and line.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds, parse_size
 
-MOST_RANKS = 2**16
-MOST_BYTES = 2**30  # of the file
-MOST_ROWS = 2**14  # measurements
+MOST_RANKS = 2**16  # of a measurement
+MOST_BYTES = 2**30  # of a file
+MOST_ROWS = 2**14  # measurements in a file
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured time of a plan: `nbytes` as everywhere (of `incast`: what each rank receives)."""
+    """The measured time of a plan; `nbytes` as everywhere (for `incast`: what each rank receives)."""
 
     plan: Plan
     ranks: int
@@ -48,17 +49,17 @@ class Added:
 
 
 def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
-    """The file of `fit genmodel`; every fault is one line that names file and line. Linear."""
+    """Read the file of `fit genmodel`. Linear."""
     return _read_rows(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_measured)
 
 
 def read_added(path: str | os.PathLike[str]) -> list[Added]:
-    """The file of `fit memory`. Linear."""
+    """Read the file of `fit memory`. Linear."""
     return _read_rows(path, ("vectors", "nbytes", "seconds"), (), _parse_added)
 
 
 def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
-    """The file that `read_measured` reads as the same rows."""
+    """Write the file that `read_measured` reads as the same rows."""
     with_collective = any(row.plan.collective != ALLREDUCE for row in rows)
     head = ["plan", "ranks", "nbytes", "seconds", *(["collective"] if with_collective else [])]
     lines = [
@@ -69,7 +70,7 @@ def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> No
 
 
 def write_added(rows: Sequence[Added], path: str | os.PathLike[str]) -> None:
-    """The file that `read_added` reads as the same rows."""
+    """Write the file that `read_added` reads as the same rows."""
     write_rows(["vectors", "nbytes", "seconds"], [[row.vectors, row.nbytes, repr(row.seconds)] for row in rows], path)
 
 
@@ -92,6 +93,7 @@ def _parse_added(row: Mapping[str, str], line: int) -> Added:
 
 
 def parse_whole(text: str, label: str, minimum: int) -> int:
+    """Parse a whole number from `minimum` to MOST_RANKS."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
     if not minimum <= number <= MOST_RANKS:
         raise Invalid(f"{label}: expected a whole number from {minimum} to {MOST_RANKS}, got {quote(text)}")
@@ -125,7 +127,7 @@ def _read_rows(
 
 
 def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
-    """Read a text file; Invalid where it is not text."""
+    """Read a text file; raise Invalid if it is not text."""
     try:
         return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -135,7 +137,7 @@ def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
 def read_rows(
     text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
 ) -> list[T]:
-    """Apply `make` to every line and its number. Linear."""
+    """Return `make`(cells by column, line number) for every line. Linear."""
     lines = csv.reader(io.StringIO(text))
     head: list[str] = []
     rows: list[T] = []
@@ -161,6 +163,8 @@ def read_rows(
 
 
 def _check_header(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Return the names of columns in the first line, checked: all `needed` ones, no others than `allowed`, none
+    twice."""
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:

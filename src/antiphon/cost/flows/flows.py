@@ -36,24 +36,26 @@ from antiphon.cost.trace import Events
 
 
 def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """Every message is a flow. It waits for what it reads, then for the latency of its route, then its bytes move.
+    """Simulate every message as a flow: it waits for what it reads, then for the latency of its route, then its bytes
+    move.
 
-    - All flows that cross a link or shared limit at one time share it max-min fairly: no rate can grow but at the
-      cost of one that is no greater. Rates change when a flow begins or ends.
+    - All flows that cross a link or shared limit at the same time share it max-min fairly: no rate can grow except at
+      the cost of one that is no greater. Rates change when a flow begins or ends.
     - A link gives 1 / (beta + epsilon * max(f - w_t, 0)) bytes per second while f flows cross it to one receiver;
       epsilon and w_t by kind of link from the profile's `incast`; a shared limit has that of its links.
-    - What waits for what is derived from versions (docs/schedule.md), never from steps, and messages of one connection
-      (src, dst, route) move one after the other, in the order of steps. Nothing else keeps flows of different steps
-      apart. Every piece of a message is a message: two that meet in one step do not wait for each other's arrival.
-    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It is one sender to one receiver,
-      the ends of its first row; what it combined on its way arrives, and is combined with the cell's value, once.
+    - Waits follow from the versions of cells (docs/schedule.md), never from steps, and messages of one connection (src,
+      dst, route) move one after another, in the order of steps. Nothing else separates flows of different steps. Every
+      piece of a message is a message of its own: two that meet in one step do not wait for each other's arrival.
+    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It counts as one sender to one
+      receiver, the ends of its first row; what it combined on its way arrives, and is combined with the cell's value,
+      once.
     - A rank combines what arrives by gamma and delta of the profile, everything that meets in a cell at once: f values
-      of a byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
+      of a byte take f - 1 additions and f + 1 memory accesses. It does one such piece of work after another.
 
     Never below the bounds: no link ever carries more than its bandwidth, and each message pays its latency after what
-    it waited for. Prepared in O(E log E) for E = rows times hops; a size is simulated anew, in O(flows under way) NumPy
-    work for each moment at which flows begin or end. Pieces are written out, up to 2^17 rows in all; beyond that
-    fewer, larger ones are simulated, and `note` states it.
+    it waited for. Prepared in O(E log E) for E = rows times links per route; each size is simulated anew, in
+    O(concurrent flows) NumPy work for each moment at which flows begin or end. Pieces are expanded, up to 2^17 rows in
+    total; beyond that fewer, larger ones are simulated, and `note` states it.
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
@@ -71,10 +73,10 @@ class FlowEvents(Events):
 
 @dataclass(eq=False)
 class Flows:
-    """A schedule prepared for any size; what was answered is kept."""
+    """A schedule prepared for any size; predictions are cached."""
 
     schedule: Schedule
-    steps: Ints  # what each of its steps is called: pieces of several messages may be on their way in one
+    steps: Ints  # per step of the expanded schedule, the pipelined step to report
     topology: Topology
     profile: Profile
     note: str = ""
@@ -93,17 +95,17 @@ class Flows:
         return self.known[nbytes]
 
     def run(self, nbytes: int) -> Moments:
-        """When everything happens."""
+        """Return when everything happens."""
         return Run(self.tables, nbytes).run_events()
 
     def utilisation(self, nbytes: int) -> Utilisation:
-        """How busy every link and limit is over time."""
+        """Return how busy every link and limit is over time."""
         log = Log()
         Run(self.tables, nbytes, log).run_events()
         return log.runs(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
-        """When every message is under way; its turn on each link lasts as long as its bytes move."""
+        """Return when every message is in transit; its turn on each link lasts as long as its bytes move."""
         log, user = Log(), self.tables.paths.use_message
         moments = Run(self.tables, nbytes, log).run_events()
         turns = moments.begin[user], moments.sent[user]

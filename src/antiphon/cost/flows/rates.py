@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost.flows.tables import FlowTables, Watch
 
-EQUAL = 1 - 1e-12  # rates as near to each other as that are the same
+EQUAL = 1 - 1e-12  # rates whose ratio exceeds this are equal
 WIDE = 4096  # links and limits up to which arrays over all of them are cheap
-FEW = 32  # flows among which nobody looks for those that are touched
-REACH = 6  # how far from a change the search for who is touched goes before it takes everyone
+FEW = 32  # up to so many flows, all are recomputed without searching for those affected
+REACH = 6  # rounds of the search for affected flows before all are recomputed
 
 
 class Network:
@@ -35,33 +35,32 @@ class Network:
         self.tables, self.watch = tables, watch
         message_count, none = len(tables.messages), tables.resources
         self.left: Floats = tables.messages.share * nbytes
-        self.left[(tables.uses == none).all(axis=1)] = 0.0  # nothing to cross: from slot to slot
+        self.left[(tables.uses == none).all(axis=1)] = 0.0  # no link to cross: a copy within a rank
         self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
         self.end = np.full(message_count, np.inf)
         self.held = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
-        self.under_way: Longs = np.zeros(0, np.int64)
+        self.in_transit: Longs = np.zeros(0, np.int64)
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; none has 0
         self.numbers: Longs = np.arange(none + 1)
-        self.cost = np.append(tables.cost[:-1], 1e-300)  # "none" gives as much as anyone asks for
-        self.senders = np.zeros(none + 1, np.int64)  # to the receiver that has most, where that may matter
+        self.cost = np.append(tables.cost[:-1], 1e-300)  # the padding resource "none" never limits a flow
+        # Per resource: senders to the receiver with most, if incast is possible.
+        self.senders = np.zeros(none + 1, np.int64)
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
-        self.lost, self.losing = (
-            np.zeros(message_count),
-            np.zeros(message_count),
-        )  # seconds, and their part of all, because of incast
+        # Per message: seconds lost to incast so far, and the fraction of its time that it loses at its current rate.
+        self.lost, self.losing = np.zeros(message_count), np.zeros(message_count)
         self.mark: Bools = np.zeros(none + 1, np.bool_)
 
     def next_end(self) -> float:
-        return float(self.end[self.under_way].min()) if len(self.under_way) else np.inf
+        return float(self.end[self.in_transit].min()) if len(self.in_transit) else np.inf
 
     def flows_ended(self, until: float) -> tuple[Longs, float]:
         """Return the flows that end by then, and when the last of them does."""
-        ends = self.end[self.under_way]
+        ends = self.end[self.in_transit]
         chosen = ends <= until
         if not chosen.any():
-            return self.under_way[:0], 0.0
-        return self.under_way[chosen], float(ends[chosen].max())
+            return self.in_transit[:0], 0.0
+        return self.in_transit[chosen], float(ends[chosen].max())
 
     def change_flows(self, now: float, ended: Longs, begun: Longs) -> None:
         """Let flows end and begin at one moment, then update all affected rates."""
@@ -69,11 +68,11 @@ class Network:
             if self.tables.crowds is not None:
                 self.lost[ended] += self.losing[ended] * (now - self.since[ended])
             self.rate[ended], self.left[ended], self.end[ended] = 0.0, 0.0, np.inf
-            keep = np.isfinite(self.end[self.under_way])
-            self.under_way = self.under_way[keep]
+            keep = np.isfinite(self.end[self.in_transit])
+            self.in_transit = self.in_transit[keep]
         if len(begun):
             self.since[begun] = now
-            self.under_way = np.concatenate([self.under_way, begun])
+            self.in_transit = np.concatenate([self.in_transit, begun])
         freed, entered = self.tables.uses[ended].ravel(), self.tables.uses[begun].ravel()
         np.subtract.at(self.count, freed, 1)
         np.add.at(self.count, entered, 1)
@@ -86,7 +85,7 @@ class Network:
             self._report_loads(now, np.concatenate([freed, entered]), touched)
 
     def seconds_per_byte(self, resources: Longs) -> Floats:
-        """Cost of links and limits with their present senders: beta + epsilon * max(f - w_t, 0)."""
+        """Return the cost of links and limits with their current senders: beta + epsilon * max(f - w_t, 0)."""
         cost, crowds = self.cost[resources], self.tables.crowds
         if crowds is None:
             return cost
@@ -95,6 +94,7 @@ class Network:
         return np.asarray(cost + crowds.epsilon[resources] * excess)
 
     def _count_senders(self, ended: Longs, begun: Longs) -> None:
+        """Update the numbers of senders per (resource, receiver), for incast."""
         crowds = self.tables.crowds
         if crowds is None:
             return
@@ -110,9 +110,10 @@ class Network:
     def _find_touched(self, freed: NDArray[Any], entered: NDArray[Any]) -> Longs:
         """Return the flows whose rate may change: those connected to a change through flows and links in use.
 
-        Where that goes on and on, everyone: exact, too, and cheaper than to search.
+        If the search goes on for more than REACH rounds, all flows are returned: exact, too, and cheaper than
+        searching.
         """
-        flows, uses, mark = self.under_way, self.tables.uses, self.mark
+        flows, uses, mark = self.in_transit, self.tables.uses, self.mark
         if len(flows) <= FEW:
             return flows
         mark[:] = False
@@ -149,9 +150,9 @@ class Network:
     def fill_rates(self, flows: Longs) -> tuple[Floats, Longs]:
         """Compute max-min fair rates by progressive filling, all local bottlenecks of a round at once.
 
-        A link is one when, for each of its flows, no other link of it offers a smaller equal share. As flows settle
-        the shares of other links only rise, so its flows have their final rate. O(uses) per round; there are as many
-        rounds as bottlenecks wait for one another.
+        A link is a local bottleneck if, for each of its flows, no other link of the flow offers a smaller equal share.
+        As flows settle the shares of other links only rise, so its flows have their final rate. O(uses) per round;
+        there are as many rounds as bottlenecks depend on one another in a chain.
 
         >>> from antiphon.core.example import machine, star
         >>> from antiphon.cost.flows.tables import prepare_tables
@@ -163,7 +164,7 @@ class Network:
         lines: NDArray[Any] = self.tables.uses[flows]
         none = self.tables.resources
         resources: Any = slice(None)
-        if none > WIDE and lines.size < none:  # a wide machine, few flows: number what they use
+        if none > WIDE and lines.size < none:  # a large machine, few flows: renumber the links in use
             resources, lines = np.unique(lines, return_inverse=True)
             lines = lines.reshape(len(flows), -1)
         number, width = self.numbers[resources], lines.shape[1]

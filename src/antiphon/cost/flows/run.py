@@ -1,4 +1,14 @@
-"""The event loop of the flow-level simulator."""
+"""The event loop of the flow-level simulator: jump from one moment at which something changes to the next.
+
+Input: the prepared tables of a schedule (tables.py) and a size. Output: `Moments`, when every message and every version
+(a cell's value between two writes) was complete. Counters hold what each message and version still waits for. Events: a
+flow ends (its last byte arrived), a latency expires, a rank finishes combining. An event decrements counters; a counter
+at zero starts the next thing: all data read -> latency runs -> flow begins -> ... -> version written. Rates are updated
+once per moment (rates.py).
+
+Example (`core.example.star`, 1000 bytes, 1 us latency, 1 GB/s): at 0 both latencies start; at 1 us both flows begin; at
+2 us they end, the sum at rank 0 is written and the latencies of both copies start; at 4 us all is done.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +22,30 @@ from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
 from antiphon.cost.flows.rates import Network
 from antiphon.cost.flows.tables import FlowTables, Watch
 
-SAME_MOMENT = 1 + 1e-12  # what is as near as that happens at once; else rounding would split symmetric events
+SAME_MOMENT = 1 + 1e-12  # events closer than this factor are simultaneous; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)
-_EXPIRES, _COMBINED = 0, 1
+_EXPIRES, _COMBINED = 0, 1  # kinds of calendar entries: a latency ends, a rank has combined
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """When everything happened, in seconds. Per message: all it reads has arrived, its bytes begin to move, the last
-    has arrived; and the link or limit that set its last rate. Per version: it could be written, its rank began to
-    combine it, it is written; and the version that its rank combined just before, or -1."""
+    """When everything happened, in seconds.
+
+    Per message: `ready` all it reads has arrived, `begin` its bytes begin to move, `sent` the last has arrived; `held`:
+    the link or limit that set its last rate. Per version: `possible` it could be written, `combine` its rank began to
+    combine it, `there` it is written; `before`: the version that its rank combined just before, or -1.
+    """
 
     ready: Floats
     begin: Floats
     sent: Floats
     held: Ints
-    lost: Floats  # of what passes between the last two, because of incast
+    lost: Floats  # the part of `sent` - `begin` that is due to incast
     possible: Floats
     combine: Floats
     there: Floats
     before: Longs
-    count: int  # of moments
+    count: int  # number of moments
 
     @property
     def last(self) -> float:
@@ -94,8 +107,10 @@ class Run:
         )  # fmt: skip
 
     def _process_moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
-        """Process everything that happens now and its immediate consequences; then update the rates. Arguments:
-        messages whose flow has ended, whose latency has expired, that are ready; versions that are written."""
+        """Process everything that happens now and its immediate consequences; then update the rates.
+
+        Arguments: messages whose flow has ended, whose latency has expired, that are ready; versions that are written.
+        """
         self.moments += 1
         first_ended, moving = ended, []
         # Zero-length work (no bytes, no latency, nothing to combine) finishes at the same moment: iterate to a fixed
@@ -171,11 +186,12 @@ class Run:
     def _start_combining(self, now: float, chosen: Longs) -> Longs:
         """Return versions that can be written at once, those without work. The others queue for their rank's processor.
 
-        What a rank can combine at one moment is one piece of work: begun when the one before is done, done as a whole.
+        Everything that a rank can combine at one moment is one piece of work: it begins when the previous one is done,
+        and ends as a whole.
         """
         if not len(chosen):
             return NOTHING
-        # self.free: per rank when its processor has done what it has; self.last: the last version that it made
+        # self.free: per rank when its processor becomes idle; self.last: the last version that it combined
         self.possible[chosen] = now
         self.combine[chosen] = now
         if self.tables.work is None:
@@ -204,7 +220,7 @@ class Run:
         return at_once
 
     def _drop_repeats(self, values: Longs) -> Longs:
-        """Each once, without sorting: of equal ones the last finds its own mark. O(values)."""
+        """Return each value once, without sorting: of equal ones only the last finds its own mark. O(values)."""
         if len(values) < 2:
             return values
         place = np.arange(len(values))
@@ -212,11 +228,12 @@ class Run:
         return values[self.marks[values] == place]
 
     def _schedule_event(self, when: float, kind: int, chosen: Longs) -> None:
+        """Put an event into the calendar."""
         heapq.heappush(self.calendar, (when, next(self.number), kind, chosen))
 
 
 def _distinct_values(column: Floats) -> list[float]:
-    """The distinct values: mostly one."""
+    """Return the distinct values; mostly there is one."""
     if not len(column):
         return []
     if (column == column[0]).all():

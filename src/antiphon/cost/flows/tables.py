@@ -1,4 +1,13 @@
-"""Prepare a schedule for flow-level simulation: dependencies as counters, and the links that each message uses."""
+"""Prepare a schedule for flow-level simulation: dependencies as counters, and the links that each message uses.
+
+A version is the value of a cell (a rank's copy of a chunk) between two writes. A message waits for the versions that it
+reads (`reads`); a version can be written when its *gates* are open: all messages that write it have arrived, the
+previous version of its cell is written, and all readers of that one have sent it. All of this is independent of the
+size, so it is computed once per schedule. `Crowds` lists where incast (many senders to one receiver) is possible,
+`Combining` what the ranks' additions and memory accesses cost.
+
+Example (`core.example.star`): the sum at rank 0 has 2 gates, the arrivals of two messages; both copies read it.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +40,27 @@ from antiphon.core.topology import Topology
 from antiphon.cost.genmodel.work import Incasts
 from antiphon.cost.profile import Profile
 
-NEVER = np.int32(2**30)  # the counter of what nobody waits for
+NEVER = np.int32(2**30)  # the counter of sentinel entries, which never falls to zero
 
 
 @dataclass(frozen=True, eq=False)
 class Crowds:
-    """Possible incast: the (link or limit, receiver) pairs over which too many may send to one receiver at once."""
+    """Possible incast: the (link or limit, receiver) pairs over which more than w_t ranks may send to one receiver at
+    once."""
 
     epsilon: Floats  # per resource, and one for "none": seconds per byte and sender beyond w_t
     w_t: Longs
     pairs: int
-    pair: Ints  # per message and place in `uses`; `pairs` where nothing can happen
-    first: Longs  # pairs are in the order of resources: where each one's begin
-    resource: Longs  # and which it is
-    sender: Ints | None  # like `pair`, with the sender besides; None where no rank sends to one by several routes
-    sender_pair: Longs  # and which pair that is
+    pair: Ints  # per message and column of `uses` the number of the pair; `pairs` if incast is impossible there
+    first: Longs  # pairs are sorted by resource: the first pair of each resource in `resource`
+    resource: Longs
+    sender: Ints | None  # like `pair` for (pair, sender); None if no rank sends to another by several routes
+    sender_pair: Longs  # per (pair, sender) its pair
 
 
 @dataclass(frozen=True, eq=False)
 class Combining:
-    """Per version, in seconds per byte of nbytes, the work of its rank to combine it: additions, and memory access."""
+    """Per version, in seconds per byte of nbytes, its rank's work to combine it: additions, and memory access."""
 
     adding: Floats
     access: Floats
@@ -64,10 +74,10 @@ class Combining:
 class FlowTables:
     """Everything about a simulated schedule that does not depend on the size.
 
-    `uses` has a line per message, padded with the number of resources; `after` is the next message of the same
-    connection (src, dst, route), or the number of messages. Counters: `reads` of a message, the rows of it that wait
-    for a version; `gates` of a version, what must happen before it can be written: all its data are there, the version
-    before is written, and all who read that have sent it. Both have one element more, which never falls to zero.
+    `uses` has one row of resources per message, padded with the number of resources; `after` is the next message of the
+    same connection (src, dst, route), or the number of messages. Counters: `reads` of a message, the rows of it that
+    wait for a version; `gates` of a version, the events before it can be written. Both have one extra element at the
+    end, which never falls to zero.
     """
 
     paths: Paths
@@ -76,17 +86,17 @@ class FlowTables:
     cost: Floats  # per resource, and 0 for "none": seconds per byte
     crowds: Crowds | None
     after: Longs
-    waits: NDArray[np.int32]  # 1 for the latency, 1 more where a message precedes on the connection
+    waits: NDArray[np.int32]  # 1 for the latency, and 1 if another message precedes it on the connection
     reads: NDArray[np.int32]
     gates: NDArray[np.int32]
     row_ptr: Longs  # message -> its rows, in the three columns below
     by_message: Longs  # the row of the schedule
     writes: Ints
-    frees: Ints  # the version after the one that is read, or the number of versions
+    frees: Ints  # the version after the one read, which may then be written; or the number of versions
     reader_ptr: Longs  # version -> the messages that read it
     readers: Longs
     follows: Ints  # version -> the next of its cell, or the number of versions
-    rank: Longs  # of a version
+    rank: Longs  # per version
     work: Combining | None
 
     @property
@@ -105,28 +115,29 @@ class FlowTables:
         return len(self.cost) - 1
 
     def rows_of(self, message: int) -> Longs:
-        """The rows of the schedule that form this message."""
+        """Return the rows of the schedule that form this message."""
         return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
 
     def rows_of_messages(self, chosen: Longs) -> Longs:
-        """The rows of these messages, as places in `writes` and `frees`. O(rows)."""
+        """Return the rows of these messages, as indices into `writes` and `frees`. O(rows)."""
         if self.row_ptr[-1] == len(self.messages):
             return chosen  # each has one
         first = self.row_ptr[chosen]
         return ranges(first, self.row_ptr[chosen + 1] - first)
 
     def readers_of(self, chosen: Longs) -> Longs:
+        """Return the messages that read these versions."""
         first = self.reader_ptr[chosen]
         return self.readers[ranges(first, self.reader_ptr[chosen + 1] - first)]
 
 
 def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> FlowTables:
-    """Build the counters and their dependents. O(n log n) in rows times hops; pieces expanded, rows sorted.
+    """Build the counters and their dependents. O(n log n) in rows times links per route; pieces expanded, rows sorted.
 
-    `steps`: what the steps are called, where they are not called by their number.
+    `steps`: the step numbers to report, if they differ from the schedule's.
 
-    Of `core.example.star`, whose versions are 0 and 1 of rank 0, 2 and 3 of rank 1, 4 and 5 of rank 2: messages 2 and 3
-    read version 1, for which two rows must have arrived; version 3 waits for its row and for row 1, which reads 2.
+    In `core.example.star` versions 0 and 1 are of rank 0, 2 and 3 of rank 1, 4 and 5 of rank 2: messages 2 and 3 read
+    version 1, for which two rows must have arrived; version 3 waits for its row and for row 1, which reads 2.
 
     >>> from antiphon.core.example import machine, star
     >>> tables = prepare_tables(star().sorted(), machine(), Profile())
@@ -144,7 +155,7 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~version_table.initial[read]
-    # CSR from a version to the messages that read it, initial versions left out: nobody waits for these.
+    # CSR from a version to the messages that read it, without initial versions, which exist from the start.
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
     reads = np.bincount(table.of_row[by_message[waiting]], minlength=message_count + 1).astype(np.int32)
@@ -192,8 +203,8 @@ def _list_uses(routing: Paths) -> Ints:
 
 
 def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
-    """The next message with the same (src, dst, route), which messages are the first of theirs, and whether any two
-    ranks have several such connections. One sort.
+    """Return the next message with the same (src, dst, route), which messages are the first of theirs, and whether any
+    two ranks have several such connections. One sort.
 
     Messages 0 and 2 go from 0 to 1; the number of messages, 3, stands for none:
 
@@ -217,11 +228,11 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
 
 
 def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
-    """Return the pairs over which more than w_t ranks send in the whole schedule; None where there are none. O(uses).
+    """Return the pairs over which more than w_t ranks send in the whole schedule, or None if there are none. O(uses).
 
     `several`: some rank sends to another by more than one route.
 
-    Ranks 1 and 2 send to 0 over link 1, from a switch (node 3) to 0, at which more than one is a crowd:
+    Ranks 1 and 2 send to 0 over link 1, from a switch (node 3) to 0, which has the threshold w_t = 1:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.topology import LinkType, both_ways, build
@@ -253,7 +264,7 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     number = np.where(crowded, np.cumsum(crowded) - 1, count)[pair]
     table = np.full(uses.shape, count, np.int32)
     table[message, place] = number
-    table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # who crosses a limit twice is one sender
+    table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # a message that crosses a limit twice is one sender
     link = pairs[crowded] // ranks
     first = np.flatnonzero(starts(link))
     # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
@@ -266,10 +277,10 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
 
 
 def combining_costs(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
-    """Return the cost of every reduction (GenModel, section 3.1); None where all are free. O(n log n).
+    """Return the cost of every reduction (GenModel, section 3.1), or None if all are free. O(n log n).
 
-    Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B.
-    What arrives alone where nothing is held is no reduction; a copy between slots of a rank reads and writes.
+    Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B. A
+    single value that arrives in an empty cell is no reduction; a copy between slots of a rank reads and writes.
 
     The sum of three (version 1) adds 2 B and reads or writes 4 B:
 
@@ -292,4 +303,4 @@ def combining_costs(schedule: Schedule, version_table: Versions, profile: Profil
     return price if price.seconds.any() else None
 
 
-Watch = Callable[[float, Longs, Floats], None]  # told of links whose load changes: (seconds, resources, bytes/s)
+Watch = Callable[[float, Longs, Floats], None]  # called when loads of links change: (seconds, resources, bytes/s)

@@ -1,12 +1,16 @@
 """GenModel in closed form, for plans that have a name: Tables 1 and 2 of the GenModel and GenTree paper, corrected.
 
-Every formula is derived from the steps of its plan, on one switch with full bandwidth to every server. Where the
-paper prints something else, the docstring notes it. `cost.genmodel` prices any schedule by the same rules; the tests
-hold the two together. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma) model of Table 1.
+Input: a number of servers (ranks), nbytes, and the figures of links (`Tier`) and servers (`Server`). Output: seconds by
+term (`Terms`). Every formula is derived from the steps of its plan, on one switch with full bandwidth to every server;
+if the paper prints something else, the docstring notes it. `cost.genmodel` prices any schedule by the same rules; tests
+compare the two. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma) model of Table 1.
 
-Per step: alpha, then the bytes that the busiest server receives at beta + epsilon * max(w - w_t, 0) each, w being
-the number of servers that send to it at once; then, at the busiest server, gamma for each byte added and delta for
-each byte read from or written to memory: combining f values at once adds f - 1 times and touches memory f + 1 times.
+Per step: alpha, then the bytes that the busiest server receives at beta + epsilon * max(w - w_t, 0) each, w being the
+number of servers that send to it at once; then, at the busiest server, gamma for each byte added and delta for each
+byte read from or written to memory: combining f values at once adds f - 1 times and accesses memory f + 1 times.
+
+Example: `ring(4, S, ...)`: 2 * 3 steps of S / 4 bytes, one sender each: 6 alpha + 1.5 S beta, and in the first 3 steps
+0.75 S gamma and 3 * 0.75 S delta.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from antiphon.errors import Invalid, Unsupported, quote
 
-HALVES = ("reducescatter", "allgather")
+HALVES = ("reducescatter", "allgather")  # the two halves of an allreduce
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Server:
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: seconds per step, seconds per byte, and what a byte takes longer per sender beyond w_t."""
+    """The links of one tier: seconds per step, seconds per byte, and additional seconds per byte for each sender beyond
+    w_t."""
 
     alpha: float
     beta: float
@@ -41,7 +46,7 @@ class Tier:
     w_t: int = 0
 
     def slower(self, senders: int) -> float:
-        """Additional seconds per byte with this many senders to one receiver."""
+        """Return the additional seconds per byte with this many senders to one receiver."""
         return self.epsilon * max(senders - self.w_t, 0)
 
 
@@ -67,7 +72,7 @@ class Terms:
 
 
 def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Co-located parameter servers: every server serves 1/n of the data. O(1).
+    """Price co-located parameter servers: every server collects, combines and distributes 1/n of the data. O(1).
 
     Table 2 prints max(N - w_t, 0); N - 1 servers send, and with N - 1 the paper's own times fit.
     """
@@ -75,7 +80,7 @@ def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
 
 
 def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Hierarchical co-located parameter servers with these fan-ins, the first step's first. O(fan-ins).
+    """Price hierarchical co-located parameter servers with these fan-ins, the first step's first. O(fan-ins).
 
     Table 2's product in the delta term runs over the wrong indices (it shows from three levels on), and its epsilon
     term names a fan-in f_-1 and lacks the factor 2.
@@ -96,16 +101,18 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
 
 
 def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """A ring in one direction: n - 1 steps each way, two values combined in each. One sender per receiver. O(1)."""
+    """Price a ring in one direction: n - 1 steps each way, two values combined in each, one sender per receiver.
+    O(1)."""
     return _pairwise_steps(n - 1, (n - 1) / _check_servers(n), nbytes, tier, server, collective)
 
 
 def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Recursive halving, then doubling. O(1).
+    """Price recursive halving, then doubling. O(1).
 
-    Where n is no power of two, those beyond the greatest power of two K below it fold into a neighbour first and are
-    told afterwards: a step and all data more each way, and K instead of N elsewhere (Table 2 keeps N; the paper's
-    own description, section 2.1, folds). The paper gives only the allreduce: Unsupported for its halves.
+    If n is no power of two, the servers beyond the greatest power of two K below n first send their data to a neighbour
+    and get the result afterwards: one more step with all data each way, and K instead of N elsewhere (Table 2 keeps N,
+    but the paper's own description in section 2.1 does the same as here). The paper gives only the allreduce:
+    Unsupported for its halves.
     """
     # core: K, the greatest power of two up to n.
     core = 1 << (_check_servers(n).bit_length() - 1)
@@ -120,10 +127,10 @@ def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
 
 
 def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """One server collects and combines all data, and sends all of it to everyone. O(1).
+    """Price one server that collects and combines all data, and sends all of it to everyone. O(1).
 
-    Table 1 prints 2(N-1) S gamma, Table 2 rightly (N-1) S. Table 2 counts incast twice; in the broadcast every
-    receiver has one sender only, and equation 8 counts it for the collecting step alone.
+    Table 1 prints 2(N-1) S gamma, Table 2 correctly (N-1) S. Table 2 counts incast twice; in the broadcast every
+    receiver has only one sender, and equation 8 counts it for the collecting step alone.
     """
     if collective != "allreduce":
         raise Unsupported(f"reduce_broadcast: an allreduce has this form, not {quote(collective)}; use cps")
@@ -140,11 +147,11 @@ def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collecti
 
 
 def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Asymmetric co-located parameter servers: straight from where values are to where they are combined (4.2).
+    """Price asymmetric co-located parameter servers: data go directly to where they are combined (section 4.2).
 
     `moves[i][j]`: the bytes that server i sends to server j in the reducescatter (the allgather is its reverse);
-    `fanin`: the number of values combined per byte, the receiver's own included. The step lasts as long as its
-    busiest server, receiving or sending. O(n^2) for n servers.
+    `fanin`: the number of values combined per byte, the receiver's own included. The step lasts as long as its busiest
+    server, receiving or sending. O(n^2) for n servers.
     """
     sent = np.array(moves, np.float64)
     if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or (sent < 0).any():
@@ -161,6 +168,7 @@ def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: s
 
 
 def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
+    """Price one step with these bytes between servers."""
     if not sent.any():
         return Terms()
     moved = np.concatenate([sent.sum(axis=0), sent.sum(axis=1)])  # in, then out: there every receiver sees one sender
@@ -171,14 +179,15 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
 
 
 def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
-    """Steps in which every server has one sender and combines two values; `share` of nbytes in all, each way."""
+    """Price steps in which every server has one sender and combines two values; `share` of nbytes in total, each
+    way."""
     moved = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
     return _both_halves(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
 
 
 def _both_halves(half: Terms, reducing: Terms, collective: str) -> Terms:
-    """An allreduce is a reducescatter and an allgather that moves as much and combines nothing."""
+    """Price an allreduce as a reducescatter and an allgather that moves as much and combines nothing."""
     return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[
         _check_collective(collective)
     ]

@@ -1,8 +1,8 @@
-"""Piecewise constant functions over runs of segments, one per key: summed, compared, aligned.
+"""Piecewise constant functions over steps, one per key (a link or a rank): summed, compared, aligned.
 
-A segment is a stretch of steps between two neighbouring moments at which some message, with its pieces, begins or
-ends. So pieces are never written out: a message is in flight from segment `low` up to, but excluding, segment `high`.
-A run is (key, low, high): for example key = link, value = load.
+A *segment* is a stretch of steps in which the same messages are in progress: it ends where some message, with its
+pieces, begins or ends. So pieces are never expanded: a message is in progress from segment `low` up to, but excluding,
+segment `high`. A *run* is (key, low, high) with a value: for example key = link, value = load.
 
     sum_runs              the total per key where runs overlap, as runs of constant value (sweep over begins and ends)
     merge_runs            the union of overlapping or adjacent runs of a key
@@ -32,7 +32,8 @@ Numbers = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The segments of a schedule: the number of steps of each; for every message the first, and the first after it."""
+    """The segments of a schedule with their numbers of steps; per message its first segment, and the first one after
+    it."""
 
     begin: Longs  # the step with which each segment begins
     length: Longs
@@ -44,7 +45,7 @@ class Segments:
 
     @cached_property
     def single(self) -> bool:
-        """Every message is under way in one segment only: nothing is pipelined."""
+        """Whether every message is in progress in one segment only, i.e. nothing is pipelined."""
         return runs_are_disjoint(self.low, self.high)
 
 
@@ -53,10 +54,10 @@ def runs_are_disjoint(low: Longs, high: Longs) -> bool:
 
 
 def segments(sent: Messages) -> Segments:
-    """The stretches of steps in which the same messages are under way. O(n), or one sort where steps are few.
+    """Return the stretches of steps in which the same messages are in progress. O(n), or one sort if steps are few.
 
-    Two pieces: messages 0 and 1 are under way in steps 0 and 1, messages 2 and 3 in steps 1 and 2, so each of the three
-    steps is a segment.
+    Two pieces: messages 0 and 1 are in progress in steps 0 and 1, messages 2 and 3 in steps 1 and 2, so each of the
+    three steps is a segment.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages import messages
@@ -75,7 +76,7 @@ def segments(sent: Messages) -> Segments:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of constant value, in the order of (key, low), disjoint for a key; 0 between them."""
+    """Runs of constant value, in the order of (key, low), disjoint per key; the function is 0 between them."""
 
     key: Longs
     low: Longs
@@ -96,7 +97,7 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         return Runs(key, low, high, tuple(columns))
     if runs_are_disjoint(low, high):
         place = key * count + low
-        if (int(key.max()) + 1) * count <= 4 * len(key):  # few enough to add up in a table instead of sorting
+        if (int(key.max()) + 1) * count <= 4 * len(key):  # dense: add up in a table instead of sorting
             used = np.flatnonzero(np.bincount(place))
             sums = tuple(np.bincount(place, weights=column)[used] for column in columns)
             return Runs(used // count, used % count, used % count + 1, sums)
@@ -136,7 +137,7 @@ def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, 
 
 
 def highest_per_key(runs: Runs, count: int) -> Runs:
-    """Per key the greatest first value of runs that may overlap. O(E log E), linear where nothing is pipelined.
+    """Return per key the greatest first value of runs that may overlap. O(E log E), linear if nothing is pipelined.
 
     >>> top = highest_per_key(Runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), (np.array([4, 5]),)), 3)
     >>> top.key.tolist(), top.low.tolist(), top.high.tolist(), top.values[0].tolist()
@@ -158,10 +159,10 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
 
 
 def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
-    """Split the first runs where the others change, and add the others' first value as a column (0 where there is
-    none). O(n log n).
+    """Split the first function's runs where the other one changes, and add the other's first value as a column (0: no
+    run).
 
-    A run of 5 from 0 to 3, and another of 8 from 1 to 2:
+    O(n log n). A run of 5 from 0 to 3, and another of 8 from 1 to 2:
 
     >>> first, second = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
     >>> cut = align_runs(first, second, 3)
@@ -187,7 +188,7 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
 
 
 def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
-    """Per segment the run of greatest value that covers it, the first of those, -1 for none. O(E log E).
+    """Return per segment the run of greatest value that covers it (the first of equal ones), or -1. O(E log E).
 
     >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), 4)
     array([ 0,  1,  1, -1])

@@ -1,4 +1,13 @@
-"""What GenModel needs of a schedule: messages, their links, simultaneous senders, and reductions."""
+"""What GenModel needs of a schedule: per step the load of each link, its simultaneous senders, and each rank's
+reductions.
+
+Everything is a set of runs (runs.py): `loads` maps (link or limit, steps) to its share of nbytes and the number of
+ranks that send to one receiver over it at once (*incast*); `combined` maps (rank, steps) to the shares that it adds and
+that it reads or writes in memory. `carried_loads` turns loads into seconds per byte.
+
+Example (`core.example.star` on links of 1 GB/s): in step 0 the links from ranks 1 and 2 to rank 0 carry 1.0 of nbytes
+each, and rank 0 adds 2.0 of nbytes and accesses 4.0 (reads three values, writes one).
+"""
 
 from __future__ import annotations
 
@@ -32,14 +41,14 @@ NONE = Incast()
 
 @dataclass(frozen=True, eq=False)
 class Incasts:
-    """For every link and shared limit: the additional seconds per byte for each sender beyond its threshold."""
+    """Per link and shared limit: the additional seconds per byte for each sender beyond its threshold w_t."""
 
     epsilon: Floats
     w_t: Longs
 
     @staticmethod
     def of(profile: Profile, topology: Topology) -> Incasts:
-        """Look up incast per link; a shared limit has that of its links, the greatest where they differ. O(links).
+        """Look up incast per link; a shared limit has that of its worst link. O(links).
 
         >>> from antiphon.core.example import machine
         >>> Incasts.of(Profile(incast={"wire": Incast(1e-9, 1)}), machine()).w_t
@@ -59,7 +68,7 @@ class Incasts:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A schedule on a topology, as GenModel sees it."""
+    """A schedule on a topology, as GenModel sees it; everything is computed on first use."""
 
     schedule: Schedule
     topology: Topology
@@ -78,8 +87,8 @@ class Work:
 
     @cached_property
     def senders(self) -> Runs:
-        """For every link and limit with incast: the maximum number of simultaneous senders over it to one receiver. O(n
-        log n).
+        """Per link and limit with incast: the greatest number of simultaneous senders over it to one receiver. O(n log
+        n).
 
         Ranks 1 and 2 send over links 2 and 4 to a switch (node 3), from which link 1 leads to rank 0, in segment 0:
 
@@ -92,12 +101,12 @@ class Work:
         """
         routing, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
         nothing = np.zeros(0, np.int64)
-        suffering = incasts.epsilon > 0
-        if not suffering.any() or not len(routing.use_message):
+        has_incast = incasts.epsilon > 0
+        if not has_incast.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
-        # Filter first: only messages to receivers with more senders than the smallest threshold can suffer.
-        crowded = self._crowded_messages(int(incasts.w_t[suffering].min()))
-        uses = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
+        # Filter first: only messages to receivers with more senders than the smallest threshold can have incast.
+        crowded = self._crowded_messages(int(incasts.w_t[has_incast].min()))
+        uses = np.flatnonzero(crowded[routing.use_message] & has_incast[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))
@@ -118,7 +127,7 @@ class Work:
 
     @cached_property
     def _single(self) -> bool:
-        """No rank sends to another by two messages at once, and none crosses a resource twice."""
+        """Whether no rank sends two messages to another at once, and no message crosses a resource twice."""
         table = self.paths.messages
         if len(self.topology.limits) or not self.segments.single:
             return False
@@ -126,7 +135,7 @@ class Work:
         return len(distinct(key)) == len(key)
 
     def _crowded_messages(self, w_t: int) -> Numbers:
-        """Messages whose receiver has more senders than that; with pieces, all of its senders count. O(n).
+        """Return the messages whose receiver has more than `w_t` senders; with pieces, all its senders count. O(n).
 
         >>> from antiphon.core.example import machine, star
         >>> Work(star(), machine(), Profile())._crowded_messages(1)
@@ -142,8 +151,7 @@ class Work:
 
     @cached_property
     def loads(self) -> Runs:
-        """For every link and limit, per step: its share of nbytes, and the senders to one receiver (`senders`). O(n log
-        n).
+        """Per link and limit, over steps: its share of nbytes, and the senders to one receiver (`senders`). O(n log n).
 
         >>> from antiphon.core.example import machine, star
         >>> loads = Work(star(), machine(), Profile()).loads
@@ -162,12 +170,13 @@ class Work:
 
     @property
     def _weight(self) -> Numbers:
-        """Of every message, over the scale: whole numbers where they fit."""
+        """The weight of every message, over `_scale`; whole numbers if they fit int64."""
         exact = self.paths.messages.weight
         return exact.astype(np.float64) if exact.dtype == object else exact
 
     def carried_loads(self) -> tuple[Floats, Floats]:
-        """Of the runs of `loads`, in seconds per byte of nbytes: by bandwidth, and by incast on top of it. O(runs).
+        """Return for the runs of `loads` the seconds per byte of nbytes by bandwidth, and by incast in addition.
+        O(runs).
 
         >>> from antiphon.core.example import machine, star
         >>> Work(star(), machine(), Profile()).carried_loads()
@@ -180,9 +189,9 @@ class Work:
 
     @cached_property
     def combined(self) -> Runs:
-        """For every rank, per step: the shares of nbytes that it adds, and that it reads and writes. O(n log n).
+        """Per rank, over steps: the shares of nbytes that it adds, and that it reads and writes in memory. O(n log n).
 
-        Rank 0 adds two to its own, and reads three and writes one:
+        Rank 0 adds two values to its own, and reads three and writes one:
 
         >>> from antiphon.core.example import machine, star
         >>> combined = Work(star(), machine(), Profile()).combined

@@ -5,26 +5,27 @@ wire, a latency of L, and o_r at the receiver; messages that one port sends keep
 kinds of resources, each with a side for sending and one for receiving: the *ports* of a rank, which hold a message, and
 the *NICs* of a node, which serve the bytes that leave it or enter it. Messages queue for a resource in use.
 
-**The simulation** keeps a queue of events, takes out the earliest, and does what follows from it: it moves one message
-one stage on, which puts further events into the queue. Of events at the same moment, those put in first come first, so
-a run always has the same result. A message goes through these stages, and does those that need no waiting at once:
+**The simulation** keeps a queue of events, takes out the earliest, and processes it: it moves one message one stage on,
+which puts further events into the queue. Of events at the same moment, those put in first come first, so a run always
+has the same result. A message goes through these stages; stages that need no waiting follow one another at once:
 
-    event     it has            and next                                                           side
+    event     the message has   and next                                                           side
     ASK       paid o_s          takes a port of the sender, or queues for one                      sending
     SEND      the port          its first byte leaves, as soon as a NIC of the node is free        sending
     ARRIVE    travelled for L   takes a port of the receiver, or queues for one                    receiving
     PASS      that port         its bytes enter by a NIC, for G (b - 1), and o_r is paid           receiving
-    COMBINE   been received     is combined with what the rank has, one message after another      receiving
+    COMBINE   been received     is combined with the rank's data, one message after another        receiving
 
-When it is done it satisfies conditions (`Graph`); messages for which that was the last one ASK o_s later.
+A message that is done contributes to conditions (`Graph`); a message whose last condition is satisfied asks for a port
+(ASK) o_s later.
 
 **Whole messages.** Once a message has its port and its NIC, everything up to the end of its transfer is known, so it
-has one event at a time, and a port in use needs none: the loop stores when it will be clear. Only a port that somebody
-queues for gets an event at that moment (numbers of the queue from the number of messages on).
+has one event at a time, and a port in use needs none: the loop stores when it will be clear (free again). Only a port
+with a queue gets an event at that moment (such events are numbered from the number of messages on).
 
 **Packets** share NICs in turns, so the end of a transfer is known only when it comes. Between nodes, PACKET repeats for
 every packet of a message, and PASS for every packet that arrives; at FREE the last byte has left and at LANDED it has
-come in, so the port is clear. Both ends have events to come, the receiver's from the number of messages on.
+come in, so the port is clear. Both ends have events; the receiver's are numbered from the number of messages on.
 
 **An example.** In `core.example.star` ranks 2 and 1 send to 0, which sends the sum to 1 and 2. Let o_s = o_r = g = 1 s,
 L = 2 s, G (b - 1) = 3 s, combining take 1 s, and a rank have one port. Message 0 leaves from 1 to 4, arrives from 3 to
@@ -52,7 +53,7 @@ a byte per second has them at 8 and 10. Here the messages end at the same times:
 >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
 ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
 
-**One source, two machine codes.** The fidelity is the type of the argument `cut`, None or `Packets`. Numba compiles a
+**One source, two functions.** The fidelity is the type of the argument `cut`, None or `Packets`. Numba compiles a
 function for the types of its arguments and drops the branches of `if cut is None` that cannot be taken, so neither
 fidelity pays for the other (docs/decisions.md has the measurements). The loop is one long function since a
 call of a compiled function costs by the number of arrays it is passed. docs/models/loggp.md specifies the model.
@@ -93,11 +94,11 @@ ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # and of the receiving side
 def simulate(
     graph: Graph, cost: Cost, cut: Packets | None, node: Longs, ports: int, nics: int, log: Log
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
-    """Return the time at which all is done, the message done last, the number done; ports still held, bytes received.
+    """Return (time at which all is done, message done last, number of messages done, ports still held, bytes received).
 
-    `cut`: None for whole messages, whose received bytes are not counted. `node`: of every rank, -1: in none.
-    `ports`: of every rank and side; `nics`: of every node and side; 0: no limit. The log is filled unless it is empty.
-    O(n log(messages under way)) for n messages, or n packets.
+    `cut`: None for whole messages, whose received bytes are not counted. `node`: per rank, -1: in none. `ports`: per
+    rank and side; `nics`: per node and side; 0: no limit. The log is filled unless it is empty. O(n log(messages in
+    progress)) for n messages, or n packets.
     """
     count = len(graph.src)
     room = new_room(graph, count, 2 * len(node) * ports) if cut is None else new_room(graph, 2 * count, 0)
@@ -109,10 +110,10 @@ def simulate(
 def _simulate(
     room: Room, graph: Graph, cost: Cost, cut: Packets | None, node: Longs, ports: int, nics: int, log: Log
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
-    """Run `simulate` in a room that is used up.
+    """Run `simulate` in a workspace that is used up.
 
-    Sides: 0 sends, 1 receives. Port i of a rank is at (side * ranks + rank) * ports + i, the queue for its ports at
-    side * ranks + rank, what a message has on a side at side * count + m, and NIC i of a node like a port.
+    Sides: 0 sends, 1 receives. Indices: port i of a rank is (side * ranks + rank) * ports + i, the queue for its ports
+    side * ranks + rank, the entry of a message on a side side * count + m; NIC i of a node is numbered like a port.
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
@@ -122,7 +123,7 @@ def _simulate(
     record, tells_early = len(log.ready) > 0, len(early_ptr) > 0
     receiver = 0 if cut is None else count  # added to m: the number of the receiver's events
     giver = np.full(len(waits) if record else 0, -1, np.int32)  # condition -> the message that gave to it last
-    # port -> when its last byte has passed; whether it is taken, or promised to the queue; the last message it had
+    # port -> when its last byte has passed; whether it is taken, or reserved for its queue; the last message it had
     clear = np.full(2 * ranks * ports, FAR)
     port_taken, user = np.zeros(2 * ranks * ports, np.bool_), np.full(2 * ranks * ports, -1, np.int32)
     port_of = np.empty(2 * count if ports else 0, np.int32)
@@ -133,7 +134,7 @@ def _simulate(
     nic_free, nic_user = np.full(2 * nodes * nics, FAR), np.full(2 * nodes * nics, -1, np.int32)
     # rank -> when it has combined everything received so far; the message combined last
     rank_free, combiner = np.zeros(ranks), np.full(ranks, -1, np.int32)
-    freed = np.empty(count, np.int32)  # the messages that one event makes ready
+    freed = np.empty(count, np.int32)  # messages that one event makes ready
     last, last_message, finished, received = 0.0, -1, 0, 0.0
     if cut is not None:
         limit, size, per_byte = cut
@@ -262,7 +263,7 @@ def _simulate(
                     log.port[m] += max(now - log.begin[m] - latency[k], 0.0)
                 if ports:
                     port, waiting = port_of[side * count + m], head[s if side == 0 else ranks + d] >= 0
-                    clear[port], port_taken[port] = give_time, waiting  # promised to those who queue
+                    clear[port], port_taken[port] = give_time, waiting  # reserved for the queue
                     if record:
                         user[port] = m
                     if waiting:

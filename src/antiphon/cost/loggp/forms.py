@@ -1,10 +1,13 @@
 """LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
 
-They hold where nothing contends: a rank has a port for everything it sends at once (recursive multiplying: as many as
+The forms hold if nothing contends: a rank has a port for everything it sends at once (recursive multiplying: as many as
 its greatest radix, less one), and nodes share no NIC. Each takes `as_printed=True` for the formula as the paper prints
-it; without, it is corrected where it miscounts, as the docstring explains. `gap=False` leaves the gap between messages
-out, which is what a simulation with a free port for every message gives; `gap=True` lets a round last at least
-g + (m-1) G, as one port does. Figures may be those of a `Level`: then each message takes the figures of its own size.
+it; without, it is corrected where it miscounts, as the docstring explains. `gap=False` ignores the gap between
+messages, as in a simulation with a free port for every message; with `gap=True` a round lasts at least g + (m-1) G, as
+with one port. Figures may be those of a `Level`: then each message takes the figures of its own size.
+
+Example: `recmult(8, 2, m, f)`, an allgather on 8 ranks by radix 2, has rounds of m, 2 m and 4 m bytes: each takes o_s +
+(bytes - 1) G + L + o_r.
 """
 
 from __future__ import annotations
@@ -50,20 +53,22 @@ class _Round:
 
     @property
     def alone(self) -> float:
-        """T_final: nothing is sent after it."""
+        """T_final: the time of a round after which nothing is sent."""
         f = self.figures
         return f.o_s + (self.nbytes - 1) * f.G + f.L + f.o_r
 
     @property
     def followed(self) -> float:
-        """T_I, T_i: until the same port may send the next message."""
+        """T_I, T_i: the time until the same port may send the next message."""
         f = self.figures
         hidden = f.g - f.o_s if self.gap else 0.0
         return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, hidden)
 
     def combining(self, vectors: int = 1, pipelined: bool = False) -> float:
-        """Seconds of combining after the data has arrived; pipelined: combining starts with the first byte, so it
-        overlaps with the transfer (G)."""
+        """Return the seconds of combining after the data have arrived.
+
+        `pipelined`: combining starts with the first byte, so it overlaps with the transfer (G).
+        """
         seconds = vectors * self.nbytes * self.figures.gamma
         bytes_hidden = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
         return seconds - bytes_hidden if pipelined else seconds
@@ -79,7 +84,7 @@ def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
 
 
 def message(figures: FiguresLike, m: float) -> float:
-    """One message of m bytes, from the call that sends to the end of the one that receives (section II.E). O(1).
+    """Return the time of one message of m bytes, from the send call to the end of the receive (section II.E). O(1).
 
     Half of the round trip PRTT(1, 0, m): o_s + (m - 1) G + L + o_r.
     """
@@ -99,19 +104,20 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     as_printed: bool = False,
     gap: bool = True,
 ) -> float:
-    """k-ring (section III.A) on p ranks in groups of k; every round sends a block of m bytes: nbytes / p. O(1).
+    """Return the time of k-ring (section III.A) on p ranks in groups of k; every round sends a block of m bytes, nbytes
+    / p.
 
     Allgather: T_AG = (p/k - 1) T_I + (p/k (k-1) - 1) T_i + T_final; with `overlap` rounds within groups take place
-    while those between groups do: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i) + (k-2) T_i + T_final.
+    during those between groups: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i) + (k-2) T_i + T_final.
 
-    Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in all. The algorithm needs p - 1 to combine and as
-    many to spread; here the first half is the allgather backwards, each of its rounds with m gamma (and no final one: a
-    message always follows). `pipelined`: combining goes on while bytes arrive, so a round has one byte of it left where
-    gamma <= G. Rounds within groups and between them then overlap in both halves.
+    Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in total. The algorithm needs p - 1 rounds to combine
+    and as many to spread; here the first half is the allgather backwards, each of its rounds with m gamma (and no final
+    one: a message always follows). `pipelined`: bytes are combined while further ones arrive, so after the last one
+    only that is left if gamma <= G. Rounds within groups and between them then overlap in both halves.
 
-    With k = 1 all rounds are between groups, and the last is one of those (as printed: one of a group that has none).
-    Where g > o_s + L + o_r and the figures differ, a simulation is a little faster at the switch of phases: the first
-    message there waits for the gap of its own level only. Combining, too, can hide in the gap there, not here.
+    With k = 1 all rounds, the last included, are between groups (the paper prints one within a group). If g > o_s + L +
+    o_r and the figures of both levels differ, a simulation is a little faster where rounds of one level follow those of
+    the other: the first message there waits only for the gap of its own level, and ranks can combine in that gap. O(1).
     """
     _check_arguments(p, m, collective)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:
@@ -150,11 +156,12 @@ def recmult(
     as_printed: bool = False,
     gap: bool = True,
 ) -> float:
-    """Recursive multiplying (section III.B) on p ranks by radix k, or by these radices, round by round. O(rounds).
+    """Return the time of recursive multiplying (section III.B) on p ranks by radix k, or by these radices, round by
+    round.
 
     m: bytes of a block (allgather; a round sends as many blocks as the product of the radices before it) or of the
     vector (allreduce; every round sends it whole). T = T_final + sum of T_i(r) over the rounds before the last.
-    `figures`: of all rounds, or one for each. The permuted variant takes as long, and then what its permutation takes.
+    `figures`: of all rounds, or one for each. The permuted variant takes as long, plus its permutation. O(rounds).
 
     Allreduce: the paper charges m gamma per round; k - 1 vectors arrive and are combined, so here it is (k-1) m gamma.
     """
@@ -176,6 +183,10 @@ def recmult(
 
 
 def _parse_radices(p: int, k: int | Sequence[int]) -> list[int]:
+    """Return one radix per round of recursive multiplying; their product is p.
+
+    Example: p = 8: k = 2 gives [2, 2, 2], and k = (4, 2) is kept.
+    """
     if isinstance(k, int) and not isinstance(k, bool):
         if k < 2:
             raise Invalid(f"k = {k}: expected a radix from 2 on")

@@ -1,24 +1,26 @@
-"""The event queue of the LogGP simulators: what happens next, and among equal times what was put in first.
+"""The event queue of the LogGP simulators: the earliest event first, and among equal times the one put in first.
 
-Schedules are regular, and many events share a moment: those put in one after another for the same moment form one
-entry, a list, of a heap with four children to a node. Every message has at most one event to come, so the lists are
-threaded through one array. All of it lies in two arrays, `heap` and `lists`: a call of a compiled function costs by the
-number of arrays it is given.
+Schedules are regular, and many events share a moment. Events put in one after another for the same moment form one
+*entry*, a list, of a heap with four children per node. Every message has at most one pending event, so the lists are
+threaded through one array. Everything is in two arrays, `heap` and `lists`, because a call of a compiled function costs
+by the number of arrays it is passed.
 
-`heap`: the times of entries that may still grow, the present moment, then the heap's times.
-`lists`: counters, those entries, then the heap's (sequence << BITS | entry), and per entry its first and last message,
-per message the next, and entries to use again. With room for R events, by place:
+Example: events (1.0, message 4), (1.0, message 2), (0.5, message 3) are two entries; they come out as 3, 4, 2.
+
+`heap`: the times of entries that may still grow, the current moment, then the heap's times. `lists`: counters, those
+entries, then the heap's (sequence << BITS | entry), and per entry its first and last message, per message the next, and
+entries to use again. With room for R events, by index:
 
 | heap                    | lists                                                                                    |
 |-------------------------|------------------------------------------------------------------------------------------|
 | 0..3: times, -1: none   | 0..7: ENTRIES in the heap, SPARE ones, FRESH: the least never used, SEQUENCE: the next,  |
-| MOMENT: the present one | OLDEST of the growing, NOW: the present entry (-1), ROOM: R                              |
+| MOMENT: the current one | OLDEST of the growing, NOW: the current entry (-1), ROOM: R                              |
 | TIMES + i: of the entry | GROWING..: the entries that may grow; WHATS + i: at place i of the heap                  |
 | at place i of the heap  | WHATS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;   |
 |                         | + 4 R..: entries to use again                                                            |
 
 An entry grows while it is among the last RECENT that were begun; a later event of that moment begins another one, which
-has a higher place in the sequence and so comes after it.
+has a higher sequence number and so comes after it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.cost.loggp.compiled import compiled
 
 RECENT = 4  # entries that may still grow
-BITS = 26  # of an entry's number beside its place in the sequence
+BITS = 26  # low bits of a key for the entry's number; its sequence number is above them
 ENTRIES, SPARE, FRESH, SEQUENCE, OLDEST, NOW, ROOM, GROWING, WHATS = 0, 1, 2, 3, 4, 5, 6, 8, 16
 MOMENT, TIMES = 4, 8
 
@@ -74,7 +76,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
                 lists[following + lists[last + entry]] = message
             lists[last + entry] = message
             return
-    # a new entry, used before or not, which is the youngest of those that may grow
+    # A new entry, preferably one to use again; it is the youngest of those that may grow.
     if lists[SPARE]:
         lists[SPARE] -= 1
         entry = lists[WHATS + 4 * room + lists[SPARE]]
@@ -89,7 +91,6 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     lists[OLDEST] = (at + 1) % RECENT
     key = (lists[SEQUENCE] << BITS) | entry
     lists[SEQUENCE] += 1
-    # into the heap: later ones go down, on the way from its last place to the top
     at = lists[ENTRIES]
     lists[ENTRIES] += 1
     # Sift up from the last place: parents later than the new entry move down. Ties go by sequence number.
@@ -110,7 +111,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
     room = lists[ROOM]
     first, following = WHATS + room, WHATS + 3 * room
     entry = lists[NOW]
-    if entry >= 0:  # the next of the present moment; an entry that has none left may not grow, and can be used again
+    if entry >= 0:  # the next of the current moment; an exhausted entry may not grow, and can be used again
         message = lists[first + entry]
         if message >= 0:
             lists[first + entry] = lists[following + message]

@@ -1,7 +1,12 @@
-"""LogGP with contention: a discrete-event simulation of messages, their overheads, gaps, ports and NICs.
+"""LogGP with contention: a discrete-event simulation of messages, their overheads, gaps, ports and network cards
+(NICs).
 
 Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
-Communication", sections III and IV. docs/models/loggp.md specifies the simulation.
+Communication", sections III and IV. docs/models/loggp.md specifies the simulation. This file is the entry: it reads the
+options (options.py), prepares the messages (work.py) and returns a `Simulation` (run.py), a function from nbytes to a
+prediction. `simulate_graph` does the same for a graph of messages read from a file.
+
+Example: one message of b bytes alone takes o_s + G (b - 1) + L + o_r.
 """
 
 from __future__ import annotations
@@ -28,30 +33,33 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     node_radix: int | str | None = None, local: str = "off", cpu: str | None = None, eager: int | str | None = None,
     meaning: str = "ports",
 ) -> Predictor:  # fmt: skip
-    """Every message pays o_s, waits for a port of its rank (and leaves g between two), crosses its node's NIC where
-    it leaves the node, takes G for every byte but the first, L, a port of the receiver, o_r, and gamma for every byte
-    that is combined.
+    """Simulate messages with LogGP's costs and limited ports and network cards.
+
+    Every message pays o_s, waits for a port of its rank (with a gap g after the previous message), crosses its node's
+    NIC if it leaves the node, takes G for every byte but the first, then L, a port of the receiver, o_r, and gamma for
+    every byte that is combined.
 
     - `fidelity`: "packet": between nodes messages are cut into packets that take turns on NICs; "message": every
       message is one piece there.
     - `order`: what a message waits for (docs/program.md): "rounds": everything that its rank sent and received in
-      earlier rounds, as in programs of blocking calls; "streams": the same, on each level of the hierarchy for itself,
-      and the data; "data": just the versions that it reads.
-    - `sent`: what a rank sent in a round before counts when it is "received", or when its last byte has "left".
-    - `contention`: "off" leaves out ports and NICs.
-    - `device_radix`, `node_radix`: in place of the profile's; "none" for no limit.
-    - `local`: "on": a runtime that does what the schedule declares as local work (PICCL's permutations), which takes
-      its bytes over the profile's memory bandwidth at the end; ours do not.
-    - `cpu`: "overlap": overheads of several messages go on at once; "shared": a rank has one processor, busy o_s with
-      what it sends, and o_r and all of its bytes with what it receives.
-    - `eager`: with cpu=shared, the bytes up to which a message has left once o_s is over; a longer one when the
-      receiver begins to take it.
+      earlier rounds, as in programs of blocking calls; "streams": the same, separately on each level of the hierarchy,
+      plus the data; "data": only the versions that it reads.
+    - `sent`: a message that a rank sent in an earlier round counts when it is "received", or when its last byte has
+      "left".
+    - `contention`: "off" ignores ports and NICs.
+    - `device_radix`, `node_radix`: override the profile's; "none" for no limit.
+    - `local`: "on": for runtimes that perform the local work which the schedule declares (PICCL's permutations), at the
+      end, at the profile's memory bandwidth; ours do not.
+    - `cpu`: "overlap": overheads of several messages overlap; "shared": a rank has one processor, busy o_s with each
+      message it sends, and o_r and the transfer of all bytes with each message it receives.
+    - `eager`: with cpu=shared, the size in bytes up to which a message has left once o_s is over; a longer one has left
+      when the receiver begins to take it.
     - `meaning`: "loggops" stands for cpu=shared, sent=left, device_radix=1 and node_radix=none.
 
     Without figures in the profile ("loggp") they come from the topology: L and G from each route, no overheads, one
-    port; and as that knows nothing of links that several ranks share, no time is below what the busiest link takes.
+    port; and as that ignores links that several ranks share, no time is below what the busiest link takes.
 
-    Prepared in O(rows); a size costs O(messages log(messages under way)), for packets O(packets ...).
+    Prepared in O(rows); a size costs O(messages log(messages in progress)), for packets O(packets ...).
     """
     refuse_joints(schedule, "model loggp", "models alpha-beta, critical-path and flows price it")
     loaded_profile = as_profile(profile)

@@ -1,4 +1,8 @@
-"""Resolve the options of model loggp: limits, who pays overheads, when a send is over."""
+"""Resolve the options of model loggp: limits, who pays overheads, when a send is over.
+
+Explicit options override those that `meaning` implies, which override the profile's. Example: meaning="loggops" with
+device_radix=2 gives one processor per rank, sends over when left, 2 ports and no limit on network cards.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import parse_size
 
-FIDELITIES = ("message", "packet")
-CPUS = ("overlap", "shared")
+FIDELITIES = ("message", "packet")  # option `fidelity`: what is simulated one by one
+CPUS = ("overlap", "shared")  # option `cpu`: overheads overlap, or share a processor
 SENT = (RECEIVED, LEFT)
+# Option `meaning`: a name for several other options
 MEANINGS: dict[str, dict[str, int | str | None]] = {
     "ports": {"cpu": "overlap", "sent": RECEIVED},
     "loggops": {"cpu": "shared", "sent": LEFT, "device_radix": 1, "node_radix": "none"},
@@ -22,8 +27,8 @@ MEANINGS: dict[str, dict[str, int | str | None]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """`packets`: at fidelity packet; `processors`: cpu=shared; `sent`: when what a rank sent counts for its own rounds;
-    `eager`: bytes up to which a send is over before the receiver takes the message."""
+    """Resolved options. `packets`: fidelity=packet; `processors`: cpu=shared; `sent`: when a sent message counts for
+    its rank's rounds; `eager`: bytes up to which a send is over before the receiver takes the message."""
 
     limits: LogGP
     packets: bool = False
@@ -54,6 +59,7 @@ def options_of(
 
 
 def _refuse_incompatible_options(options: Options, contention: str) -> None:
+    """Raise Unsupported if options contradict cpu=shared or need it."""
     if not options.processors:
         if options.eager != float("inf"):
             raise Unsupported(

@@ -4,6 +4,8 @@
     count_contributions  per condition, the number of messages that must happen before it is satisfied
     group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
     find_levels          per message the innermost place (socket, host, rack) that both ends share
+    at_once              bound the messages that are in progress at the same time, so that limits may be left out
+    simulate_free        replace the event loop if nothing queues
 
 Example: messages 0 and 1 need condition 1, message 2 needs condition 0. Counting sort: pointers [0, 1, 3], messages
 [2, 0, 1].
@@ -105,13 +107,14 @@ def group_by_condition(needs: Ints, count: int) -> tuple[Ints, Ints]:
 
 @compiled
 def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[int, int]:
-    """Bound the messages that a rank can send, or receive, at once, and those between a node and other nodes, where
-    ranks go on only when a round is received. Then only one round of a rank's sends is under way, and one message from
-    each source of a receiver. Returns `limit` + 1 where the count is higher or unknown. Messages by step. O(messages *
-    limit).
+    """Bound the messages that a rank can send, or receive, at once, and those between a node and other nodes.
 
-    Where ranks 0 and 1 are a node, 2 and 3 another. In step 0 rank 0 sends to 1 and to 2, in step 1 rank 2 to 1 and 3
-    to 1. So rank 1 has three sources, which may all send to it at once; two of them are in another node:
+    For schedules in rounds, where a rank goes on only when a round is received: then only one round of a rank's sends
+    is in progress, and one message from each source of a receiver. Returns `limit` + 1 if the count is higher or
+    unknown. Messages are sorted by step. O(messages * limit).
+
+    Ranks 0 and 1 are a node, 2 and 3 another. In step 0 rank 0 sends to 1 and to 2, in step 1 rank 2 to 1 and 3 to 1.
+    So rank 1 has three sources, which may all send to it at once; two of them are in another node:
 
     >>> step, src = np.array([0, 0, 1, 1], np.int32), np.array([0, 0, 2, 3], np.int32)
     >>> dst, node = np.array([1, 2, 1, 1], np.int32), np.array([0, 0, 1, 1])
@@ -120,7 +123,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
     """
     ranks, nodes, unknown = len(node), int(node.max()) + 1, limit + 1
     sources, source_count = np.empty((ranks, limit), np.int32), np.zeros(ranks, np.int32)
-    # rank -> its sources; the step it last sent in, its messages then, those of them to other nodes, the most of these
+    # rank -> the step it last sent in, its messages then, those of them to other nodes, the maximum of these
     when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
     rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
     # node -> the sources in other nodes of all its ranks: the maximum number of messages that come in at once
@@ -141,10 +144,10 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
         if i == source_count[b]:
             sources[b, i] = a
             source_count[b] += 1
-            comes[node[b]] += crosses  # of ranks in no node, which share nothing, the last
+            comes[node[b]] += crosses  # for ranks in no node (-1) the last entry, which is not used
         rank_most = max(rank_most, sends[a], source_count[b])
     node_most, goes = 0, np.zeros(nodes + 1, np.int32)
-    for a in range(ranks):  # node -> the most that its ranks send to others, each in the step where that is most
+    for a in range(ranks):  # node -> the sum of its ranks' maxima
         goes[node[a]] += leaves_most[a]
     for n in range(nodes):
         node_most = max(node_most, goes[n], comes[n])
@@ -174,16 +177,15 @@ def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
 def simulate_free(
     klass: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, latest: Floats
 ) -> tuple[float, int]:  # fmt: skip
-    """Return the time at which all is done, and the message done last, where nothing queues; messages by step.
+    """Return the time at which all is done, and the message done last, if nothing queues; messages are sorted by step.
 
-    Then one pass in the order of steps computes what the event loop would: sums are in the order of its events, so that
-    they are the same to the last bit. Every message waits for one condition and gives to two, as in rounds
+    Then one pass in the order of steps computes what the event loop would: sums are taken in the order of its events,
+    so that they are equal to the last bit. Every message waits for one condition and contributes to two, as in rounds
     (`antiphon.core.messages`). O(messages).
 
     `klass`: m -> its class; `needs`: m -> the condition that it waits for, -1: none; gives[2 * m : 2 * m + 2]: those
-    that it gives to; `before`: c -> the condition before it, -1: none. What a message needs is of earlier steps, so
-    what is held (c -> the latest moment that was given to it; zeros at first, made outside as NumPy asks for large
-    pages and Numba does not) is final by then.
+    that it contributes to; `before`: c -> the condition before it, -1: none; `latest`: c -> the latest contribution to
+    it, zeros at first. What a message needs is of earlier steps, so `latest` is final by then.
 
     The rounds of `core.example.star`, with o_s = o_r = 1 s, L = 2 s, G (b - 1) = 3 s, and 1 s to combine: messages 0
     and 1 are done at 8, and those that wait for the round of rank 0 7 s later:

@@ -8,14 +8,14 @@ every rank has one processor, which does one operation at a time:
     TAKING      G (b - 1) + o_r                  the processor and a port to receive, L after the sending
     COMBINING   gamma times the bytes            the processor
 
-Operations of each kind queue in a line per rank. Of the heads of lines that could begin at a moment, the one that was
-set in motion first does. That is why this is a loop of its own: its events are ordered by *turns*, which stay with an
-operation that is put back for a later moment, where `event_loop` orders by when an event was put in (`heap`, which is
-faster but forgets how long an event has been waiting); and what an event does has nothing in common with a stage there.
-Both loops share who gives to whom (`freed_by`), the classes of cost and the log. docs/models/loggp.md specifies the
-model; the example is that of `event_loop`.
+Operations of each kind queue in a *line* per rank. Of the heads of lines that could begin at a moment, the one that was
+enqueued first does. That is why this is a loop of its own: its events are ordered by *turns*, numbers which an
+operation keeps when it is put back for a later moment, where `event_loop` orders by when an event was put in (`heap`,
+which is faster but forgets how long an event has been waiting); and processing an event has nothing in common with a
+stage there. Both loops share the bookkeeping of dependencies (`freed_by`), the classes of cost and the log.
+docs/models/loggp.md specifies the model; the example is that of `event_loop`.
 
-The queue is a heap with four children to a node, in two arrays: the event at place i has its moment at times[i], and
+The queue is a heap with four children per node, in two arrays: the event at place i has its moment at times[i], and
 turn << BITS | number at turns[1 + i]; turns[0] is the number of events. The children of place i are 4 i + 1 to 4 i + 4,
 and none is earlier than it.
 """
@@ -42,22 +42,21 @@ from antiphon.cost.loggp.state import (
 )
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line for each
-BITS = 31  # of an event's number beside its turn
+BITS = 31  # low bits of a key for the event's number; the turn is above them
 
 
 def simulate_processors(
     graph: Graph, cost: Cost, eager: Bools, ranks: int, ports: int, log: Log
 ) -> tuple[float, int, int]:
-    """Return the time at which all is done, the message done last, and the number done. `ports`: per rank and
-    direction, 0 for no limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages
-    under way)).
+    """Return the time at which all is done, the message done last, and the number done.
 
-    At the start all is set in motion rank by rank.
+    `ports`: per rank and direction, 0 for no limit; `eager`: by class, whether a send is over before the receiver takes
+    it. At the start all operations are enqueued rank by rank. O(M log(messages in progress)).
 
-    The example of `event_loop` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one
-    processor to a rank. Message 1 is rank 1's, so in motion before 0: rank 0 takes it in from 3 to 7, then 0, in motion
-    before the combining of 1, from 7 to 11; 1 and 0 are combined at 12 and 13. Rank 0 then begins to send at 13 and,
-    as its port has G (b - 1) and g, at 17:
+    The example of `event_loop` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one processor
+    per rank. Message 1 is rank 1's, so it is enqueued before 0: rank 0 takes it in from 3 to 7, then 0, which was
+    enqueued before the combining of 1, from 7 to 11; 1 and 0 are combined at 12 and 13. Rank 0 then begins to send at
+    13 and, as its port is busy for G (b - 1) and g, at 17:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.cost.figures import Level, LogGP
@@ -89,21 +88,21 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
 
     `times`, `turns`: an empty queue; `begin`: the messages that wait for nothing, in the order of turns.
 
-    Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining. It
-    gets a turn when it is set in motion, and enters the queue for the moment from which it may begin. Taken out, it
-    joins its line, or, first in it, goes back in for when processor and port are free, with the turn that it has; then
-    it begins. So an operation is in the queue until it comes to its line, and at the head of its line: those behind it
-    cannot begin before it does. Everything that the beginning causes is known at once: it is one event.
+    Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining. An
+    operation gets a turn when it is enqueued, and enters the queue for the moment from which it may begin. Taken out,
+    it joins its line, or, if it is first there, goes back in for when processor and port are free, with the same turn;
+    then it begins. So an operation is in the queue until it joins its line, and again at the head of its line: those
+    behind it cannot begin before it does. Everything that the beginning causes is known at once: it is one event.
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
     latency, send, receive, gap, flight, _, work = cost
     count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
-    turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, from when it was set in motion
+    turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, once it is enqueued
     taken_in = np.zeros(count, np.bool_)  # m -> it was taken in; combining remains
     ready, freed = room.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
     who = np.full(len(room.waits) if record else 0, -1, np.int32)  # c -> who gave to it last
-    # 3 * rank + kind: the first and the last in each line, -1: nobody waits; operation -> the next in line
+    # 3 * rank + kind: the first and the last in each line, -1: it is empty; operation -> the next in line
     head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
     behind = np.full(2 * count, -1, np.int64)
     # rank -> when its processor is free, and whom it served last; (kind * ranks + rank) * ports + i: port i, likewise
@@ -119,7 +118,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
     while turns[0]:
         now, entry = pop_event(times, turns)
         operation = entry & ((1 << BITS) - 1)
-        # ---- whose turn it is: the first of its line, when the processor and the port that it needs are free ----
+        # ---- the first of its line begins when the processor and the port that it needs are free ----
         m = operation if operation < count else operation - count
         kind = SENDING if operation < count else COMBINING if taken_in[m] else TAKING
         rank = src[m] if kind == SENDING else dst[m]
@@ -137,7 +136,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
             push_event(times, turns, max(processor[rank], free), entry)
             continue
         k, inside = klass[m], src[m] == dst[m]
-        if record:  # since it might have begun
+        if record:  # how long it waited since it could have begun
             if kind == SENDING or inside:
                 waited = now - ready[m]
             elif kind == TAKING:
@@ -153,12 +152,12 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 user[port] = m
             if kind != COMBINING or inside:
                 log.port[m] += waited
-        # ---- it begins: until when the processor and the port are taken; what is let go early, what is done ----
+        # ---- it begins: until when processor and port are busy; whether the send is over; whether it is done ----
         lets_go, done, sent_time = False, False, now
         if kind == SENDING:
             processor[rank] = now + send[k]
             lets_go, sent_time = eager[k], processor[rank]
-            # the taking in is set in motion, for when the first byte is there
+            # enqueue the taking in, for when the first byte has arrived
             turn[count + m] = turned << BITS | (count + m)
             push_event(times, turns, processor[rank] + latency[k], turn[count + m])
             turned += 1
@@ -184,7 +183,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
         if uses_port:
             clear[port] = now + gap[k] + flight[k]
         end_time = processor[rank]
-        if head[line] == operation:  # the one behind it is the first now
+        if head[line] == operation:  # the next in line is the first now
             head[line] = behind[operation]
             behind[operation] = -1
             if head[line] >= 0:
@@ -196,7 +195,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 last, last_message = end_time, m
             if record:
                 log.done[m] = end_time
-        # ---- who may begin now: conditions of those that wait for the sender, then of those that wait for all ----
+        # ---- give to the conditions of messages that wait for it to have left, then of those that wait until done ----
         for side in range(2):
             give_from, give_to, moment = 0, 0, end_time
             if side == 0 and lets_go and tells_early:
@@ -217,7 +216,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
     return last, last_message, finished
 
 
-# ---- the queue: the earliest first, and of one moment what has the oldest turn ----
+# ---- the queue: the earliest event first; at equal times the one with the oldest turn ----
 
 
 def new_turns(capacity: int) -> tuple[Floats, Longs]:
@@ -242,7 +241,7 @@ def push_event(times: Floats, turns: Longs, time: float, entry: int) -> None:
     """Insert an event (turn << BITS | number) at this time. O(log events)."""
     at = turns[0]
     turns[0] += 1
-    while at > 0:  # those that come later go down, on the way from the last place to the top
+    while at > 0:  # sift up: later events on the way from the last place to the top move down
         up = (at - 1) >> 2
         if times[up] < time or (times[up] == time and turns[1 + up] < entry):
             break
@@ -259,7 +258,7 @@ def pop_event(times: Floats, turns: Longs) -> tuple[float, int]:
     count = turns[0]
     time, entry = times[count], turns[1 + count]
     at = 0
-    while True:  # the last takes the place at the top: the earliest child goes up, as long as that is before it
+    while True:  # sift down the last event from the top: the earliest child moves up while it is earlier
         best = 4 * at + 1
         if best >= count:
             break

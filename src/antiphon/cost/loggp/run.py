@@ -1,4 +1,12 @@
-"""A schedule prepared for LogGP: predicts any size, with its critical path of messages."""
+"""A schedule prepared for LogGP: simulate any size, and explain the time by its critical path of messages.
+
+`Simulation` turns the profile's figures into costs per class of messages, chooses one of three engines (event_loop for
+ports and NICs, processors for cpu=shared, passes.simulate_free if nothing can queue), and splits the recorded critical
+path into terms: overhead (o_s, o_r), latency, bandwidth, waiting for ports and NICs, combining.
+
+Example: two messages one after the other, each o_s = o_r = 1 us, L = 2 us, 3 us of bytes: overhead 4 us, latency 4 us,
+bandwidth 6 us, in total 14 us.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +33,17 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
-MOST_SOURCES = 64  # per rank; above this, sources are not distinguished
-MOST_LOGGED = 2**20  # messages up to which a prediction lists its terms
+MOST_SOURCES = 64  # sources per rank that `at_once` distinguishes
+MOST_LOGGED = 2**20  # up to so many messages a prediction lists its terms
+# By number: what a message waited for (state.py)
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Result of a simulation: seconds, the message done last, the log if there is one; ports still held, bytes
-    received."""
+    """Result of a simulation: seconds, the message done last, the number done, the log if there is one; ports still
+    held, bytes received."""
 
     seconds: float
     last: int
@@ -46,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class LoggpEvents(Events):
-    """`about`: per message when it was ready, and what it waited for longest."""
+    """`about`: per message when it was ready, and its longest wait."""
 
     about: list[dict[str, object]]
 
@@ -78,14 +87,14 @@ class Simulation:
 
     @cached_property
     def ports(self) -> int:
-        """Ports of every rank; 0 where they do not limit anything."""
+        """Ports of every rank; 0 if they limit nothing."""
         max_messages = max(int(counts.max(initial=0)) for counts in self._ends)
         radix = self.options.limits.device_radix
         return 0 if radix is None or radix >= max_messages else radix
 
     @cached_property
     def nics(self) -> int:
-        """NICs of every node; 0 where they do not limit anything."""
+        """NICs of every node; 0 if they limit nothing."""
         inside = self.work.node >= 0
         node = self.work.node[inside]
         max_messages = max(int(np.bincount(node, counts[inside]).max(initial=0)) for counts in self._ends)
@@ -94,7 +103,7 @@ class Simulation:
 
     @cached_property
     def _at_once(self) -> tuple[int, int]:
-        """Return the most simultaneous messages of any rank, and of any node with other nodes, given that rounds do not
+        """The most simultaneous messages of any rank, and of any node with other nodes, given that rounds do not
         overlap at a rank."""
         sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
         if not self.work.in_rounds:
@@ -104,8 +113,11 @@ class Simulation:
         return counts
 
     def waited_for(self, cost: engine.Cost) -> tuple[int, int]:
-        """Return ports and NICs, 0 where no message can ever wait for one. That is so where never more messages than
-        ports or NICs are under way, and each is clear again before its rank can go on, by more than rounding."""
+        """Return ports and NICs, each 0 if no message can ever wait for one.
+
+        That is so if never more messages than ports or NICs are in progress, and each is clear again before its rank
+        can go on, by more than rounding.
+        """
         if not self.ports and not self.nics:
             return 0, 0
         # clear: how long a port stays taken; later: least time until its rank sends again. If later > clear, no wait.
@@ -120,14 +132,18 @@ class Simulation:
         return self.ports if ranks > self.ports else 0, self.nics if nodes > self.nics else 0
 
     def sizes(self, nbytes: int) -> Floats:
-        """Return bytes by class, rounded to whole bytes where only floating-point error separates them: a tiny excess
-        would cost a whole packet more."""
+        """Return the bytes of each class, rounded to whole bytes where only floating-point error separates them from
+        one.
+
+        A tiny excess would cost a whole packet more.
+        """
         size = self.work.share * nbytes
         rounded = np.rint(size)
         return np.where(np.abs(size - rounded) <= 1e-9 * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """Return L, o_s, ... of every class of messages; one within a rank only has the gamma of the first level."""
+        """Return L, o_s, ... of every class of messages; messages within a rank only have the gamma of the first
+        level."""
         size = self.sizes(nbytes)
         out = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
@@ -145,7 +161,7 @@ class Simulation:
         return out
 
     def cost(self, nbytes: int) -> tuple[engine.Cost, Floats, Floats]:
-        """Return the costs by class in seconds, its bytes, and its seconds per byte."""
+        """Return the costs of each class in seconds, its bytes, and its seconds per byte."""
         figures, size = self.figures(nbytes), self.sizes(nbytes)
         flight, busy = figures["G"] * np.maximum(size - 1, 0), figures["G"] * size
         combining = figures["gamma"] * self.work.combined * nbytes + self.work.seconds
@@ -165,7 +181,7 @@ class Simulation:
         return replace(outcome, seconds=outcome.seconds / engine.GRAINS)
 
     def _simulate_size(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
-        """Simulate in grains of time."""
+        """Simulate in grains of time with the engine that fits."""
         work = self.work
         # Whole grains: sums of integers below 2^53 are exact in a double, so ties do not depend on order.
         exact, size, per_byte = self.cost(nbytes)
@@ -188,9 +204,10 @@ class Simulation:
         seconds, last, done, held_ports, received = simulate(work.graph, cost, cut, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held_ports, received)
 
-    # ---- what it says ----
+    # ---- predictions ----
 
     def _predict_size(self, nbytes: int) -> Prediction:
+        """Predict one size: simulate, and split the time into terms."""
         logged = len(self.work) <= MOST_LOGGED
         outcome = self.run(nbytes, logged)
         if logged:
@@ -233,7 +250,7 @@ class Simulation:
         path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
         kind = self.work.klass[path]
-        until_sent = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
+        until_sent = np.zeros(len(path), np.bool_)  # the next message waited only until this one had left
         until_sent[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
         terms_by_message = {
             "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
@@ -244,7 +261,7 @@ class Simulation:
             "combining": np.where(until_sent, 0.0, log.combining[path]),
         }
         terms = {name: float(values.sum()) for name, values in terms_by_message.items()}
-        resolution = 1e-12 * outcome.seconds  # below that differences of moments say nothing
+        resolution = 1e-12 * outcome.seconds  # smaller differences of moments are rounding
         terms = {name: seconds if seconds > resolution else 0.0 for name, seconds in terms.items()}
         # The rest of the time, if a wait ended when data left, is queueing: terms must add up to the time.
         terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0

@@ -1,7 +1,12 @@
-"""State shared by the simulation loops (dependencies, costs per class, log) and the small compiled functions they
-share.
+"""State shared by the simulation loops (dependencies, costs per class, log), and small compiled functions on it.
 
-In arrays m is a message, k its class (those of one class cost the same), c a condition. Moments and spans are seconds.
+In arrays m is a message, k its class (messages of one class cost the same), c a condition. Moments and spans are in
+seconds, or in whole grains of 1e-15 s while a simulation runs. A message contributes to ("gives to") conditions when it
+is done or when its last byte has left; a message is ready when all conditions that it needs hold
+(core/messages/waits.py).
+
+Example: messages 0 and 1 give to condition 0, which messages 2 and 3 need: waits[0] = 2, release = [2, 3]. When 0 is
+done at 8 and 1 at 12, condition 0 holds from 12, and `freed_by` returns 2 and 3, ready at 12.
 """
 
 from __future__ import annotations
@@ -15,18 +20,18 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost.loggp.compiled import compiled, inlined
 from antiphon.cost.loggp.heap import new_queue
 
-# what a message waited for
+# The resource that a message waited for.
 NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
-FAR = -1e300
-ROUNDING = 1e-12  # relative to the time so far: moments closer than this are one
-GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes to one moment by two ways is seen to
+FAR = -1e300  # a moment before all others
+ROUNDING = 1e-12  # relative to the time so far: moments closer than this are equal
+GRAINS = 1e15  # per second. Sums of whole grains are exact up to 9 s, so equal moments compare equal however computed
 
 
 class Graph(NamedTuple):
     """Dependencies between messages: `antiphon.core.messages.Waits`, and the same indexed by condition.
 
-    A condition is satisfied when all its contributors are done and its predecessor is satisfied; a message is ready
-    when all the conditions that it needs hold.
+    A condition is satisfied when all its contributors are done and the condition before it is satisfied; a message is
+    ready when all the conditions that it needs hold.
     """
 
     src: Ints  # m -> rank
@@ -44,7 +49,7 @@ class Graph(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds, or grains, of a message of each class, of b bytes."""
+    """Seconds, or grains, for a message of b bytes, per class."""
 
     latency: Floats  # L
     send: Floats  # o_s
@@ -52,7 +57,7 @@ class Cost(NamedTuple):
     gap: Floats  # g, between two messages of a port
     flight: Floats  # G (b - 1): from the first byte to the last
     busy: Floats  # G b: on a NIC
-    work: Floats  # gamma times the bytes that are combined, and what it takes besides; 0: it is not combined
+    work: Floats  # gamma times the bytes that are combined, plus other local work; 0: it is not combined
 
 
 class Packets(NamedTuple):
@@ -64,7 +69,7 @@ class Packets(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What is recorded per message; empty arrays where nothing is recorded."""
+    """Records per message; empty arrays if nothing is recorded."""
 
     ready: Floats  # the moment when its last condition held
     begin: Floats  # when its first byte left
@@ -74,21 +79,21 @@ class Log(NamedTuple):
     nic: Floats  # for NICs
     combining: Floats  # from being in to being combined
     before: Ints  # the message that made it ready last, -1: none
-    cause: NDArray[np.uint8]  # what it waited for longest: NOTHING, SEND_PORT, ...
-    holder: Ints  # the message that had that, -1: none
-    longest: Floats  # its duration in seconds
+    cause: NDArray[np.uint8]  # the resource of its longest wait: NOTHING, SEND_PORT, ...
+    holder: Ints  # the message that held that resource, -1: none
+    longest: Floats  # the longest wait in seconds
 
 
 class Room(NamedTuple):
     """Workspace of a simulation. Allocated outside the compiled loop: NumPy asks for large pages, Numba does not."""
 
-    heap: Floats  # the event queue (`heap`): what is to come,
-    lists: Longs  # by its number
-    event: NDArray[np.uint8]  # number in the queue -> what happens then: ASK, SEND, ...
+    heap: Floats  # the event queue, see heap.py
+    lists: Longs
+    event: NDArray[np.uint8]  # number in the queue -> kind of event: ASK, SEND, ...
     needed: Ints  # m -> number of conditions that it still needs
     waits: Ints  # c -> number of contributions still missing
-    ready: Floats  # m -> the latest moment at which a condition that it needs came to hold, so far
-    held: Floats  # c -> the latest moment that was given to it, so far
+    ready: Floats  # m -> the latest moment, so far, at which a condition that it needs was satisfied
+    held: Floats  # c -> the latest moment, so far, of a contribution to it
 
 
 def new_room(graph: Graph, events: int, ports: int) -> Room:
@@ -114,17 +119,17 @@ def freed_by(  # noqa: PLR0913, PLR0917
     """Count the messages that become ready when message m contributes to the conditions gives[first:end] at
     `give_time`.
 
-    Their numbers are left in `freed`, ascending: that is the order in which they ask for what they need. A condition
-    holds from the latest moment that was given to it; then it gives to the one after it. `who`: c -> the message that
-    gave last, where a log is kept. Moments may lie ahead of the event at hand, so the last to give need not be the
-    latest: hence the greatest.
+    Their numbers are left in `freed` in ascending order, in which they then ask for resources. A condition holds from
+    the latest moment of its contributions; then it contributes to the condition after it. `who`: c -> the message that
+    contributed last, if a log is kept. Moments may lie ahead of the current event, so the last contribution need not be
+    the latest: hence the maximum.
     """
     count = 0
     for i in range(first, end):
         c = gives[i]
         # A condition that now holds contributes to its successor in turn: follow the chain until one still waits.
         moment, by = give_time, m
-        while c >= 0:  # along the chain of conditions, as far as they hold
+        while c >= 0:
             if moment >= room.held[c]:
                 room.held[c] = moment
                 if len(who):
@@ -132,7 +137,7 @@ def freed_by(  # noqa: PLR0913, PLR0917
             room.waits[c] -= 1
             if room.waits[c] > 0:
                 break
-            moment = room.held[c]  # it holds: those that need it get nearer
+            moment = room.held[c]  # it holds: count it for the messages that need it
             if len(who):
                 by = who[c]
             for j in range(graph.release_ptr[c], graph.release_ptr[c + 1]):
@@ -153,11 +158,10 @@ def freed_by(  # noqa: PLR0913, PLR0917
 
 @compiled
 def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: float) -> int:
-    """Return the port idle for longest among those neither in use nor reserved; -1 where there is none.
+    """Return the port idle for longest among those neither in use nor reserved; -1 if there is none.
 
-    Of the ports first, ..., first + count - 1: `times`: when the last byte passed or will pass; `reserved`: whether it
-    is taken.
-    Port 0 was left at 3, 1 at 2 but is promised, 2 at 1, 3 is in use until 9:
+    Ports are first, ..., first + count - 1; `times`: when the last byte passed or will pass; `reserved`: whether it is
+    taken. Port 0 was left at 3, 1 at 2 but is reserved, 2 at 1, 3 is in use until 9:
 
     >>> times, reserved = np.array([3.0, 2.0, 1.0, 9.0]), np.array([False, True, False, False])
     >>> [find_free_port(times, reserved, 0, ports, 5.0) for ports in (1, 3)], find_free_port(times, reserved, 3, 1, 5.0)
@@ -174,7 +178,7 @@ def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: 
 def in_order(values: Ints, count: int) -> None:
     """Sort the first `count` values in ascending order; those released by a single condition are sorted already.
 
-    By Shell's method, which takes a tenth of the time to compile of what NumPy's sort takes.
+    Shell's method: it compiles in a tenth of the time that NumPy's sort takes.
 
     >>> values = np.array([3, 5, 4, 0], np.int32)
     >>> in_order(values, 3)
@@ -200,8 +204,8 @@ def in_order(values: Ints, count: int) -> None:
 
 @compiled
 def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
-    """Return the place and value of the smallest of times[first:first + count], the first of equal ones: the server
-    free soonest.
+    """Return index and value of the smallest of times[first:first + count] (the first of equal ones): the server free
+    soonest.
 
     >>> place, moment = find_earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
     >>> place, float(moment)
@@ -216,9 +220,11 @@ def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
 
 @inlined
 def find_latest_before(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
-    """Return the place and value of the greatest of times[first:first + count] that is at most `moment`, or of the
-    smallest if there is none. Of the servers free by then this is the one that was busy last, so the others stay free
-    for earlier arrivals that ask later.
+    """Return index and value of the greatest of times[first:first + count] that is at most `moment`, or else of the
+    smallest.
+
+    Of the servers free by then this is the one that was busy last, so the others stay free for earlier arrivals that
+    ask later.
 
     >>> times = np.array([0.0, 7.0, 4.0, 5.0])
     >>> [(i, float(at)) for i, at in (find_latest_before(times, 1, 3, 6.0), find_latest_before(times, 1, 3, 3.0))]

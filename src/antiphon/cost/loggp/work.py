@@ -1,4 +1,12 @@
-"""Prepare a schedule for the LogGP simulators: messages in classes of equal cost, and their dependencies."""
+"""Prepare a schedule for the LogGP simulators: messages in classes of equal cost, and their dependencies.
+
+Input: a schedule (or a graph of messages from a file), a topology and LogGP figures by level (figures.py), or None to
+derive L and G from routes. Output: `SentWork`. Messages with equal weight, combined weight and level cost the same at
+every size: they form a class, and simulators look up costs by class. Dependencies are conditions
+(core/messages/waits.py), inverted so that a condition knows the messages that it releases.
+
+Example (`core.example.star`): messages 0 and 1 to rank 0 are combined, 2 and 3 back are not: two classes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +38,7 @@ from antiphon.cost.loggp.compiled import fixed
 from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
 
-FEW_CLASSES = 64
+FEW_CLASSES = 64  # up to so many classes are numbered by a linear search
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +46,8 @@ class SentWork:
     """Messages in the order of `antiphon.core.messages`; per class its level, its share of nbytes, the share that is
     combined on arrival, and further seconds of work.
 
-    Level -1: within a rank, where only combining takes time. `latency`, `per_byte`: per level, where no profile gives
-    figures.
+    Level -1: within a rank, where only combining takes time. `node`: per rank. `latency`, `per_byte`: per level, if no
+    profile gives figures.
     """
 
     sent: Messages | MessageGraph
@@ -52,8 +60,8 @@ class SentWork:
     waits: Waits
     latency: Floats
     per_byte: Floats
-    capacity: float  # seconds per byte of nbytes that the busiest link takes alone, where no profile gives figures
-    busiest: int
+    capacity: float  # seconds per byte of nbytes on the busiest link alone, if no profile gives figures
+    busiest: int  # that link or limit
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -73,11 +81,12 @@ class SentWork:
 def work_of(
     schedule: Schedule, topology: Topology, figures: LogGP | None, order: str, sent: str = RECEIVED
 ) -> SentWork:
-    """Prepare a schedule whose pieces are already expanded, one per row. O(rows) for order "rounds" (rows by message),
-    otherwise one sort of them.
+    """Prepare a schedule whose pieces are already expanded, one per row.
 
-    `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, of the level that is for all (0);
-    0 and 1 are combined. In rounds 2 and 3 wait for condition 0, what rank 0 received, which two give to:
+    O(rows) for order "rounds" (rows by message), otherwise one sort of them.
+
+    `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, all of level 0, which matches all
+    pairs; 0 and 1 are combined. In rounds 2 and 3 wait for condition 0, what rank 0 received, which two contribute to:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.cost.figures import Level
@@ -110,7 +119,8 @@ def work_of(
 def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, sent: str = RECEIVED) -> SentWork:
     """Prepare a graph of messages; its shares are in bytes, so predict for 1 byte. O(messages + dependencies).
 
-    With `sent` "left" that suffices for messages of the same rank, even if the graph asks for more.
+    With `sent` "left", dependencies between messages of the same sender only require that the earlier one has left,
+    even if the graph asks for more.
     """
     if sent == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
@@ -155,7 +165,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
 
 
 def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
-    """Return the level of every message between ranks; Invalid where the profile has none for it."""
+    """Return the level of every message between ranks; raise Invalid if the profile has none for it."""
     src, dst = fixed(sent.src, sent.dst)
     level: Ints = passes.find_levels(src, dst, np.stack(figures.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(figures.levels)) & (src != dst))
@@ -170,10 +180,12 @@ def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topolo
 
 
 def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
-    """Return per message its level; per level the latency and the seconds per byte; the busiest resource's seconds per
-    byte of nbytes, and its number. Routes with equal latency and bottleneck bandwidth form a level.
+    """Derive levels from routes: routes with equal latency and bottleneck bandwidth form a level.
 
-    The links of `core.example.machine` are alike, and in `core.example.star` each carries one message:
+    Return per message its level; per level the latency and the seconds per byte; the busiest resource's seconds per
+    byte of nbytes, and its number.
+
+    The links of `core.example.machine` are equal, and in `core.example.star` each carries one message:
 
     >>> from antiphon.core.example import machine, star
     >>> level, latency, per_byte, capacity, busiest = _from_links(paths(messages(star()), machine()))

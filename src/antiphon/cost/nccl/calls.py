@@ -1,6 +1,7 @@
-"""What a call costs: launch, protocols and shares of the wire, per generation of GPUs and per kind of network.
+"""The cost of a call of NCCL or RCCL: launch, protocols and bandwidth fractions, per generation of GPUs and per
+network.
 
-The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of each for a generation or a network:
+Each file in `profiles/calls` describes one generation or one network (seconds; fractions of the nominal bandwidth):
 
     {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"],
      "measured": ["hgx-h100"], "library": "NCCL", "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
@@ -11,9 +12,9 @@ The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of
     {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
      "hop": {"ll": 3e-6, "ll128": 8e-6, "simple": 1.2e-5}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.93}}
 
-`assumed` names the figures that no measurement tells ("hop simple", "share ll", "more", "message"): they are as
-documents have them, or of the nearest generation. A file without `calibrated_by` says nothing that was measured.
-What communication takes of a GPU (`units`) and what its copy engines do (`copies`) is as published, fitted to nothing.
+`assumed` names the figures that no measurement determines ("hop simple", "share ll", "more", "message"): they come from
+documents, or from the nearest generation. In a file without `calibrated_by` nothing was measured. The multiprocessors
+that communication occupies (`units`) and the speed of copy engines (`copies`) are as published, not fitted.
 """
 
 from __future__ import annotations
@@ -29,21 +30,24 @@ from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, quote
 
 FORMAT, VERSION = "antiphon-calls", 1
-FOLDER = Path(__file__).parent.parent / "profiles" / "calls"
+FOLDER = Path(__file__).parent.parent / "profiles" / "calls"  # files of figures, one per GPU generation or network
 LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
-MOST_SECONDS = 1.0
+MOST_SECONDS = 1.0  # greatest latency in a file
 
 
 class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Reduction and multicast in the switches: seconds of both together, and the share of a GPU's wire."""
+    """Reduction and multicast in the switches: seconds of both together, and the fraction of a GPU's bandwidth
+    reached."""
 
     latency: float
     share: float
 
 
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Streaming multiprocessors (compute units) of a GPU, and the maximum that NCCL's kernel takes while it
-    runs, by `ring` (and trees), `nvls`, `sends`: one for each channel, as its log has them. Small calls take fewer."""
+    """Streaming multiprocessors (compute units) of a GPU, and the maximum that NCCL's kernel occupies while it runs.
+
+    `taken`: by `ring` (and trees), `nvls`, `sends`: one per channel, as NCCL's log reports. Small calls occupy fewer.
+    """
 
     of: int
     source: str
@@ -51,7 +55,7 @@ class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A copy to another GPU by the engines for it: seconds without the bytes, and the share of the wire."""
+    """A copy to another GPU by copy engines: seconds without the bytes, and the fraction of the bandwidth."""
 
     latency: float
     share: float
@@ -60,13 +64,13 @@ class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those that its
-    tables come from) or of one network (`kinds` of links).
+    """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those whose tables were used) or of
+    one network (`kinds` of links).
 
-    `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
-    `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.
-    `message`: what each further message takes that a rank sends to another node at the same time; of GPUs, each further
-    one of its node to which it sends the same data, or with whose data it combines its own.
+    `launch`: from the call until the kernel runs; `launch_more`: for each further GPU that the same process drives.
+    `hop`: latency from one rank to the next by protocol; `share`: the fraction of the bandwidth that data get by
+    protocol. `message`: for a network, seconds per further message that a rank sends to another node at the same time;
+    for GPUs, per further rank of its node to which it sends the same data, or with whose data it combines its own.
     """
 
     format: str
@@ -89,6 +93,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     copies: Copies | None = None
 
     def check(self) -> None:
+        """Raise Invalid if a figure is out of range or inconsistent."""
         if (self.format, self.version) != (FORMAT, VERSION):
             raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
         if not self.hop or set(self.hop) - set(PROTOCOLS) or set(self.hop) != set(self.share):
@@ -115,11 +120,11 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
                 raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
 
     def assumes(self, figure: str) -> bool:
-        """Whether a figure such as "hop simple" is assumed rather than measured."""
+        """Return whether a figure such as "hop simple" is assumed rather than measured."""
         return not self.calibrated_by or figure in self.assumed
 
     def basis(self) -> str:
-        """The basis of the figures, for output."""
+        """Return the basis of the figures, for output."""
         device = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
             return f"{device} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")

@@ -1,23 +1,25 @@
-"""What NCCL would do: its algorithms times its protocols, each priced; the least is its choice.
+"""Price NCCL's options, algorithms times protocols; the fastest is its choice.
 
-The algorithms, from its documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
+The algorithms, from NCCL's documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
 node reduce and multicast), CollNet (the network reduces), PAT (one rank per node), each with the protocols LL (four
-bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple; and that it takes what its own model
-says is fastest. The forms here are ours, the figures in them are from published measurements (`calls`).
+bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple. NCCL takes what its own model says
+is fastest. The forms here are ours, their figures come from published measurements (`calls`).
 
-For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between nodes:
+For N nodes of g ranks, n = N g, S bytes, latency h per hop within a node and H between nodes (*wire*: a rank's links
+within its node; *cards*: a node's network cards):
 
     ring       allreduce 2(n-1) hops, 2(N-1) of them between nodes; 2(n-1)/n S over a rank's wire, and over the cards
     tree       2(g-1) h + 2 log2(N) H; 2 S over a rank's wire; S over a node's cards between two nodes, else 2 S
-    nvls       what the switches take; (1 + 1/g) S over a rank's wire, as what a rank keeps crosses it, too
+    nvls       the latency of the switches; (1 + 1/g) S over a rank's wire, as a rank's own share crosses it, too
     nvls-tree  that and 2 log2(N) H; the same over the wire; over the cards as a tree
     collnet    within a node as nvls, else as a ring; S over the cards, H up and down
     pat        log2(n) H; (n-1)/n S over the cards
-    sends      to each rank by itself: what stays within a node over the wire, the rest over the cards, one after the
-               other
+    sends      to each rank separately: data within a node over the wire, the rest over the cards, one after another
                (within a node where some pairs have no link: through other ranks, over shortest paths)
-    copies     by copy engines, within a node: a copy to each other rank, one after the other; no multiprocessor is
-               taken. NCCL does so only where it is asked to (NCCL_CTA_POLICY_ZERO, registered buffers)
+    copies     by copy engines, within a node: a copy to each other rank, one after another; no multiprocessor is
+               occupied. NCCL does so only if requested (NCCL_CTA_POLICY_ZERO, registered buffers)
+
+Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s.
 """
 
 from __future__ import annotations
@@ -34,20 +36,21 @@ from antiphon.errors import Unsupported
 RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = CHOSEN = (
     "ring", "tree", "nvls", "nvls-tree", "collnet", "pat", "sends",
 )  # fmt: skip
-COPIES, ENGINE = "copies", "engine"
-ALGORITHMS = (*CHOSEN, COPIES)  # the last one only if asked for
-COPIED = ("allgather", "alltoall", "gather", "scatter")
-HALVES = ("allgather", "reducescatter")
-CHAINS = ("broadcast", "reduce")
-TO_EACH = ("alltoall", "gather", "scatter")
-AT_ONCE = "several messages at once"
+COPIES, ENGINE = "copies", "engine"  # "algorithm" and "protocol" of copy engines
+ALGORITHMS = (*CHOSEN, COPIES)  # the last one only if requested
+COPIED = ("allgather", "alltoall", "gather", "scatter")  # collectives that copy engines can do
+HALVES = ("allgather", "reducescatter")  # the two halves of an allreduce
+CHAINS = ("broadcast", "reduce")  # a ring does them as a chain, and no switch helps
+TO_EACH = ("alltoall", "gather", "scatter")  # different data for each rank: done by sends
+AT_ONCE = "several messages at once"  # names of costs in remarks
 ONE_AFTER_ANOTHER = "launches of one process"
-KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
+KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are priced
 
 
 @dataclass(frozen=True)
 class Priced:
-    """One option: seconds, and the terms that they are the sum of. `limit`: the resource that its bytes wait for."""
+    """The price of one option: seconds, and the terms that sum to them. `limit`: the bottleneck of its bytes, wire or
+    cards."""
 
     algorithm: str
     protocol: str
@@ -62,8 +65,10 @@ class Priced:
 
 @dataclass(frozen=True)
 class Costs:
-    """The figures of a topology: of its GPUs, of its network, and how processes drive the GPUs. `taken`: why these
-    figures apply, where the topology does not name them."""
+    """The figures of a machine: of its GPUs, of its network, and how processes drive the GPUs.
+
+    `taken`: why these figures apply, if the topology does not name them.
+    """
 
     gpu: Calls
     network: Calls | None = None
@@ -71,17 +76,20 @@ class Costs:
     taken: str = ""
 
     def launch(self, local: int, rest: float) -> float:
-        """Seconds until its kernel runs. One process launches on one GPU after the other while earlier launches run:
-        where that is longer than launch and `rest` of one call, the GPUs wait for it."""
+        """Return the seconds until a call's kernel runs.
+
+        One process launches on one GPU after another while earlier launches run: if that takes longer than launch and
+        `rest` of one call, the GPUs wait for it.
+        """
         every = self.gpu.launch + self.gpu.launch_more * (local - 1) if self.one_process else 0.0
         return max(self.gpu.launch, every - rest)
 
     def basis(self) -> str:
-        """The basis of a figure, with the names of the tables."""
+        """Return the basis of a figure, with the names of the tables."""
         return "; ".join([*(calls.basis() for calls in self._both), *self._taken])
 
     def brief(self) -> str:
-        """The basis of a figure without the names of the tables."""
+        """Return the basis of a figure without the names of the tables."""
         calibrated = [calls.name for calls in self._both if calls.calibrated_by]
         uncalibrated = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
         return "; ".join(
@@ -89,8 +97,8 @@ class Costs:
         )
 
     def beyond(self, protocol: str, *, in_switches: bool = False) -> str:
-        """Return remarks on what of a figure by this protocol no table covers. `in_switches`: the node's switches do
-        what GPUs do elsewhere."""
+        """Return remarks on figures of this protocol that no table covers. `in_switches`: the node's switches do the
+        GPUs' work."""
         figures = [f"hop {protocol}", f"share {protocol}"]
         remarks = []
         for calls in self._both:
@@ -102,7 +110,7 @@ class Costs:
         return "".join(remarks)
 
     def at_once(self, terms: Mapping[str, float]) -> str:
-        """Return a remark where simultaneous messages take part of the time and no table covers them."""
+        """Return a remark if simultaneous messages take part of the time and no table covers them."""
         near = bool(terms.get("fan")) and self.gpu.assumes("message")
         far = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
         return f"; {AT_ONCE} not calibrated" if near or far else ""
@@ -118,9 +126,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class Load:
-    """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside;
-    `messages`: that a rank sends to other nodes at once, beyond the first. `to_all`: each node sends to all others, and
-    not to the next alone."""
+    """The work of one option: hops within nodes and between, bytes over a rank's wire and over a node's cards.
+
+    `fixed`: further seconds. `messages`: simultaneous messages of a rank to other nodes, beyond the first. `to_all`:
+    each node sends to all others instead of only to the next.
+    """
 
     inside: float
     between: float
@@ -131,7 +141,8 @@ class Load:
     to_all: bool = False
 
     def out_of(self, nodes: int, place: Place) -> float:
-        """Bytes that a group of nodes sends to others: as a single node to the next, or as all of its nodes."""
+        """Return the bytes that a group of nodes sends to others: like a single node, or those of all its nodes
+        (`to_all`)."""
         away = (place.nodes - nodes) / (place.nodes - 1) if self.to_all else 1.0
         return self.cards * away * (nodes if self.to_all else 1)
 
@@ -158,7 +169,7 @@ def prices(
 
 
 def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> Priced | None:
-    """Price copy engines; None where NCCL cannot use them or they have no figures."""
+    """Price copy engines; None if NCCL cannot use them or they have no figures."""
     copies = costs.gpu.copies
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
@@ -171,12 +182,13 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
 def _sum_terms(
     algorithm: str, protocol: str, costs: Costs, place: Place, rest: Mapping[str, float], limit: str
 ) -> Priced:
+    """Add the launch to the other terms."""
     terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
     return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
 def taken(costs: Costs, algorithm: str) -> int | None:
-    """Return the maximum number of multiprocessors in use while it runs; None where unknown."""
+    """Return the maximum number of multiprocessors in use while it runs; None if unknown."""
     if algorithm == COPIES:
         return 0
     units = costs.gpu.units.taken if costs.gpu.units is not None else {}
@@ -202,7 +214,7 @@ def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs:
 
 
 def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
-    """The protocols of this algorithm here."""
+    """Return the protocols of this algorithm here."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
     # A protocol needs figures for the GPUs and, between nodes, for the network.
@@ -213,7 +225,7 @@ def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]
 
 
 def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
-    """Return the load of this algorithm for the collective; None where it does not support it."""
+    """Return the load of this algorithm for the collective; None if it does not support it."""
     if (algorithm == SENDS) != (collective in TO_EACH):
         return None
     if algorithm == SENDS:
@@ -229,7 +241,7 @@ def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes
 
 
 def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
-    """Return the load where switches multicast and reduce: those of a node (and trees between nodes), or those of the
+    """Return the load if switches multicast and reduce: those of a node (and trees between nodes), or those of the
     network."""
     nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
@@ -250,6 +262,7 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
 
 
 def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
+    """Return the load of a ring."""
     n, rounds = place.ranks, 2 if collective == "allreduce" else 1
     # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
     between = rounds * (place.nodes - 1)
@@ -258,15 +271,18 @@ def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
 
 
 def _up_and_down(place: Place) -> int:
+    """Return the hops between nodes up a binary tree and down again."""
     return 2 * ceil(log2(place.nodes))
 
 
 def _tree_load(place: Place, nbytes: int) -> float:
-    """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
+    """Return the bytes that a node sends in two binary trees: it is a leaf of one, and forwards to two nodes in the
+    other."""
     return nbytes if place.nodes == 2 else 2 * nbytes
 
 
 def _pat_load(place: Place, collective: str, nbytes: int) -> Load | None:
+    """Return the load of PAT, which needs one rank per node."""
     if collective not in HALVES or place.local > 1 or place.nodes == 1:
         return None
     return Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
@@ -274,11 +290,11 @@ def _pat_load(place: Place, collective: str, nbytes: int) -> Load | None:
 
 def _sends_load(place: Place, collective: str, nbytes: int) -> Load:
     """Return the load of sending each rank its share: one stays, some go within the node, the rest to other nodes.
-    Where pairs of a node have no link, relayed data counts as more bytes over the wire."""
+
+    If pairs of a node have no link, relayed data count as more bytes over the wire.
+    """
     share, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
     relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
-    return Load(
-        1, 1 if away else 0, share * (place.local - 1) * relayed, share * place.local * away, messages=messages,
-        to_all=True,
-    )  # fmt: skip
+    inside, between = share * (place.local - 1) * relayed, share * place.local * away
+    return Load(place.hops, 1 if away else 0, inside, between, messages=messages, to_all=True)

@@ -1,7 +1,9 @@
-"""Which generation of GPUs a machine has, as far as it tells: one of the catalogue by its name and its links, one that
-was probed by the GPU model that the tool reports.
+"""Which generation of GPUs a machine has, as far as its name and links say.
 
-A name alone says nothing: what is within its nodes must be what is within those of the catalogue's machine.
+Machines of the catalogue are recognised by name (with changes such as " only 0,1,4" after it), probed machines by the
+GPU model that the tool reported. A name alone is not enough: the links within the nodes must be those of the
+catalogue's machine. Example: "hgx-h100 only 0,1,2,3" has the figures of h100; "8 x NVIDIA H200" those of h100, with a
+remark.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?
 _MODELS = (
     (r"(Tesla )?V100(-SXM[23])?(-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100(-SXM4?-[0-9]+GB)?", "a100"),
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
-    (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"),
+    (r"(AMD )?(Instinct )?MI3(00|25)X( OAM)?", "mi300x"), (r"(AMD )?(Instinct )?MI35[05]X( OAM)?", "mi350x"),
 )  # fmt: skip
-EC2 = "ec2:instance="
+EC2 = "ec2:instance="  # begin of names of Amazon's machines
 
 
 def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls]) -> tuple[Calls, str] | None:
-    """Return the figures of its GPUs, and on whose word if not by the catalogue; None where unknown."""
+    """Return the figures of the machine's GPUs, and a remark if they are not known to be its own; None if unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
         box, changes = _catalogue_box(machine.name), machine.name.removeprefix(_catalogue_spec(machine.name))
@@ -45,7 +47,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
             "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
         )
     model = _PROBED.fullmatch(machine.name)
-    generation = model and _figures_of(model["model"], catalogue)
+    generation = model and generation_named(model["model"], catalogue)
     if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
@@ -53,7 +55,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
     return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
 
 
-def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
+def generation_named(model: str, catalogue: Mapping[str, Calls]) -> str | None:
     """Return the generation of GPUs with this model name, or of the catalogue's machine of this name."""
     if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
         return generation
@@ -62,14 +64,14 @@ def _figures_of(model: str, catalogue: Mapping[str, Calls]) -> str | None:
 
 
 def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
-    """Return the generation of GPUs of a machine of the catalogue, by its name; None where unknown."""
+    """Return the generation of GPUs of a machine of the catalogue, by its name; None if unknown."""
     box = box_of(name)
     return next((calls for calls in catalogue.values() if box in calls.boxes), None) if box else None
 
 
 def box_of(name: str) -> str:
-    """The machine of the catalogue that one of this name is, or is made of; an instance by its name alone. Empty where
-    it is none."""
+    """Return the machine of the catalogue that one of this name is, or is made of; an instance by its name alone; "" if
+    none."""
     return _catalogue_box(name).removeprefix(EC2)
 
 
@@ -79,8 +81,11 @@ def _catalogue_spec(name: str) -> str:
 
 
 def _catalogue_box(name: str) -> str:
-    """The machine of the catalogue that one of this name is, or is made of: `cluster:box=hgx-h100:sharp=false,boxes=2`
-    is of hgx-h100. Empty where more stands in the name than the catalogue and changes put there."""
+    """Return the machine of the catalogue that one of this name is, or is made of.
+
+    `cluster:box=hgx-h100:sharp=false,boxes=2` is made of hgx-h100. "" if the name has more in it than the catalogue and
+    changes put there.
+    """
     spec = _catalogue_spec(name)
     if not _CHANGED.fullmatch(name.removeprefix(spec)):
         return ""
@@ -92,14 +97,14 @@ def _catalogue_box(name: str) -> str:
 
 
 def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
-    """Whether its nodes are no larger than those of this one, with the same wires within, or slower ones where
-    `slowed`."""
+    """Return whether its nodes are no larger than the box, with the same wires within, or slower ones if `slowed`."""
     own = _place_within(box)
     if own is None or place.local > own.local:
         return False
-    if not place.all_meet and (place.local, place.pairs) != (own.local, own.pairs * place.nodes):
-        return False  # a mesh with failed links may have no ring
-    if not place.all_meet and not slowed and place.wire != own.wire:
+    is_complete = (place.local, place.pairs) == (own.local, own.pairs * place.nodes)
+    if not place.all_meet and not is_complete and (place.nodes > 1 or (place.local == own.local and not slowed)):
+        return False  # several meshes with failed links may have no ring
+    if not place.all_meet and is_complete and not slowed and place.wire != own.wire:
         return False
     fastest = dict[str, Fraction]()
     for kind, bandwidth in own.inner:
@@ -117,7 +122,7 @@ def kinds_within(calls: Calls) -> set[str]:
 
 @cache
 def _place_within(box: str) -> Place | None:
-    """A machine of the catalogue, as NCCL sees it; None for parts of a machine."""
+    """Return a machine of the catalogue as NCCL's model sees it; None for parts of a machine."""
     try:
         return place_of(machine_of(box))
     except AntiphonError:

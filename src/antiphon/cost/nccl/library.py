@@ -1,10 +1,19 @@
-"""`--library nccl`: the choice of NCCL (RCCL, MSCCL) on a topology at each size, its time, its share of the GPUs, and
-the basis of the figures."""
+"""`--library nccl`: predict what NCCL, RCCL or MSCCL does on a topology: its choice at each size, its time, the
+multiprocessors that it occupies, and the basis of the figures.
+
+`library(request, topology)` finds the figures of the machine's GPUs and network (gpus.py, place.py, calls.py);
+`Library.at` prices all options at a size (choice.py), the chosen one first, and refuses a time below the proved bound
+(proven.py); `Library.rows` makes the rows that the command line prints. `error_at` and `is_clearly_faster` state how
+far these predictions can be trusted: a smaller predicted speedup counts as noise.
+
+Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
 from antiphon.core.collective import Collective
@@ -21,6 +30,7 @@ from antiphon.cost.nccl.choice import (
     NVLS,
     NVLS_TREE,
     PAT,
+    RING,
     SENDS,
     TO_EACH,
     Costs,
@@ -32,28 +42,34 @@ from antiphon.cost.nccl.choice import (
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
-from antiphon.cost.nccl.proven import BOUND, Proven, proven_limit
+from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, proved_limits
+from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
-from antiphon.units import format_seconds
+from antiphon.units import format_seconds, format_size
 
 MSCCL = "msccl"
 LIBRARIES = ("nccl", "rccl", MSCCL)
 OPTIONS = ("gpu", "network", "processes", "algorithm")
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
-NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # ways that no table of part fit has in it
+NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # algorithms that occur in no table of measurements
 EXAMPLE = "nccl:gpu=h100,network=ib"
-# The median over machines of what each is off in the median, as bench/bench_nccl.py tells machines
+# Relative error of predictions: median over machines of each machine's median error (bench/bench_nccl.py)
 OFF = (("up to 64 KB", 0.079), ("between", 0.295), ("from 64 MB on", 0.061))
-MAX_ERROR = max(error for _, error in OFF)  # assumed where no error is known (alltoall, gather, scatter)
-SMALL, LARGE = 64_000, 64_000_000  # where these begin and end
+MAX_ERROR = max(error for _, error in OFF)  # assumed if no error is known (alltoall, gather, scatter)
+SMALL, LARGE = 64_000, 64_000_000  # bytes: end of the first range, beginning of the last
+MAX_WITNESS = 120  # characters of a witness in an error
+ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains it
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library on a machine: `at` returns its choice at a size. `registered`: the algorithms of MSCCL, which go before
-    all others where their ranges have the size. `root`: of rooted collectives, for the bound that predictions are held
-    to. `limits`: bounds by collective that are known already; None: no bound is known, and none is computed."""
+    """A library on a machine; `at` returns its choice at a size.
+
+    `registered`: the algorithms of MSCCL, which take precedence at sizes within their ranges. `root`: of rooted
+    collectives, for the bound below which no prediction may be. `limits`: known bounds by collective; None: no bound is
+    known, and none is computed.
+    """
 
     name: str
     place: Place
@@ -62,25 +78,60 @@ class Library:
     algorithms: Sequence[str] = CHOSEN
     registered: Sequence[Algorithm] = ()
     root: int = 0
-    limits: dict[str, Proven | None] = field(default_factory=dict)
+    limits: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
-        """Return all options, the chosen one first; none is faster than the proven bound of the topology."""
+        """Return all options, the chosen one first; those below the proved bound by the same figures are left out.
+
+        If the chosen one is below the bound, the model does not describe this machine: Unsupported.
+        """
         options = prices(self.place, self.costs, collective, nbytes, self.algorithms)
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
-        return [self._apply_bound(option, collective, nbytes) for option in options]
+        min_times = [self._least_seconds(option, collective, nbytes) for option in options]
+        if algorithm is not None:
+            priced_as = options[1 if algorithm.as_library else 0]  # with the figures of the library's choice
+            min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
+        chosen = options[0]
+        if chosen.seconds < min_times[0] * ROUNDING:
+            limit = self.limit(collective)
+            because = shorten(limit.because, MAX_WITNESS, placeholder=" ...") if limit is not None else ""
+            raise Unsupported(
+                f"library {self.name}: its model does not describe {self.machine.name}: {chosen.name} would take "
+                f"{format_seconds(chosen.seconds)} for {collective} of {format_size(nbytes)}, but no schedule takes "
+                f"less than {format_seconds(min_times[0])} by the same figures" + (f" ({because})" if because else "")
+            )
+        return [option for option, bound in zip(options, min_times, strict=True) if option.seconds >= bound * ROUNDING]
 
-    def limit(self, collective: str) -> Proven | None:
-        """The proven bound of a collective, where it is known."""
+    def prove(self, collective: str, proofs: ProvedLimits) -> None:
+        """Refuse predictions of a collective that are below this bound."""
+        self.limits[collective] = ProvedFigures(proofs, self.place, self.costs)
+
+    def limit(self, collective: str) -> ProvedFigures | None:
+        """Return the proved bound of a collective, if it is known."""
         if collective not in self.limits:
-            self.limits[collective] = proven_limit(self.machine, collective, self.root)
+            self.limits[collective] = None
+            if (proofs := proved_limits(self.machine, collective, self.root)) is not None:
+                self.prove(collective, proofs)
         return self.limits[collective]
 
-    def _apply_bound(self, option: Priced, collective: str, nbytes: int) -> Priced:
+    def _find_limit(self, collective: str, best: Priced, nbytes: int) -> str | None:
+        """Return the witness of the bound in words, if a prediction attains the bound."""
+        min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
         limit = self.limit(collective)
-        return option if limit is None else limit.hold(option, nbytes)
+        return limit.because if limit is not None and best.seconds <= min_seconds * ATTAINED else None
+
+    def _least_seconds(self, option: Priced, collective: str, nbytes: int, algorithm: Algorithm | None = None) -> float:
+        """Return the least time that is proved for an option, launch included.
+
+        `algorithm`: the one of MSCCL that this option prices, which may have its own share of the links' bandwidth.
+        """
+        limit = self.limit(collective)
+        if limit is None:
+            return 0.0
+        share = algorithm.share if algorithm is not None else None
+        return option.terms.get("launch", 0.0) + limit.least_seconds(option, nbytes, share)
 
     def _find_registered(self, collective: str, nbytes: int) -> Algorithm | None:
         return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
@@ -93,44 +144,49 @@ class Library:
         )
 
     def _choice_reason(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
-        """Return its range, if chosen by that; otherwise the gain over the next best, and the bottleneck."""
+        """Return the range, if chosen by that; otherwise the gain over the next best option, and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
         if self._find_registered(collective, nbytes) is not None:
             return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
         return f"{chosen_by}; {why(best, rest)}" if chosen_by else why(best, rest)
 
     def taken(self, collective: str, nbytes: int) -> int | None:
-        """Return the maximum number of multiprocessors of each GPU that the choice uses; None where unknown."""
+        """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
         algorithm = self._find_registered(collective, nbytes)
         return (
             algorithm.blocks if algorithm is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
         )
 
     def basis(self, collective: str, nbytes: int) -> str:
-        """Whether the figure of the choice is calibrated, and by which tables."""
+        """Return whether the figure of the choice is calibrated, and by which tables."""
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
         return self.costs.basis() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
     def brief(self, collective: str, nbytes: int) -> str:
-        """The basis of the choice at a size, without the names of the tables."""
+        """Return the basis of the choice at a size, without the names of the tables."""
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
         return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
     def _remark_missing(self, collective: str, option: Priced) -> str:
-        """Return remarks on what of a figure no table of this collective covers."""
+        """Return remarks on figures that no table of this collective covers."""
         remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
+        if self.place.over_pcie and option.algorithm == RING:
+            remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         if option.algorithm in NO_TABLE:
             return f"; {option.algorithm} not calibrated{remark}"
         return remark if collective == "allreduce" else f"; {collective} by the figures of allreduce{remark}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
-        """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
-        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
-        Where `limit` is the proven bound, `limited_by` is its witness in words."""
+        """Return a row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated,
+        others.
+
+        Also `sms` (multiprocessors occupied at most), `sms_of` (available), and `without_sms`: seconds by copy engines.
+        If the prediction attains the bound, `limited_by` is the bound's witness in words.
+        """
         # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
         rows = []
@@ -138,8 +194,8 @@ class Library:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
             units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
-            copied = copied and self._apply_bound(copied, collective, nbytes)
-            limit = self.limit(collective) if best.limit == BOUND else None
+            if copied and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
+                copied = None
             rows.append(
                 {
                     "nbytes": nbytes,
@@ -150,7 +206,7 @@ class Library:
                     "protocol": best.protocol,
                     "terms": dict(best.terms),
                     "limit": best.limit,
-                    "limited_by": limit and limit.because,
+                    "limited_by": self._find_limit(collective, best, nbytes),
                     "why": self._choice_reason(collective, nbytes, best, rest),
                     "chosen_by": self._chosen_by(collective, nbytes),
                     "mostly": dominant_term(best),
@@ -165,31 +221,32 @@ class Library:
 
 
 def error_at(collective: str, nbytes: int) -> float | None:
-    """The relative error of a prediction, in the median over machines held out of the fit; None: not known."""
+    """Return the relative error of a prediction, median over machines held out of the fit; None if unknown."""
     if collective in TO_EACH:
         return None
     return OFF[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2][1]
 
 
 def is_within_error(collective: str, nbytes: int, speedup: float) -> bool:
-    """Whether a predicted speedup over the library is indistinguishable from 1, given the error of the library's
-    model."""
+    """Return whether a predicted speedup over the library cannot be distinguished from 1, given its model's error."""
     error = error_at(collective, nbytes)
     largest = 1 + (MAX_ERROR if error is None else error)
     return 1 / largest <= speedup <= largest
 
 
 def is_clearly_faster(collective: str, nbytes: int, speedup: float) -> bool:
-    """Whether a schedule is predicted to be faster than the library by more than the error of the library's model.
+    """Return whether a predicted speedup over the library exceeds the error of the library's model.
 
-    Sizes at which it is not are left to the library, in tables and in exports.
+    At sizes at which it does not, tables and exports leave the work to the library.
     """
     return speedup > 1 and not is_within_error(collective, nbytes, speedup)
 
 
 def how_near(collectives: Iterable[str]) -> str:
-    """Return a remark on the error of NCCL's predicted times, for output of speedups; empty where all collectives are
-    by sends, which no fitted table includes."""
+    """Return a remark on the error of NCCL's predicted times, for output of speedups.
+
+    "" if all collectives are by sends, which no fitted table includes.
+    """
     kinds = sorted(set(collectives))
     without = [kind for kind in kinds if kind in TO_EACH]
     if without == kinds:
@@ -204,8 +261,6 @@ def how_near(collectives: Iterable[str]) -> str:
 
 def dominant_term(best: Priced) -> str:
     """Return the term that takes most of the time."""
-    if best.limit == BOUND:
-        return "the proven bound"
     term = max(best.terms, key=lambda name: best.terms[name])
     return f"its {best.limit}" if term == "bytes" else {"network": "network hops"}.get(term, term)
 
@@ -220,8 +275,11 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
 
 
 def library(request: str, machine: Topology) -> Library:
-    """Return the library that `request` names on this topology: nccl, rccl or msccl, behind a colon gpu=, network=,
-    processes=, algorithm=. Unsupported where its GPUs or its network have no figures and none are named."""
+    """Return the library that `request` names on this topology: nccl, rccl or msccl.
+
+    Options after a colon: gpu=, network=, processes=, algorithm=. Raises Unsupported if its GPUs or its network have no
+    figures and none are named.
+    """
     name, _, behind = request.partition(":")
     if name not in LIBRARIES:
         raise Invalid(f"library {quote(name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}")
@@ -262,18 +320,20 @@ def library_here(
 
 
 def library_of(machine: Topology, members: Collection[int], **options: str) -> Library:
-    """Return the library of the topology that these ranks form."""
+    """Return the library on the topology that these ranks form."""
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
-    if not group_library.place.all_meet:
+    if not group_library.place.all_meet and group_library.place.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library
 
 
 def library_among(machine: Topology, collectives: Iterable[Collective], **options: str) -> Library | None:
-    """Return the library that has figures for these collectives; among a subset of ranks, on the topology that it
-    forms. None for groups without figures, and for custom collectives."""
+    """Return the library with figures for these collectives; among a subset of ranks, on the topology that it forms.
+
+    None for groups without figures, and for custom collectives.
+    """
     collectives = tuple(collectives)
     groups = {tuple(sorted(collective.members)) for collective in collectives}
     # A library's figures hold for one group of ranks at a time.
@@ -289,7 +349,7 @@ def library_among(machine: Topology, collectives: Iterable[Collective], **option
 
 
 def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
-    """Return the figures of its GPUs, and a remark where they are not known to be its own."""
+    """Return the figures of the machine's GPUs, and a remark if they are not known to be its own."""
     catalogue = shipped_calls()
     detected = generation_of(machine, place, catalogue)
     if requested:
@@ -305,7 +365,7 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls
 
 
 def _network_figures(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
-    """Return the figures of its network, and the same remark; None where there is no network."""
+    """Return the figures of the machine's network, and the same remark; None if there is no network."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None
     if place.nodes == 1:

@@ -1,13 +1,15 @@
-"""MSCCL's choice: the algorithms that come with it, each for a range of sizes, and outside of these ranges that of NCCL
-(RCCL).
+"""MSCCL's choice: its own algorithms for ranges of sizes, and outside of these ranges NCCL's (RCCL's) choice.
 
-The file `msccl.json` has them as they were published, with their ranges: those of msccl-tools for Azure's NDv4, and
-those that RCCL brings along for MI300X. MSCCL takes the first one whose range has the size; whether it is the fastest
-it does not ask. What one takes:
+The file `msccl.json` lists the algorithms as published, with their ranges: those of msccl-tools for Azure's NDv4, and
+those that come with RCCL for MI300X. MSCCL takes the first one whose range has the size, whether or not it is the
+fastest. Their times come from:
 
-    seconds, share      of allreduces on NDv4: fitted to the table that MSCCL's leaderboard has (bench/fit_msccl.py)
-    neither             by the forms of `choice` (hierarchical: a hop more than sends), not calibrated
-    as_library          RCCL's tables were measured with these in it, as they are on by default: what RCCL takes
+    seconds, share      for allreduces on NDv4: fitted to the table of MSCCL's leaderboard (bench/fit_msccl.py)
+    neither             the forms of `choice` (hierarchical: one hop more than sends), not calibrated
+    as_library          RCCL's tables were measured with these algorithms on, as is the default: RCCL's predicted time
+
+Example: on 8 A100 of NDv4 an allreduce of 64 KB is in the range of "allpairs ll", so it takes its `seconds` plus bytes
+over (bandwidth * share).
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ from antiphon.units import format_size
 
 FORMAT, VERSION = "antiphon-msccl", 1
 SHIPPED = Path(__file__).parent / "msccl.json"
+# Values of `way` in the file
 ALLPAIRS, RING, DIRECT, HIERARCHICAL, THREE_STEP = WAYS = ("allpairs", "ring", "direct", "hierarchical", "three-step")
 
 
 class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """For sizes from `least` to `most` (None: no end), on nodes of `local` GPUs of the generations `gpus`. `blocks`:
-    thread blocks per GPU, one multiprocessor each. `in_place`: for calls in place only."""
+    """An algorithm for sizes from `least` to `most` (None: no upper end), on nodes of `local` GPUs of the generations
+    `gpus`.
+
+    `blocks`: thread blocks per GPU, one multiprocessor each. `in_place`: only for calls in place.
+    """
 
     gpus: list[str]
     local: int
@@ -66,10 +72,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
         return f"{self.way} {self.protocol}"
 
     def has(self, collective: str, nbytes: int) -> bool:
+        """Return whether the range contains this size of this collective."""
         return self.collective == collective and self.least <= nbytes and (self.most is None or nbytes <= self.most)
 
     def basis(self, costs: Costs) -> str:
-        """The basis of its figures."""
+        """Return the basis of its figures."""
         if self.calibrated_by:
             assumptions = f"; {costs.taken}" if costs.taken else ""
             return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{assumptions}"
@@ -78,6 +85,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
         return f"{costs.basis()}; MSCCL's {self.name} not calibrated"
 
     def why(self) -> str:
+        """Return the range in words."""
         upto = f"to {format_size(self.most)}" if self.most is not None else "on"
         where = " in place" if self.in_place else ""
         return f"its algorithm{where} from {format_size(self.least)} {upto}"
@@ -131,8 +139,11 @@ def moved_by(collective: str, ranks: int) -> float:
 
 
 def _load_algorithms(algorithm: str, place: Place, nbytes: int) -> Load:
-    """allpairs: all to all, twice; direct: once. hierarchical, three-step: what goes to other nodes is gathered by the
-    GPU of the same number first, so that each sends one message to each node."""
+    """Return the load of an algorithm.
+
+    allpairs: all to all, twice; direct: once. hierarchical, three-step: data for other nodes are first gathered at the
+    GPU with the same number, so that each sends one message to each node.
+    """
     g, n = place.local, place.ranks
     if algorithm == ALLPAIRS:
         return Load(2, 0, 2 * (n - 1) / n * nbytes, 0)

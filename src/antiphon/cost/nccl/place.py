@@ -1,4 +1,11 @@
-"""A machine as NCCL sees it: ranks, nodes, what a rank can send within its node and a node to the others."""
+"""A machine as NCCL's model sees it: ranks, nodes, a rank's bandwidth within its node and a node's to other nodes.
+
+Input: a topology, whose places name the hosts. Output: a `Place`, or Unsupported if no measurements exist for such a
+machine (nodes of different size, or that cannot reach each other). *wire*: a rank's links within its node; *cards*: a
+node's links to others; *trunks*: links between switches outside of nodes.
+
+Example: two HGX H100 boxes joined by one InfiniBand switch: 16 ranks, 2 nodes, wire 450 GB/s, card 8 * 50 GB/s.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +24,25 @@ from antiphon.core.columns import Longs
 from antiphon.core.reshape import keep
 from antiphon.core.topology import BOXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
+from antiphon.cost.nccl.rings import MAX_RANKS, PCIE, ring_bandwidth
 from antiphon.errors import Invalid, Unsupported, quote
 
-TRUNK = "trunk"  # between switches of a network of any kind
+TRUNK = "trunk"  # kind of links between switches of a network of any kind
+MAX_SOURCES = 64  # ranks of a node from which distances are computed
 
 
 @dataclass(frozen=True)
 class Place:
-    """`wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, by all its
-    cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
-    `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
-    `pairs`: the number of those with a direct link, all nodes together.
-    `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
-    and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, the number of
-    nodes, and the links that leave them. `to_all`: bytes per second that every rank sends while all of a node send to
-    all others of it at once, over shortest paths; 0: the same as `wire`.
+    """The figures of a machine that NCCL's model needs.
+
+    `wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, over all its
+    cards. `switched`: ranks of a node meet in a switch; `in_switches`: such switches multicast and reduce;
+    `in_network`: the network's switches do. `all_meet`: any two ranks of a node have a link, or a switch. `pairs`: the
+    number of pairs with a direct link, in all nodes. `kinds`: of links that enter or leave a node, `trunks`: of links
+    between switches outside of nodes; `inner`: kind and bandwidth of links within nodes. `cuts`: for groups of nodes
+    below common switches, the number of nodes and the bandwidth of the links that leave the group. `to_all`: bytes per
+    second that every rank sends while all ranks of a node send to all others of it at once, over shortest paths; 0: the
+    same as `wire`.
     """
 
     ranks: int
@@ -48,6 +59,8 @@ class Place:
     trunks: tuple[str, ...] = ()
     cuts: tuple[tuple[int, float], ...] = ()
     to_all: float = 0.0
+    hops: float = 1.0
+    over_pcie: bool = False
 
     @property
     def local(self) -> int:
@@ -56,7 +69,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wires:
-    """The links of a machine with any kind of nodes: `inner`, `kinds`, `trunks`, `switched` as of Place."""
+    """The links of a machine with any kind of nodes: `inner`, `kinds`, `trunks`, `switched` as in Place."""
 
     inner: frozenset[tuple[str, Fraction]]
     kinds: tuple[str, ...]
@@ -64,13 +77,15 @@ class Wires:
     switched: bool
 
 
-_places: WeakKeyDictionary[Topology, Place] = WeakKeyDictionary()  # every plan of a machine asks for the same
+_places: WeakKeyDictionary[Topology, Place] = WeakKeyDictionary()  # cached, as every plan of a machine needs it
 _wires: WeakKeyDictionary[Topology, Wires] = WeakKeyDictionary()
 
 
 def place_of(machine: Topology) -> Place:
-    """Derive the place from the links; Unsupported where nodes differ in ranks, or do not reach each other, as there
-    are no measurements of such. O(links) once."""
+    """Derive the place from the links; raise Unsupported if nodes differ in size or do not reach each other.
+
+    O(links), once per machine.
+    """
     place = _places.get(machine)
     if place is None:
         place = _places[machine] = _find_place(machine)
@@ -78,14 +93,25 @@ def place_of(machine: Topology) -> Place:
 
 
 def wires_of(machine: Topology) -> Wires:
-    """Derive the wires from the links. O(links) once."""
+    """Derive the wires from the links. O(links), once per machine."""
     wires = _wires.get(machine)
     if wires is None:
         wires = _wires[machine] = _sorted_wires(machine, _node_of_all(machine, node_of_ranks(machine)))
     return wires
 
 
+def count_cards(machine: Topology) -> int:
+    """Return the network cards of a node: its links to other nodes or to switches outside, of those that share a card
+    one; 0 for a single node."""
+    node_of = _node_of_all(machine, node_of_ranks(machine))
+    leaving = {*np.flatnonzero((node_of[machine.link_src] == 0) & (node_of[machine.link_dst] != 0)).tolist()}
+    shared = {frozenset(leaving.intersection(limit.links)) for limit in machine.limits} - {frozenset()}
+    cards = [links for links in shared if not any(other < links for other in shared)]
+    return len(cards) + len(leaving.difference(*cards))
+
+
 def _find_place(machine: Topology) -> Place:
+    """Compute the `Place` of a machine from its links: bandwidths of a rank within its node and of a node to others."""
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
@@ -100,20 +126,54 @@ def _find_place(machine: Topology) -> Place:
     card = _outgoing_bandwidth(machine, (src >= 0) & (dst != src), speed, src)
     in_switches, in_network = _find_abilities(machine, node_of)
     local = machine.ranks // nodes
-    reach = float(wire.min()) if local > 1 else 0.0
+    reach = float(wire.min()) if local > 1 else 0.0  # of the rank with the fewest links
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = wires.switched or linked == machine.ranks * (local - 1)
+    ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
+    rings = _ring_bandwidth(machine, reach) if ring_limited else reach
+    over_pcie = ring_limited and not rings
     return Place(
-        machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
-        linked, wires.inner, wires.trunks, _find_cuts(machine, node_of, speed) if wires.trunks else (),
+        machine.ranks, nodes, PCIE * float(machine.unit) if over_pcie else rings, card, wires.kinds, wires.switched,
+        in_switches and local > 1, in_network, meet, linked, wires.inner, wires.trunks,
+        _find_cuts(machine, node_of, speed) if wires.trunks else (),
         0.0 if meet or not reach else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
+        _farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie,
     )  # fmt: skip
 
 
+def _ring_bandwidth(machine: Topology, reach: float) -> float:
+    """Return a rank's bandwidth around the rings of a node without switches.
+
+    If all pairs have equal links: all links of the rank that has the fewest (`reach`); else as many rings as the links
+    can hold (rings.py).
+    """
+    width = np.zeros((machine.ranks, machine.ranks))
+    np.add.at(width, (machine.link_src, machine.link_dst), [float(machine.bandwidth(i)) for i in range(machine.links)])
+    np.fill_diagonal(width, width.max())
+    return reach if width.min() == width.max() else min(ring_bandwidth(machine), reach)
+
+
+def _farthest(machine: Topology, node_of: Longs) -> float:
+    """Return the greatest distance, in links, between two ranks of the first node that reach each other within it."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    inside = (node_of[machine.link_src] == 0) & (node_of[machine.link_dst] == 0)
+    ends = (machine.link_src[inside], machine.link_dst[inside])
+    ranks = np.flatnonzero(node_of[: machine.ranks] == 0)
+    if not len(ends[0]) or len(ranks) < 2:
+        return 1.0
+    links = csr_array((np.ones(len(ends[0])), ends), shape=(machine.nodes, machine.nodes))
+    steps = shortest_path(links, unweighted=True, indices=ranks[:MAX_SOURCES])[:, ranks]
+    return float(steps[np.isfinite(steps)].max(initial=1.0))
+
+
 def _to_all(machine: Topology, members: list[int]) -> float:
-    """What a rank of one node sends in an alltoall within it, where some pairs have no link: these take the fewest hops
-    through other ranks of the node, as NCCL relays them (its paths NVB), spread evenly. 0 where there is no path."""
+    """Return a rank's bandwidth in an alltoall within its node if some pairs have no link; 0 if there is no path.
+
+    Such pairs use the fewest hops through other ranks of the node, spread evenly, as NCCL relays them (its paths NVB).
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -128,6 +188,8 @@ def _to_all(machine: Topology, members: list[int]) -> float:
 
 
 def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
+    """Return the kinds of links within nodes, out of nodes and between outer switches; `node_of`: -1 for outer
+    switches."""
     src, dst = node_of[machine.link_src], node_of[machine.link_dst]
     inside = (src == dst) & (src >= 0)
     near = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
@@ -143,13 +205,16 @@ def _link_kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
 
 
 def node_of_ranks(machine: Topology) -> Longs:
-    """Return the number of each rank's node; all are in one where places name none."""
+    """Return the number of each rank's node; all are in one if places name none."""
     return np.array(hosts(machine) or [0] * machine.ranks, np.int64)
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
-    """The node of every rank, and of switches whose place is in one; -1: in none. Where no places tell of nodes, all is
-    in one; of a single host also where all of its links would else lead out of it."""
+    """Return the node of every rank and of switches whose place is in a node; -1: in none.
+
+    If places name no nodes, everything is in one; so it is for a single host if otherwise all of its links would leave
+    it.
+    """
     single_node = np.zeros(machine.nodes, np.int64)
     alone = not of_rank.any()
     if alone and not _host(machine.places[0]):
@@ -186,7 +251,7 @@ def _outgoing_bandwidth(machine: Topology, leaving: NDArray[np.bool_], speed: ND
 
 
 def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
-    """Unsupported where not every node is reached from every other. O(links * the most hops)."""
+    """Raise Unsupported unless every node can be reached from every other. O(links * greatest number of hops)."""
     # Each node is one vertex, each switch outside of nodes its own vertex behind them.
     group = np.where(node_of < 0, nodes + np.arange(machine.nodes), node_of)
     src, dst = group[machine.link_src], group[machine.link_dst]
@@ -198,7 +263,7 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
             reached[new] = True
             new = end[reached[begin] & ~reached[end]]
         if not reached[:nodes].all():
-            stuck = np.flatnonzero(reached[:nodes] == forth)  # what the first node reaches, or what does not reach it
+            stuck = np.flatnonzero(reached[:nodes] == forth)  # nodes that node 0 reaches, or that do not reach it
             first = machine.places[int(np.flatnonzero(node_of == stuck[0])[0])]
             also = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
             raise Unsupported(
@@ -208,12 +273,12 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
 
 
 def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
-    """Groups of nodes on the same switches, then groups of such groups: the number of nodes of each, and what
-    its links to others carry, once for equal groups. O(links * levels)."""
+    """Group nodes on the same switches, then groups of such groups, and so on: return the number of nodes of each group
+    and the bandwidth of its links to others, once for equal groups. O(links * levels)."""
     nodes = int(node_of.max()) + 1
     above = node_of < 0
-    group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # a switch in no group yet is one by itself
-    size = np.zeros(machine.nodes)  # a rank of each node stands for it
+    group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # each outer switch is at first its own group
+    size = np.zeros(machine.nodes)  # 1 for one representative rank per node
     size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
     cuts: set[tuple[int, float]] = set()
     while True:
@@ -231,7 +296,7 @@ def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) ->
 
 
 def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
-    """Merge groups that meet the same switches, together with the switches that meet no other group."""
+    """Merge groups that are connected to the same switches, together with the switches connected to no other group."""
     src, dst = group[machine.link_src], group[machine.link_dst]
     meets: dict[int, set[int]] = {}
     for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:
@@ -249,7 +314,7 @@ def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
 
 
 def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
-    """Whether switches within nodes multicast and reduce, and whether those between do."""
+    """Return whether switches within nodes multicast and reduce, and whether those between nodes do."""
     able = [False, False]
     for switch, ability in enumerate(machine.abilities):
         # Index 0: switches inside of nodes, index 1: switches between nodes.

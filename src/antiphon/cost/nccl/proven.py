@@ -1,65 +1,119 @@
-"""The proven bound of a machine, to which predictions of libraries are held: no library can beat it either."""
+"""Compare predictions of libraries with lower bounds: none may be faster than the bound by the same figures.
+
+NCCL's model knows a machine by a few numbers (place.py): the links of a rank, the cards of a node. If the machine is
+narrower elsewhere, a time predicted from these numbers may be impossible. So every prediction is compared with the
+lower bound by size of the same figures: the quickest path and the tightest cut of the machine, with the hop latency and
+the share of bandwidth of the prediction's protocol, both without the launch. A prediction below the bound is an error
+of the model on this machine; library.py refuses it with both times.
+
+Example: eight H100 on pcie8, a broadcast of 1 GB. Rings over eight links of 32 GB/s would take 38 ms; but the two
+halves of the machine are joined by one link of 16 GB/s, which takes 76 ms by the same protocol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, field
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.choice import Priced
-from antiphon.errors import Infeasible, Invalid
+from antiphon.cost.nccl.calls import SIMPLE
+from antiphon.cost.nccl.choice import COLLNET, COPIES, NVLS, NVLS_TREE, Costs, Priced
+from antiphon.cost.nccl.link_figures import (
+    LinkFigures,
+    figures_by_protocol,
+    links_of_hop,
+    profile_by_kind,
+    switched_figures,
+)
+from antiphon.cost.nccl.place import Place
+from antiphon.cost.profile import Profile
+from antiphon.cost.proved_limits import ProvedLimits, Seconds
+from antiphon.errors import Infeasible, Invalid, Unsupported
 
-BOUND = "bound"  # the `limit` of a prediction that was raised to the proven bound
-# Machines with more ranks are priced by the cuts of their network alone (`Place.cuts`), as their bounds take too long:
-# an alltoall's linear program 4 s of a processor for 128 ranks, a minute for 512; all others 1 s for 512, 5 s for 1024.
+# The bound of machines with more ranks takes too long: an alltoall's linear program 4 CPU seconds for 128 ranks, a
+# minute for 512; other collectives 1 s for 512, 5 s for 1024.
 MAX_RANKS, MAX_RANKS_ALLTOALL = 512, 128
-_proven: WeakKeyDictionary[Topology, dict[tuple[str, int], Proven | None]] = WeakKeyDictionary()
+ROUNDING = 1 - 1e-9  # a prediction is below the bound if it is less than this multiple of it
+_proofs: WeakKeyDictionary[Topology, dict[tuple[str, int], ProvedLimits | None]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Proven:
-    """The greatest rate, in bytes of nbytes per second, that any schedule has, and the witness in words."""
+@dataclass(frozen=True, eq=False)
+class ProvedFigures:
+    """The least time of a collective on a machine, by the figures of each algorithm and protocol of a library."""
 
-    bytes_per_second: Fraction
-    because: str
+    proofs: ProvedLimits
+    place: Place
+    costs: Costs
+    _bounds: dict[object, Seconds] = field(default_factory=dict)
 
-    @staticmethod
-    def of(proven: Bound, machine: Topology, collective: Collective) -> Proven | None:
-        """None where nothing must move."""
-        if proven.bytes_per_second is None or proven.witness is None:
-            return None
-        return Proven(proven.bytes_per_second, proven.witness.describe(machine, collective.buffer_weight))
+    @cached_property
+    def because(self) -> str:
+        """The witness of the bandwidth bound, in words."""
+        bound = self.proofs.bound
+        weight = self.proofs.collective.buffer_weight
+        return bound.witness.describe(self.proofs.topology, weight) if bound.witness is not None else ""
 
-    def hold(self, prediction: Priced, nbytes: int) -> Priced:
-        """Return the prediction, raised to the bound's time at zero latency where it is below."""
-        min_seconds = float(nbytes / self.bytes_per_second)
-        if prediction.seconds >= min_seconds:
-            return prediction
-        terms: Mapping[str, float] = {
-            **prediction.terms,
-            "bytes": prediction.terms.get("bytes", 0.0) + min_seconds - prediction.seconds,
-        }
-        return replace(prediction, seconds=min_seconds, terms=terms, limit=BOUND)
+    def least_seconds(self, option: Priced, nbytes: int, share: float | None = None) -> float:
+        """Return the least time of this option, without its launch.
+
+        `share`: the share of the links' bandwidth, if it is not the protocol's; then no latency is known.
+        """
+        in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET)
+        key = (in_switches, option.algorithm == COPIES, option.protocol, share)
+        if key not in self._bounds:
+            profile = self._nominal({}, share) if share is not None else self._profile(option, in_switches)
+            self._bounds[key] = self.proofs.without_barriers(profile, unaided=not in_switches)
+        return self._bounds[key](nbytes)
+
+    def _profile(self, option: Priced, in_switches: bool) -> Profile:
+        """Return the latencies and bandwidth shares of links by the figures of an option."""
+        topology, costs, place = self.proofs.topology, self.costs, self.place
+        try:
+            by_protocol = figures_by_protocol(costs, place, topology)
+        except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
+            return self._nominal({}, None)
+        near = [kind for kind, _ in place.inner]
+        figures = dict(by_protocol.get(option.protocol, {}))
+        if option.algorithm == COPIES and costs.gpu.copies is not None:
+            copies = costs.gpu.copies
+            figures = dict.fromkeys(near, (copies.latency / links_of_hop(place, topology), copies.share))
+        elif in_switches and (switched := switched_figures(costs, place, topology)) is not None:
+            figures = {**figures, **switched}
+            if option.algorithm == COLLNET:  # the share of the protocol, the latency of switches
+                share = costs.gpu.share[SIMPLE]
+                figures |= {kind: (figures[kind][0], share) for kind in near}
+        return self._nominal(figures, None)
+
+    def _nominal(self, figures: LinkFigures, share: float | None) -> Profile:
+        """Return figures by kind of link as a profile.
+
+        A kind without a latency gets latency 0, as in the model of the library, and its nominal bandwidth times
+        `share`.
+        """
+        kinds = {kind.kind for kind in self.proofs.topology.types}
+        every = {kind: figures.get(kind, (0.0, share or 1.0)) for kind in kinds}
+        return profile_by_kind({kind: (latency or 0.0, factor) for kind, (latency, factor) in every.items()})
 
 
-def proven_limit(machine: Topology, kind: str, root: int) -> Proven | None:
-    """The bound of a collective among all ranks, computed once; None where nothing must move, or it takes too long."""
-    proofs = _proven.setdefault(machine, {})
+def proved_limits(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
+    """Return the bound of a collective among all ranks, computed once; None if nothing must move, or it takes too
+    long."""
+    proofs = _proofs.setdefault(machine, {})
     key = (kind, root if kind in ROOTED else 0)
     if key not in proofs:
         proofs[key] = _prove_bound(machine, *key)
     return proofs[key]
 
 
-def _prove_bound(machine: Topology, kind: str, root: int) -> Proven | None:
+def _prove_bound(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
     if machine.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
         return None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())
     try:
-        return Proven.of(bound(machine, collective), machine, collective)
-    except (Infeasible, Invalid):  # over links that are not described, such as PCIe of a box of NVLinks
+        proofs = ProvedLimits(machine, collective, bound(machine, collective))
+    except (Infeasible, Invalid):  # the topology lacks links that are used, such as PCIe in a box of NVLinks
         return None
+    return proofs if len(proofs.needs) else None

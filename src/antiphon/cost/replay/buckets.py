@@ -1,7 +1,9 @@
 """Regroup DDP's gradients into buckets of another size; the times at which gradients are ready stay as recorded.
 
-DDP adds gradients up in the order in which they are made and sends a bucket once it has reached the bucket size; the
-remainder goes when all are computed.
+DDP (PyTorch's data-parallel training) collects gradients in the order in which they are computed and sends a bucket
+once it has reached the bucket size; the remainder is sent when all are computed. `cut` replaces the recorded buckets of
+a step, so that steps.py can replay it. Example: gradients of 4, 4, 4 MB ready at 1, 2, 3 ms: with buckets of 8 MB one
+bucket of 8 MB is sent at 2 ms and one of 4 MB at 3 ms.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from dataclasses import replace
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job
 
-MOST_BUCKETS = 4096
+MOST_BUCKETS = 4096  # per step
 
 
 def bucketed(job: Job) -> bool:
-    """Whether the job ran DDP."""
+    """Return whether the job ran DDP."""
     return any(call.bucket for call in job.calls)
 
 
@@ -42,8 +44,10 @@ def last_step(job: Job) -> Job:
 
 
 def gradients_of(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
-    """Return when gradients were ready, and whether the trace records all of them; otherwise each bucket's bytes are
-    spread evenly over the time since the previous bucket."""
+    """Return when gradients were ready, and whether the trace records all of them.
+
+    If it does not, each bucket's bytes are spread evenly over the time since the previous bucket.
+    """
     total = sum(call.nbytes for call in step.calls if call.bucket)
     if sum(gradient.nbytes for gradient in recorded) == total:
         return sorted(recorded, key=lambda gradient: gradient.work), True
@@ -84,8 +88,8 @@ def cut(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
 def _rebucket_line(
     step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]
 ) -> list[Item]:
-    """Return a rank's items with the new buckets called after their amount of work, and waited for where the first old
-    one was."""
+    """Return a rank's items with the new buckets, each called after its amount of work, and all waited for where the
+    first old bucket was."""
     new_items: list[Item] = []
     todo, work, waited = list(new), 0.0, False
     for item in items:

@@ -1,8 +1,10 @@
 """Replay on hosts whose ranks share cores: concurrent work slows each other down.
 
-With c cores, n ranks that compute and collectives that keep m more threads busy, all get on at a rate of
-min(1, c / (n + m)). Recorded times include the slowdown by concurrent work; `alone` removes it, `follow` adds
-that of the work that runs beside it now.
+With c cores, n ranks that compute and collectives that keep m more threads busy, everything proceeds at the rate min(1,
+c / (n + m)). Recorded times include the slowdown by concurrent work; `alone` removes it, `follow` replays with the
+slowdown by the work that is concurrent in the replay.
+
+Example: two ranks compute for 1 s each on one core: both take 2 s. `alone` turns the recorded 2 s into 1 s.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
 from antiphon.cost.replay.steps import Calls, Outcome, RankLine, begins, outcome, recorded
 from antiphon.errors import Invalid, Unsupported
 
-MOST_MOVES = 2**21
-_LEAST = 1e-12  # seconds: less is nothing
+MOST_MOVES = 2**21  # items times ranks
+_LEAST = 1e-12  # seconds: less counts as zero
 
 
 def alone(job: Job, cores: int) -> Job:
     """Convert recorded durations to those with a core for each thread. O(n log n).
 
-    `times`: when any of them begins or ends, ascending; `demand`: the number running from each on; `rate`: their speed
-    on the available cores; `done`: the work that each has completed since the first. Two from 0 s on that share a core
-    for 2 s, the one for a second longer alone: times 0, 0, 2, 3, demand 2 from 0 and 1 from 2, done 1 at 2 and 2 at 3.
+    `times`: when any activity begins or ends, ascending; `demand`: the number of threads from each time on; `rate`:
+    their speed on the available cores; `done`: the work that each has completed since the first time. Two activities
+    from 0 s on that share a core for 2 s, one of which runs alone for another second: times 0, 0, 2, 3, demand 2 from 0
+    and 1 from 2, done 1 at 2 and 2 at 3.
     """
     callers = job.here
     spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
@@ -50,15 +53,17 @@ def alone(job: Job, cores: int) -> Job:
 
 
 def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = False) -> Outcome:
-    """Replay as `steps.follow` does, on that many shared cores; `seconds` and the job's work are durations with a core
-    for each thread. O(items times simultaneous activities)."""
+    """Replay like `steps.follow`, on that many shared cores.
+
+    `seconds` and the job's work are durations with a core for each thread. O(items times simultaneous activities).
+    """
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MOST_MOVES:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
     same = recorded(job, seconds)
-    work_left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
-    idle = set(work_left)  # that needs no core
+    work_left = dict(begins(job))  # rank -> seconds of work before its next item; at first, until it begins
+    idle = set(work_left)  # ranks that have not begun: they need no core
     moving: dict[int, float] = {}
     blocked: dict[int, float] = {}
     while work_left or moving:
@@ -93,7 +98,7 @@ def _go_on(
     rank: int, line: RankLine, now: float, work_left: dict[int, float], blocked: dict[int, float], calls: Calls,
     same: Sequence[bool],
 ) -> list[int]:  # fmt: skip
-    """Advance a rank as far as nothing takes time; return the collectives that may begin because of it."""
+    """Advance a rank until something takes time; return the collectives that may begin because of it."""
     may = []
     if not line.at:
         line.ends[0] = now

@@ -2,14 +2,15 @@
 
 A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
 
-    WORK   seconds of computation, or of anything else that keeps the line busy; within a call it is what the
-           library that was recorded does there, and goes with it
+    WORK   seconds of computation, or of anything else that keeps the line busy; within a call it is work of the
+           recorded library, which is dropped if the collective is replayed with another time
     CALL   a collective may begin as far as this rank is concerned
-    WAIT   nothing goes on before this collective is done; seconds: so much earlier than elsewhere it was done here
+    WAIT   nothing goes on before this collective is done; seconds: by how much it was done earlier here than elsewhere
     STEP   a step of the training ends here
 
-A collective begins when all its ranks have called it and the collectives before it on its lane are done, and is over at
-all of them at once. Worked example, two ranks, one allreduce that rank 1 calls 2 ms late, called `grads`:
+A collective begins when all its ranks have called it and the collectives before it on its *lane* (a stream or thread
+that runs collectives one after another) are done, and ends at all ranks at once. Worked example, two ranks, one
+allreduce called `grads` that rank 1 calls 2 ms late:
 
     rank 0: WORK 10 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
     rank 1: WORK 12 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
@@ -24,15 +25,15 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import Invalid, Unsupported, quote
 
-WORK, CALL, WAIT, STEP = range(4)
-MOST_ITEMS = 2**21  # of all ranks
-MOST_RANKS, MOST_SIZES = 2**22, 2**10
+WORK, CALL, WAIT, STEP = range(4)  # kinds of items
+MOST_ITEMS = 2**21  # items of all ranks
+MOST_RANKS, MOST_SIZES = 2**22, 2**10  # of a job; different sizes of one collective
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One item of a rank's line. `call`: the number of the collective (for work, the one in whose call it is, -1:
-    none); `at`: when it began as recorded."""
+    none); `at`: when it began in the recording."""
 
     what: int
     seconds: float = 0.0
@@ -42,8 +43,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a group; nbytes as nccl-tests counts them. `seconds`: from the arrival of its last rank to its
-    end, as recorded. `bucket`: whether DDP made it of gradients. `whole`: it is what gloo made of another kind."""
+    """One collective of a group; nbytes as nccl-tests counts them.
+
+    `seconds`: recorded time from the arrival of its last rank to its end. `bucket`: DDP made it from gradients.
+    """
 
     kind: str
     nbytes: int
@@ -59,8 +62,8 @@ class Collective:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group. `members`: its ranks, () where the traces do not list them. `apart`: they are not listed, and
-    may be on several hosts."""
+    """A process group. `members`: its ranks, () if the traces do not list them. `apart`: they are not listed, and may
+    be on several hosts."""
 
     name: str
     size: int
@@ -70,8 +73,8 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient, ready at this moment of a rank's line (in seconds of work from the beginning of its
-    step)."""
+    """A parameter's gradient, ready after this many seconds of work of a rank's line since the beginning of its
+    step."""
 
     nbytes: int
     work: float
@@ -79,9 +82,9 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Job:
-    """A recorded job. `ranks`: for every rank its items. `lanes`: for every rank the collectives in the order in which
-    each lane ran them. `steps`: recorded seconds of the steps, of the slowest rank. `notes`: caveats for reading the
-    figures. `processor`: it computed on CPUs."""
+    """A recorded job. `ranks`: per rank its items. `lanes`: per rank the collectives in the order in which each lane
+    ran them. `steps`: recorded seconds of each step, of the slowest rank. `notes`: caveats about the figures.
+    `processor`: it computed on CPUs."""
 
     groups: Sequence[ProcessGroup]
     calls: Sequence[Collective]
@@ -93,7 +96,7 @@ class Job:
     processor: bool = False
 
     def check(self) -> None:
-        """Raise Invalid where the job is inconsistent. O(items)."""
+        """Raise Invalid if the job is inconsistent. O(items)."""
         if sum(map(len, self.ranks.values())) > MOST_ITEMS:
             raise Unsupported(f"the traces have more than {MOST_ITEMS} moments; record fewer steps")
         if not self.ranks or not self.calls:
@@ -111,7 +114,7 @@ class Job:
 
     @property
     def here(self) -> Sequence[frozenset[int]]:
-        """For every collective the ranks that call it and whose traces are available."""
+        """Per collective the ranks that call it and whose traces are available."""
         callers: list[set[int]] = [set() for _ in self.calls]
         for rank, items in self.ranks.items():
             for item in items:

@@ -1,4 +1,12 @@
-"""A rank's trace independent of its format, and the traces of a job joined."""
+"""A rank's trace independent of its format (`Recorded`), and the traces of all ranks joined into a `Job`.
+
+Readers of trace formats produce one `Recorded` per rank. `join` matches the collectives of the ranks (the k-th call of
+a group in a step is the same collective everywhere), aligns the clocks of hosts by the ends of collectives, and turns
+each trace into a line of items: computation between calls, calls, waits, ends of steps.
+
+Example: rank 0 calls a collective at 10 ms and rank 1 at 12 ms, and it ends at 18 ms: a collective of 6 ms from 12 on;
+rank 0's line has 10 ms of work, CALL, then work until it waits.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +17,17 @@ from statistics import median
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job, ProcessGroup
 from antiphon.errors import Invalid, quote
 
-Span = tuple[float, float]
-MOST_GRADIENTS = 2**20
-_LEFT = -1  # beside what items are: the line leaves a call
+Span = tuple[float, float]  # begin and end, in seconds
+MOST_GRADIENTS = 2**20  # more are ignored
+_LEFT = -1  # a mark besides the kinds of items: the line leaves a call
 
 
 @dataclass(frozen=True)
 class Heard:
-    """One collective at one rank, in seconds. `called`: the rank's line has come so far that it may begin; `start`,
-    `end`: as it ran; `lane`: what carried it out; `step`: in which it was called; `due`: by when it is waited for at
-    the latest (None: by the end of its step); `bucket`: DDP made it of gradients; `left`: when the line left the
-    call itself (None: at once)."""
+    """One collective at one rank, in seconds. `called`: when the rank's line allows it to begin; `start`, `end`: as it
+    ran; `lane`: the stream or thread that ran it; `step`: in which it was called; `due`: when it is waited for at the
+    latest (None: by the end of its step); `bucket`: DDP made it from gradients; `left`: when the line left the call
+    itself (None: at once)."""
 
     kind: str
     nbytes: int
@@ -36,8 +44,8 @@ class Heard:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One rank. `steps`: begin and end of each; `waits`: intervals in which it waited for a collective (by its number
-    in `calls`); `processor`: it computed on a CPU, not on a GPU."""
+    """The trace of one rank. `steps`: begin and end of each; `waits`: intervals in which it waited for a collective (by
+    its number in `calls`); `processor`: it computed on a CPU, not on a GPU."""
 
     rank: int
     host: str
@@ -45,13 +53,13 @@ class Recorded:
     steps: Sequence[Span]
     calls: Sequence[Heard]
     waits: Sequence[tuple[float, float, int]] = ()
-    gradients: Sequence[tuple[float, int]] = ()  # when one was made, and its bytes
+    gradients: Sequence[tuple[float, int]] = ()  # when each was computed, and its bytes
     notes: Sequence[str] = ()
     processor: bool = False
 
 
 def join(traces: Sequence[Recorded]) -> Job:
-    """Join the traces of ranks into a job. Invalid where they do not call the same collectives. O(n log n)."""
+    """Join the traces of ranks into a job; raise Invalid if they do not call the same collectives. O(n log n)."""
     by_rank = {trace.rank: trace for trace in sorted(traces, key=lambda trace: trace.rank)}
     if not by_rank:
         raise Invalid("the traces have no collective")
@@ -87,11 +95,12 @@ def join(traces: Sequence[Recorded]) -> Job:
 
 
 def _step_begin(trace: Recorded, step: int) -> float:
-    """When the previous step ended: what lies between two steps belongs to the later one."""
+    """Return when the previous step ended: time between two steps belongs to the later one."""
     return trace.steps[step - 1][1] if step else trace.steps[0][0]
 
 
 def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
+    """Return the process groups of all traces, and the number of each by its key."""
     names: dict[str, int] = {}
     groups: list[ProcessGroup] = []
     for trace in by_rank.values():
@@ -105,8 +114,10 @@ def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], li
 
 
 def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]], dict[int, list[int]]]:
-    """Return collectives as {rank: its number there}, and for every rank the collective of each of its calls. Calls of
-    a group in a step are matched in order."""
+    """Return collectives as {rank: number of the call there}, and for every rank the collective of each of its calls.
+
+    Calls of a group in a step are matched in order.
+    """
     matches: dict[tuple[str, int, int], dict[int, int]] = {}
     for rank, trace in by_rank.items():
         counts: dict[tuple[str, int], int] = {}
@@ -132,8 +143,10 @@ def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]],
 
 
 def _clock_offsets(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[int, int]]) -> dict[int, float]:
-    """Return by how much each rank's clock is ahead of the first rank's: 0 on the same host, else estimated from the
-    ends of collectives, which are nearly simultaneous everywhere."""
+    """Return by how much each rank's clock is ahead of the first rank's.
+
+    0 on the same host, else estimated from the ends of collectives, which are nearly simultaneous everywhere.
+    """
     first = next(iter(by_rank))
     offsets = dict.fromkeys(by_rank, 0.0)
     for rank, trace in by_rank.items():
@@ -145,7 +158,7 @@ def _clock_offsets(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[in
 
 def _build_collective(who: Mapping[int, int], begun: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
                 names: Mapping[str, int], ahead: Mapping[int, float]) -> Collective:  # fmt: skip
-    """Return a collective that lasts from when all ranks had called it with a free lane until it was over."""
+    """Return a collective that lasts from when all ranks had called it with a free lane until its last end."""
     start = max(begun[rank][number] - ahead[rank] for rank, number in who.items())
     end = max(by_rank[rank].calls[number].end - ahead[rank] for rank, number in who.items())
     rank, number = next(iter(who.items()))
@@ -165,6 +178,7 @@ def _possible_begins(trace: Recorded) -> list[float]:
 
 
 def _list_lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
+    """Return the collectives of each lane, in order of time."""
     lanes: dict[str, list[tuple[float, int]]] = {}
     for call, number in zip(trace.calls, numbers, strict=True):
         lanes.setdefault(call.lane, []).append((call.start, number))

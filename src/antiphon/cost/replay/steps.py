@@ -1,4 +1,11 @@
-"""Compute when everything in a job happens, given the time of each collective: the longest path through its graph."""
+"""Replay a job with other times for its collectives: compute when everything happens, the longest path through its
+graph.
+
+Input: a `Job` (job.py) and seconds for every collective. Output: the time of each step and how long ranks waited for
+each collective. Ranks advance through their items until they wait for a collective; a collective that becomes done
+wakes the ranks that wait for it. Example: in job.py's example with 2 ms instead of 6 ms for `grads`, it runs from 12 to
+14 ms, nobody waits for it, and the step takes 17 ms.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,8 @@ from antiphon.errors import Invalid
 
 @dataclass
 class Outcome:
-    """`steps`: seconds of every step, of the slowest rank; `waited`: for every collective how long ranks waited for it,
-    averaged over the recorded ranks; `ends`: when it was over."""
+    """`steps`: seconds of every step, of the slowest rank; `waited`: per collective how long ranks waited for it,
+    averaged over the recorded ranks; `ends`: when it ended."""
 
     steps: list[float]
     waited: list[float]
@@ -22,11 +29,12 @@ class Outcome:
 
     @property
     def step(self) -> float:
+        """The median time of a step."""
         return median(self.steps)
 
 
 class RankLine:
-    """The position of a rank in its items."""
+    """The position of a rank in its items, and its time."""
 
     def __init__(self, items: Sequence[Item], begin: float) -> None:
         self.items, self.at, self.now = items, 0, begin
@@ -41,9 +49,11 @@ def begins(job: Job) -> dict[int, float]:
 
 
 def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
-    """Replay with `seconds` for every collective; one with its recorded time ends at each rank as recorded. `serial`:
-    collectives of a group run one after another, as in our runtimes, independently of the recorded lanes. Invalid where
-    something waits for itself. O(items)."""
+    """Replay with `seconds` for every collective; one with its recorded time ends at each rank as recorded.
+
+    `serial`: collectives of a group run one after another, as in our runtimes, independently of the recorded lanes.
+    Raises Invalid if a rank waits for a collective that never begins. O(items).
+    """
     begun = begins(job)
     lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
     calls, same = Calls(job, serial), recorded(job, seconds)
@@ -86,6 +96,7 @@ def recorded(job: Job, seconds: Sequence[float]) -> list[bool]:
 
 
 def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
+    """Summarise the ends of steps and the waits."""
     step_count = min(len(rank_ends) for rank_ends in ends) - 1
     steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
     mean = [total / max(len(callers), 1) for total, callers in zip(waited, calls.here, strict=True)]
@@ -93,7 +104,7 @@ def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], 
 
 
 class Calls:
-    """Collectives that begin when all their ranks have called them and their lanes are free."""
+    """The state of all collectives, each of which begins when all its ranks have called it and its lane is free."""
 
     def __init__(self, job: Job, serial: bool) -> None:
         self.here = job.here

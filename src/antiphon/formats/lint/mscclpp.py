@@ -31,6 +31,15 @@ def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
+def _check_root(head: Head, call: Call) -> Iterator[Finding]:
+    if head.root is not None and call.root not in (None, head.root):
+        yield Finding(
+            "ignored",
+            f"it is for root {head.root}, and register.py takes it for no other; the call has root {call.root}",
+            f"plan with root={call.root}",
+        )
+
+
 def _check_type(head: Head, call: Call) -> Iterator[Finding]:
     if call.dtype not in TYPES:
         yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
@@ -73,6 +82,6 @@ def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
 
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
-    (_check_collective, check_ranks, _check_operator, _check_type, _check_switches, check_sizes, _check_divisible,
-     check_places, _note_registration),
+    (_check_collective, check_ranks, _check_root, _check_operator, _check_type, _check_switches, check_sizes,
+     _check_divisible, check_places, _note_registration),
 )  # fmt: skip

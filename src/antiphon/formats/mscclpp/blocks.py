@@ -7,12 +7,21 @@ the first when it is done, the second once before its work and then when that is
     block 0   work  barrier  barrier
     block 1   barrier  work  barrier
     block 2   barrier  barrier  work
+
+Where streams are few, a **group** of blocks shares each: every block does all steps of the stream on its own part of
+every operation, with memory channels of its own, so that no block of a group waits for another. All operations of the
+stream then have one size, and begin at multiples of it: else a part of one operation were the part of another block in
+the next. Ports are left to the first block, which moves all at once: one proxy serves them, one request after another.
+Before it does so the group meets at a barrier, and behind it again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
@@ -34,6 +43,7 @@ from antiphon.lower.onesided.form import (
     ADD,
     FOLD,
     PACK,
+    PACKETS,
     PUT,
     SIGNAL,
     SPREAD,
@@ -53,8 +63,13 @@ from antiphon.lower.uncollected import uncollected
 NOP = '{"name":"nop"}'
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
+PART = 2**14  # bytes that all threads of a block copy at once: fewer are no work for another block
 FEW = 4  # streams, where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
+
+
+_DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCHES, SPREAD))  # steps that move data
+Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
 
 
 @dataclass
@@ -115,7 +130,7 @@ class Ends:
     the groups of switches with this rank."""
 
     rank: int
-    far: Callable[[int, int], bool]
+    far: Far
     kinds: tuple[str, ...]
     groups: list[Group] = field(default_factory=list)
 
@@ -123,31 +138,58 @@ class Ends:
         return PORT if self.far(self.rank, peer) else MEMORY
 
 
-def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2) -> Gpu:
-    """Return the thread blocks of a rank, at most `crowd` at a barrier. Its channels are numbered by peer, then by
-    stream, on both sides alike."""
-    steps_of_stream = list(streams)
-    # 1. Channels: one per peer and stream; both ends sort by (peer, stream), so the k-th channels match.
-    connections: set[tuple[int, int]] = set()  # (peer, stream); switches have channels of their own
-    for stream, steps in enumerate(steps_of_stream):
+@dataclass(frozen=True)
+class Share:
+    """A member of a group of `size` blocks; `barrier`: where these meet, -1 if they do not."""
+
+    member: int
+    size: int
+    barrier: int
+
+    def text(self) -> str:
+        """The part of every operation that it does, as JSON."""
+        return f',"tbg_info":{{"tb_id":{self.member},"tbg_size":{self.size}}}' if self.size > 1 else ""
+
+    def barrier_text(self) -> str:
+        return f'{{"name":"barrier","barrier_id":{self.barrier},"num_threadblocks":{self.size}}}'
+
+
+def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int = 1) -> Gpu:
+    """Return the thread blocks of a rank, at most `crowd` at a barrier, `group` for each stream. Its channels are
+    numbered by peer, then by stream and block of its group, on both sides alike."""
+    # Member k of a group stands for a stream of its own; ports belong to member 0.
+    steps_of_block = [steps for steps in streams for _ in range(group)]
+    # 1. Channels: one per peer and block; both ends sort by (peer, block), so the k-th channels match.
+    connections: set[tuple[int, int]] = set()  # (peer, block); switches have channels of their own
+    for number, steps in enumerate(steps_of_block):
         for step in steps:
             if step.kind not in (SWITCHES, SPREAD):
-                connections.update([(peer, stream) for peer in step.peers])
-                connections.update([(move.peer, stream) for move in step.moves])
+                connections.update([(peer, number) for peer in step.peers])
+                connections.update([(move.peer, number) for move in step.moves if move.peer != ends.rank])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
-    by_stream: list[dict[int, int]] = [{} for _ in steps_of_stream]
-    for peer, stream in sorted(connections):
+    by_block: list[dict[int, int]] = [{} for _ in steps_of_block]
+    for peer, number in sorted(connections):
         kind = ends.type(peer)
-        by_stream[stream][peer] = len(channels[kind])
-        channels[kind].append(peer)
+        if kind == MEMORY or number % group == 0:
+            by_block[number][peer] = len(channels[kind])
+            channels[kind].append(peer)
     # 2. Blocks: cut each stream into thread blocks that respect the executor's limits.
     gpu = Gpu([], channels, [], Links(crowd), ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
-    for numbers, steps in zip(by_stream, steps_of_stream, strict=True):
-        if steps:
+    for number, (numbers, steps) in enumerate(zip(by_block, steps_of_block, strict=True)):
+        if not steps:
+            continue
+        member = number % group
+        if member == 0:
+            has_ports = any(ends.type(peer) == PORT for peer in numbers)
             # only a stream that uses ports has puts to defer
-            ported = _defer_to_ports(ends, steps) if any(ends.type(peer) == PORT for peer in numbers) else steps
-            gpu.blocks += _Cut(ends, numbers, buffers, gpu.links).blocks(ported)
+            ported = _defer_to_ports(ends, steps) if has_ports else steps
+            if has_ports and group > 1:
+                gpu.links.barriers += 1
+                if gpu.links.barriers > MOST_BARRIERS:
+                    raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks use ports")
+        share = Share(member, group, gpu.links.barriers - 1 if has_ports else -1)
+        gpu.blocks += _Cut(ends, numbers, buffers, gpu.links, share).blocks(ported)
     gpu.buffers = list(buffers)
     return gpu
 
@@ -158,7 +200,7 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
     pending: dict[int, list[Move]] = {}
     ported: list[Step] = []
     for step in steps:
-        far = [move for move in step.moves if ends.far(ends.rank, move.peer)]
+        far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
         for move in far:
             pending.setdefault(move.peer, []).append(move)
         near = tuple(move for move in step.moves if move not in far)
@@ -172,14 +214,14 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
 
 
 class _Cut:
-    """The blocks of one stream."""
+    """The blocks of one stream, or of one member of its group."""
 
     def __init__(
-        self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: Links
+        self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: Links, share: Share
     ) -> None:
-        self.ends, self.channel, self.buffers, self.links = ends, channel, buffers, links
+        self.ends, self.channel, self.buffers, self.links, self.share = ends, channel, buffers, links, share
+        self.part = share.text()
         self.kinds = ends.kinds
-        self.type = {peer: ends.type(peer) for peer in channel}
         self.block_texts = [BlockText()]
         self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
         self.move_names: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
@@ -195,12 +237,14 @@ class _Cut:
             elif step.kind == PUT:
                 self._write_put("put", MEMORY, step.moves)
             elif step.kind == PACK:
-                self._write_put("ppkt", MEMORY, step.moves)
+                self._write_pack(step.moves)
             elif step.kind in (FOLD, ADD, UNPACK):
                 self._write_fold(step)
             else:
                 self._write_switch(step)
         self._meet_crowd()
+        if self.share.barrier >= 0 and self.share.size > 1 and len(self.block_texts) > 1:
+            raise Unsupported(f"rank {self.ends.rank}: a group of blocks that uses ports needs more than one line")
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
@@ -210,19 +254,25 @@ class _Cut:
             self.block_texts[-1].operations.append(text)
             return
         moves = {move.peer for move in step.moves}
-        if step.moves:
+        kinds = {peer: self.ends.type(peer) for peer in step.peers}
+        meets = PORT in kinds.values() and self.share.size > 1  # the group, before its first block signals for all
+        if meets and step.kind == SIGNAL:
+            self._append_operations([self.share.barrier_text()])
+        if step.moves and self.share.member == 0:
             self._write_port_puts(step.moves)
         for kind in (MEMORY, PORT):
-            peers = [peer for peer in step.peers if self.type[peer] == kind and peer not in moves]
-            if peers:
+            peers = [peer for peer in step.peers if kinds[peer] == kind and peer not in moves]
+            if peers and (kind == MEMORY or self.share.member == 0):
                 channels = [self.channel[peer] for peer in peers]
                 block = self._find_block(1, kind, channels, ())
                 ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
                 # only a signal to one type of channel is one text that can be reused
-                if len(peers) == len(step.peers):
+                if len(peers) == len(step.peers) and not meets:
                     self.signal_texts[step[:2]] = block.operations[-1]
+        if meets and (step.moves or step.kind == WAIT):
+            self._append_operations([self.share.barrier_text()])
 
     def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
         """All but the last move to each, then the last with the signal, and a pause until it has left."""
@@ -243,8 +293,19 @@ class _Cut:
         source = ",".join([self._local_text(move.source, move.size) for move in moves])
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
-            f'"channel_type":"{kind}"}}'
+            f'"channel_type":"{kind}"{self.part if kind == MEMORY else ""}}}'
         )
+
+    def _write_pack(self, moves: tuple[Move, ...]) -> None:
+        """Write packets at others; at the rank itself for ports, which pass them on from there."""
+        if moves[0].source[0] == PACKETS:
+            self._write_put("rppkt", PORT, moves)
+        elif moves[0].peer != self.ends.rank:
+            self._write_put("ppkt", MEMORY, moves)
+        else:
+            for move in moves:
+                source, target = (self._local_text(place, move.size) for place in (move.source, move.target))
+                self._append_operations([f'{{"name":"cpkt","src_buff":[{source}],"dst_buff":[{target}]{self.part}}}'])
 
     def _write_fold(self, step: Step) -> None:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
@@ -253,16 +314,20 @@ class _Cut:
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
             name = "upkt" if step.kind == UNPACK else "copy"
-            self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
+            self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]{self.part}}}'])
         elif not step.moves:
             self._append_operations(
-                [f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}']
+                [f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.part}}}']
             )
         else:
-            block, ids, target = self._name_moves(MEMORY, step.moves)
+            own = [move for move in step.moves if move.peer == self.ends.rank]
+            others = [move for move in step.moves if move.peer != self.ends.rank]
+            block, ids, target = self._name_moves(MEMORY, others)
+            target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
+            name = f"re{'c' if own else ''}{'s' if others else ''}{flagged}"
             block.operations.append(
-                f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
-                f'"channel_type":"memory","reduce_op":"sum"}}'
+                f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
+                f'"channel_type":"memory","reduce_op":"sum"{self.part}}}'
             )
 
     def _write_switch(self, step: Step) -> None:
@@ -277,7 +342,8 @@ class _Cut:
         name, operator = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
         read = source[0] if source else self._local_text(step.operands[0], step.size)
         block.operations.append(
-            f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{operator}}}'
+            f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{operator}'
+            f"{self.part}}}"
         )
 
     def _local_text(self, place: Place, size: int) -> str:
@@ -394,31 +460,32 @@ def _buffer_kinds(program: Program) -> tuple[str, ...]:
     return larger, larger, scratch, scratch
 
 
-def gpus_of(
-    program: Program, bound: Bound, switched: Switched, blocks: int, far: Callable[[int, int], bool]
-) -> list[Gpu]:  # fmt: skip
+def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, room: int = 0) -> list[Gpu]:
     kinds = _buffer_kinds(program)
     groups = sorted({(ranks, kinds[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
     ends = [Ends(rank, far, kinds, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
-    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt)[1]
+    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, room)[1]
 
 
-def gpus_by_packets(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
-    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT))
+def gpus_by_packets(program: Program, blocks: int, far: Far, room: int = 0) -> tuple[Bound, list[Gpu]]:
+    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
     ends = [Ends(rank, far, _buffer_kinds(program)) for rank in range(program.ranks)]
-    bound, gpus = _fit_blocks(ends, blocks, packets.dealt)
+    bound, gpus = _fit_blocks(ends, blocks, packets.dealt, room)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
     return bound, gpus
 
 
 @uncollected()
-def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> tuple[Bound, list[Gpu]]:
-    """Return addresses and thread blocks in `blocks` streams; where blocks are too full, in more, as far as there are
-    more; and at last in few, where signals and waits of several are joined, with long chains of blocks."""
-    why, streams, tried = "", 0, 0
+def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int) -> tuple[Bound, list[Gpu]]:
+    """Return addresses and thread blocks in `blocks` streams, shared by groups where streams are fewer; where blocks
+    are too full, in more, as far as there are more; and at last in few, where signals and waits of several are joined,
+    with long chains of blocks."""
+    why, streams, tried, dealt = "", 0, 0, cache(dealt)
+    if room and (grouped := _fit_groups(ends, blocks, dealt, room)) is not None:
+        return grouped
     # more streams mean fewer operations per block; each costs a block, and a GPU has MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
@@ -439,3 +506,84 @@ def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) ->
             continue
         return bound, gpus
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
+
+
+# ---- groups ----
+
+
+def _fit_groups(
+    ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int
+) -> tuple[Bound, list[Gpu]] | None:
+    """Return addresses and thread blocks in groups, as many blocks as move something; None where groups bring none.
+
+    `room`: the bytes of a chunk at the largest size. Fewer streams with larger groups are tried until nearly all blocks
+    move something: switches, for example, leave most ranks of a stream with nothing but signals.
+    """
+    best: tuple[int, int, list[list[list[Step]]], Bound] | None = None
+    max_streams = blocks
+    while max_streams:
+        streams, steps_of, bound = dealt(max_streams)
+        if not ends[0].groups and 2 * sum(map(bool, steps_of(0))) > blocks:
+            return None
+        steps = [[_defer_to_ports(rank_ends, of) for of in steps_of(rank_ends.rank)] for rank_ends in ends]
+        used = max(sum(map(bool, of_rank)) for of_rank in steps)  # streams of a rank
+        group = min(blocks // max(used, 1), max(room // PART, 1))
+        moving = sum(any(step.kind in _DATA for step in of) for of_rank in steps for of in of_rank)
+        if best is None or moving * group > best[0]:
+            best = moving * group, group, steps, bound
+        if 4 * moving * group > 3 * blocks * len(ends):
+            break
+        max_streams = min(max_streams, streams) // 2
+    if best is None or best[1] == 1:
+        return None
+    _, group, steps, bound = best
+    units = [_unit_of(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
+    steps = [[_cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
+    while group > 1:
+        with suppress(Unsupported):
+            gpus = [gpu_of(rank_ends, of_rank, 2, group) for rank_ends, of_rank in zip(ends, steps, strict=True)]
+            if all(len(gpu.blocks) <= max(blocks, 2 * group) for gpu in gpus):
+                return bound, gpus
+        group //= 2
+    return None
+
+
+def _unit_of(streams: Iterable[list[Step]]) -> int:
+    """Return the largest size, in chunks, of which all operations of blocks are multiples, and where they begin."""
+    numbers = [0]
+    for steps in streams:
+        for step in steps:
+            if step.kind in (FOLD, ADD, UNPACK, SWITCHES, SPREAD):
+                numbers += [step.size, *(place[1] for place in (step.into, *step.operands))]
+            for move in step.moves if step.kind != SIGNAL else ():
+                numbers += [move.size, move.source[1], move.target[1]]
+    return math.gcd(*numbers) or 1
+
+
+def _cut_steps(steps: list[Step], unit: int) -> list[Step]:
+    """Return the same steps, each on `unit` chunks at once."""
+    cut: list[Step] = []
+    for step in steps:
+        if step.kind in (PUT, PACK):
+            moves = [_shift_move(move, at, unit) for move in step.moves for at in range(0, move.size, unit)]
+            cut += [step._replace(moves=tuple(moves[low : low + MOST_OF_ONE]))
+                    for low in range(0, len(moves), MOST_OF_ONE)]  # fmt: skip
+        elif step.kind in _DATA:
+            cut += [
+                step._replace(
+                    into=_shift(step.into, at), operands=tuple(_shift(place, at) for place in step.operands), size=unit,
+                    moves=tuple(_shift_move(move, at, unit) for move in step.moves),
+                )
+                for at in range(0, step.size, unit)
+            ]  # fmt: skip
+        else:
+            cut.append(step)
+    return cut
+
+
+def _shift(place: Place, at: int) -> Place:
+    return place[0], place[1] + at
+
+
+def _shift_move(move: Move, at: int, unit: int) -> Move:
+    return Move(move.peer, _shift(move.source, at), _shift(move.target, at), unit)

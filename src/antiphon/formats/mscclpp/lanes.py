@@ -5,7 +5,8 @@ performed by thread i, data by all of them, a share each. Only a sync (nop, barr
 the operations between two syncs
 
 - data is not behind a wait, and a signal is not behind data: other threads may be ahead, or not there yet;
-- what thread i does is in order, and it cannot pass data that waits for packets before its own part has come.
+- what thread i does is in order, and it cannot pass data that waits for packets before its own part has come;
+- packets are dealt alike by all operations on packets: the n-th of as many is always the same thread's.
 
 Where nothing of this makes a difference, which is nearly everywhere, the operations follow each other in one block of
 the machine. Elsewhere every thread that signals or waits, and all data, is a block of its own from sync to sync.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from antiphon.lower.machine.code import Block, Instruction
 
+BY_PACKET = frozenset(("ppkt", "rppkt", "upkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt"))
 Spot = tuple[int, int]  # a block of the machine, and an instruction of it
 Cells = tuple[int, int]  # the first cell, and the number of cells
 
@@ -27,13 +29,14 @@ Cells = tuple[int, int]  # the first cell, and the number of cells
 @dataclass(slots=True)
 class Lane:
     """The action of one thread: acquire, release, have a `port` (a block of the machine) run an instruction `later`, or
-    wait until that has completed all requests (`flush`)."""
+    wait until that has completed all requests (`flush`). `marks`: packets that the port writes."""
 
     acquire: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
     port: int = -1
     later: Instruction | None = None
     flush: bool = False
+    marks: Sequence[Cells] = ()
 
 
 class Threads:
@@ -80,6 +83,7 @@ class Machine:
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     last_request: dict[int, Spot] = field(default_factory=dict)  # of each port its last request
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
+    fences: set[Spot] = field(default_factory=set)  # that operations of other blocks of the machine begin behind
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
 
     def block(self, rank: int, name: str, *, beside: bool = False) -> int:
@@ -153,7 +157,7 @@ class Lanes:
         """Gives where it stands."""
         spot = self.machine.add(block, _with_semaphores(instruction, lane.acquire, lane.release, wait))
         if lane.later is not None:
-            self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
+            note(self.machine, self.machine.add(lane.port, replace(lane.later, wait=(spot,))), (), lane.marks)
             # two threads that use one port may issue in either order: record that the order must be proven
             before = self.machine.last_request.get(lane.port, spot)
             if before[0] != block:
@@ -184,11 +188,13 @@ class _Apart:
     def __init__(self, lanes: Lanes, items: list[Item]) -> None:
         self.lanes, self.machine, self.items = lanes, lanes.machine, items
         self.fence = self.machine.last(lanes.main)
+        self.machine.fences.update(self.fence)
         self.used = 0
         self.block: dict[int, int] = {0: lanes.main}  # of each thread
         self.seen: dict[int, Spot] = {}  # of each thread, where it stands
         self.flags: list[Cells] = []  # what all threads have waited for
         self.data: list[Spot] = []  # the data before
+        self.packets: list[tuple[Instruction, Spot]] = []  # and all operations on packets
 
     def go(self) -> None:
         for item in self.items:
@@ -204,8 +210,10 @@ class _Apart:
         """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
         all have."""
         block = self._new_block()
-        item.instruction.wait = self.fence
+        own = [spot for other, spot in self.packets if _are_dealt_alike(other, item.instruction)]
+        item.instruction.wait = (*self.fence, *own)
         spot = self.machine.add(block, item.instruction)
+        self.packets.append((item.instruction, spot))
         note(self.machine, spot, item.flags, [])
         self.machine.delays += [(spot, before) for before in self.data]
         # packets are complete only when the last thread has written its part, after all its earlier waits
@@ -258,10 +266,23 @@ def _is_in_line(items: list[Item]) -> bool:
 
 
 def _are_in_conflict(first: Instruction, second: Instruction) -> bool:
-    """Whether both touch a cell, and one of them writes it."""
-    return any(
-        a < b + second.count and b < a + first.count
+    """Whether both touch a cell that one of them writes, and not by the same thread."""
+    return bool(_shared_cells(first, second)) and not _are_dealt_alike(first, second)
+
+
+def _are_dealt_alike(first: Instruction, second: Instruction) -> bool:
+    """Whether both are on packets, and every cell that both touch, and one writes, is the same thread's in both."""
+    shared = _shared_cells(first, second)
+    is_by_packet = {first.verb, second.verb} <= BY_PACKET and first.count == second.count
+    return is_by_packet and bool(shared) and all(a == b for a, b in shared)
+
+
+def _shared_cells(first: Instruction, second: Instruction) -> list[tuple[int, int]]:
+    """Where both touch the same cells, and one of them writes: pairs of their places."""
+    return [
+        (a, b)
         for own_cells, other_cells in ((first.write, (*second.read, *second.write)), (first.read, second.write))
         for a in own_cells
         for b in other_cells
-    )
+        if a < b + second.count and b < a + first.count
+    ]

@@ -3,11 +3,13 @@
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads
 at the index of its destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` takes
 all sources from the buffer of the first; sizes are those of the destinations for `put`, else that of the first source.
+Through a port packets travel as they lie in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all
+have come and all threads have met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
@@ -53,14 +55,16 @@ class Reader:
             self._read_switch_store: "gstore",
             self._read_switch_packets: "gstorepkt",
         }
-        self.readers = {name: reader for reader, names in names_of.items() for name in names.split()}
+        self.readers: dict[str, Callable[[Inner], Sequence[Item | None]]] = {
+            name: reader for reader, names in names_of.items() for name in names.split()
+        }
 
     def __str__(self) -> str:
         """The current place, built only for errors."""
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
-    def items(self, number: int, operation: Inner, window: Window, within: str = "") -> list[Item]:
-        """`within`: the name of the operation that has this one in it."""
+    def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[Item | None]:
+        """None: where all threads wait for each other. `within`: the name of the operation that has this one in it."""
         self.number, self.window, self.name = number, window, within or operation.name
         self.verb = f"{operation.name} in pipeline" if window.cells else operation.name
         read = self.readers.get(operation.name)
@@ -169,8 +173,9 @@ class Reader:
             )
         return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._scratch_offset(of, skip)
 
-    def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> int:
-        at, of = self.names.buffer(self, MEMORY, place.buffer_id) if far else (self.rank, place.type)
+    def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: str = "") -> int:
+        """The first cell of packets: in scratch of this rank, or of another by channels of type `far`."""
+        at, of = self.names.buffer(self, far, place.buffer_id) if far else (self.rank, place.type)
         return self.wiring.packet_cells(self, at, of, place.index, size) + skip
 
     def _source_buffers(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
@@ -222,10 +227,7 @@ class Reader:
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
         lanes = []
         for source, target, at in zip(sources, targets, ids, strict=False):
-            channel = self.names.channel(self, PORT, at)
-            peer = self.wiring.peers[PORT, self.rank][channel][0]
-            if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
-                raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
+            channel = self._port_to(target, at)
             skip, count = self._own_range(operation, target.size)
             release = () if operation.name == "put" else (self.wiring.signal(PORT, self.rank, channel, is_wait=False),)
             later = Instruction(
@@ -234,6 +236,14 @@ class Reader:
             )  # fmt: skip
             lanes.append(Lane(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
         return [Item(self._bare_instruction(), Threads(lanes))]
+
+    def _port_to(self, target: Buffer, at: int) -> int:
+        """The channel of a port that leads to the rank of a destination."""
+        channel = self.names.channel(self, PORT, at)
+        peer = self.wiring.peers[PORT, self.rank][channel][0]
+        if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
+            raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
+        return channel
 
     def _read_get(self, operation: Inner) -> list[Item]:
         sources = self._source_buffers(operation)
@@ -273,27 +283,46 @@ class Reader:
     # ---- packets ----
 
     def _refuse_pipelined(self, operation: Inner) -> None:
-        if operation.channel_type == PORT:
-            raise Unsupported(f"{self}: packets by ports are not known here; use memory channels")
+        if operation.channel_type == PORT and operation.name not in ("ppkt", "rppkt"):
+            raise Unsupported(f"{self}: writes packets by memory channels, whatever their type; use these")
         if self.window.cells:
             raise Unsupported(f"{self}: packets know nothing of pipelines")
 
     def _read_put_packets(self, operation: Inner) -> list[Item]:
         self._refuse_pipelined(operation)
         targets = self._target_buffers(operation)
-        sources, items = self._source_buffers(operation, len(targets)), []
+        sources, items = self._source_buffers(operation, len(targets)), list[Item]()
+        if operation.channel_type == PORT:
+            return self._port_packets(operation, sources[: len(targets)])
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, source.size)
-            mark = self._packet_cell(target, source.size, skip, far=True)
+            mark = self._packet_cell(target, source.size, skip, far=MEMORY)
             read = self._cell_here(sources[0].type, source.index, source.size, skip)
             items += self._make_data(count, (read,), (mark,), marks=(mark,))
         return items
 
-    def _read_pass_packets(self, operation: Inner) -> list[Item]:
+    def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[Item]:
+        """Have ports send packets that lie in scratch: thread i those of source i."""
+        targets, ids, lanes = operation.dst_buff or [], operation.channel_ids or [], []
+        if len(ids) < len(targets):
+            raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
+        for source, target, at in zip(sources, targets, ids, strict=False):
+            channel = self._port_to(target, at)
+            skip, count = self._own_range(operation, source.size)
+            mark = self._packet_cell(target, source.size, skip, far=PORT)
+            later = Instruction(self.number, self.verb, count, (self._packet_cell(source, source.size, skip),), (mark,))
+            later.ahead = self.wiring.file.use_double_scratch_buffer
+            lanes.append(Lane(port=self._proxy_of(channel), later=later, marks=((mark, count),)))
+        return [Item(self._bare_instruction(), Threads(lanes))]
+
+    def _read_pass_packets(self, operation: Inner) -> Sequence[Item | None]:
         self._refuse_pipelined(operation)
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
-        marks = [self._packet_cell(place, size, skip, far=True) for place in self._target_buffers(operation)]
+        if operation.channel_type == PORT:
+            come = self._make_data(count, [flag], [], flags=[flag])
+            return [*come, None, *self._port_packets(operation, [source] * len(operation.dst_buff or ()))]
+        marks = [self._packet_cell(place, size, skip, far=MEMORY) for place in self._target_buffers(operation)]
         return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
 
     def _read_unpack(self, operation: Inner) -> list[Item]:
@@ -319,7 +348,7 @@ class Reader:
         flags = [self._packet_cell(place, size, skip) for place in sources[1:]]
         read = [*flags, self._local_cell(sources[0], size, skip)]
         marks = [self._packet_cell(place, size, skip) for place in targets[1 : 1 + copied]]
-        marks += [self._packet_cell(place, size, skip, far=True) for place in targets[1 + copied :]] if sent else []
+        marks += [self._packet_cell(place, size, skip, far=MEMORY) for place in targets[1 + copied :]] if sent else []
         write = [self._local_cell(targets[0], size, skip), *marks]
         return self._make_data(count, read, write, flags=flags, marks=marks)
 

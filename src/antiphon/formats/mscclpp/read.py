@@ -174,7 +174,11 @@ class _Rank:
         elif operation.name == "barrier":
             self._read_barrier(at, operation, lanes, reader, within)
         else:
-            lanes.open += reader.items(at, operation, window, within)
+            for item in reader.items(at, operation, window, within):
+                if item is None:
+                    lanes.sync(at, operation.name)
+                else:
+                    lanes.open.append(item)
 
     def _read_pipeline(self, at: int, operation: Operation, lanes: Lanes, reader: Reader) -> None:
         assert operation.iter_context is not None
@@ -235,6 +239,8 @@ class _Rank:
         for before, visit in zip([None, *visits][-2::-1], visits[::-1], strict=True):
             if visit.departure is None or visit.departure != len(instructions) - 1 or visit.arrival is None:
                 return
+            if (visit.block, visit.departure) in self.machine.fences:
+                return  # work behind it is not in line
             instructions.pop()
             visit.departure = None
             if (

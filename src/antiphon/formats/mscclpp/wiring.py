@@ -32,7 +32,8 @@ _KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 def grain_of(file: File, collective: Collective) -> int:
     """Return the number of chunks of a block; the buffers of every rank must agree on it."""
-    first, last = (side.size.tolist() for side in sides(collective))
+    in_one = file.inplace and collective.kind == "custom"  # one buffer for what a rank has and what it wants
+    first, last = (side.size.tolist() for side in sides(collective, in_one))
     grain = 0
     for rank, gpu in enumerate(file.gpus):
         for field_name, size, chunks in (

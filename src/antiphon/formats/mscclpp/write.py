@@ -3,26 +3,31 @@
 Every rank has a channel to each peer in each stream; data goes straight to where it is wanted. Joints of the schedule
 are what switches do (`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
 hand over buffers that lie equally far behind the beginning of their allocation: the executor reckons remote addresses
-with its own. A small module, register.py, beside the plans hands them to MSCCL++."""
+with its own. A small module, register.py, beside the plans hands them to MSCCL++ (registration.py)."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.plan import GPU_LIBRARIES, Plan
-from antiphon.core.program import SEND, Bound, Program, among, counted_anew, job_of
+from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
+from antiphon.core.program import Bound, Program, among, counted_anew, job_of
 from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.cost.nccl.model import calls
+from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Gpu, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, Gpu, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
+from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import fit
@@ -30,92 +35,20 @@ from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switch
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
-from antiphon.units import parse_size
+from antiphon.units import format_size, parse_size
 
-_TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by Antiphon; unproven on GPUs.
-
-    import register
-    builder = mscclpp.ext.AlgorithmCollectionBuilder()
-    register.register(builder, rank, world_size, ranks_per_node)
-
-`register` refuses, with a RuntimeError that says why, what the plans are not for. `select` chooses by collective, size
-and place; for a call that no plan fits it gives None, and MSCCL++ goes on with its own. So it does for calls with a
-root, which requests do not tell. With a selector of your own, call `select(algorithms, request)` from it. Older
-versions have an ExecutionPlanRegistry instead: use `fitting` with that.
-"""
-
-import os
-
-COLLECTIVE = {collective!r}
-RANKS = {ranks}
-RANKS_PER_NODE = {per_node}  # 0: any
-ROOTS = {roots!r}
-# file, name of the plan, in place, smallest and largest size in bytes, and what sizes must be multiples of
-PLANS = (
-{rows})
-_HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def check(world_size, ranks_per_node):
-    """RuntimeError where the plans are for other jobs."""
-    if world_size != RANKS:
-        raise RuntimeError(f"these plans are for {{RANKS}} ranks, not for {{world_size}}")
-    if RANKS_PER_NODE and ranks_per_node != RANKS_PER_NODE:
-        raise RuntimeError(f"these plans are for {{RANKS_PER_NODE}} ranks per node, not for {{ranks_per_node}}")
-    for file, *_ in PLANS:
-        if not os.path.isfile(os.path.join(_HERE, file)):
-            raise RuntimeError(f"{{file}} is missing beside {{__file__}}")
-
-
-def fitting(collective, nbytes, in_place, root=None):
-    """The name of the plan for a call, or None."""
-    if collective != COLLECTIVE or (ROOTS and root is not None and (root,) != ROOTS):
-        return None
-    for _, name, place, smallest, largest, unit in PLANS:
-        if place == in_place and smallest <= nbytes <= largest and nbytes and nbytes % unit == 0:
-            return name
-    return None
-
-
-def select(algorithms, request):
-    """A selector: what fits the request, of the algorithms that were registered, by collective and name."""
-    if ROOTS or request.world_size != RANKS or (RANKS_PER_NODE and request.n_ranks_per_node != RANKS_PER_NODE):
-        return None
-    mode = request.buffer_mode()
-    in_place = getattr(mode, "name", str(mode)).upper().replace("_", "").endswith("INPLACE")
-    name = fitting(request.collective, request.message_size, in_place)
-    return algorithms.get(COLLECTIVE, {{}}).get(name) if name else None
-
-
-def register(builder, rank, world_size, ranks_per_node):
-    """Add all plans, and the selector, to an AlgorithmCollectionBuilder of mscclpp.ext; gives the algorithms."""
-    check(world_size, ranks_per_node)
-    import mscclpp
-
-    made = []
-    for file, name, *_ in PLANS:
-        plan = mscclpp.ExecutionPlan(os.path.join(_HERE, file), rank)
-        constraint = mscclpp.Algorithm.Constraint(world_size=RANKS, n_ranks_per_node=RANKS_PER_NODE)
-        made.append(mscclpp.Algorithm(id=name, execution_plan=plan, tags={{}}, constraint=constraint))
-        builder.add_algorithm_builder(made[-1])
-    builder.set_algorithm_selector(select)
-    return made
-'''
-
-
-# ---- plans ----
-
-
+SAME_PRICE = 1.005  # what is slower by less is as fast as was chosen
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
 def mscclpp_json(
-    plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, alone: bool = False,
-    name: str = "", packets: int | str = 0,
+    plans: Mapping[str, Plan], *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0,
+    alone: bool = False, name: str = "", packets: int | str = "auto",
 ) -> Files[bytes]:  # fmt: skip
     """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
-    For a subset of the machine's ranks, the files are for a communicator of that subset, in its order.
+    Plans for several collectives begin with the name of theirs (allgather-plan0.json). For a subset of the machine's
+    ranks, the files are for a communicator of that subset, in its order; of all ranks, if others relay.
 
     Parameters
     ----------
@@ -133,7 +66,7 @@ def mscclpp_json(
         Prefix of the plans' names: letters, digits, - and _.
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
-        all ranks exchange data within a host and no switch combines.
+        all ranks exchange data and no switch combines. Default: sizes at which a tuned plan won by packets; 0: none.
     """
     for option, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -145,42 +78,118 @@ def mscclpp_json(
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
-    alone, small = parse_yes(alone, "option alone"), parse_size(packets, "packets")
-    files: dict[str, bytes] = {}
-    rows: list[tuple[str, str, bool, int, int, int]] = []  # file, name, in place, sizes, and their divisor
-    members = job_of(plan.collective)
-    collective = counted_anew(plan.collective, members)
-    far, of_hosts = _find_hosts(plan, members)
-    skipped = refuse_served(plan, WHAT)
-    for number, entry in enumerate(plan.entries):
-        if entry.served_by in GPU_LIBRARIES:
+    with_relays = {kind: _with_relays(plan) for kind, plan in plans.items()}
+    ranks = {len(job_of(plan.collective)) for plan in with_relays.values()}
+    if len(ranks) > 1:
+        raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
+    writer = _Writer(blocks, threads, alignment, lag, parse_yes(alone, "option alone"), name)
+    small, notes = None if packets == "auto" else parse_size(packets, "packets"), list[str]()
+    if small != 0 and len(plans) > 1 and "broadcast" in plans:
+        # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
+        small = 0
+        notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
+    for kind, plan in plans.items():
+        try:
+            notes += refuse_served(plan, WHAT)
+        except NotFound as error:
+            if len(plans) == 1:
+                raise
+            notes.append(str(error))
             continue
-        for in_place in (False, True):
-            if in_place and collective.kind == "alltoall" and not _has_equal_counts(collective):
+        notes += writer.add(with_relays[kind], small, f"{kind}-" if len(plans) > 1 else "")
+    if not writer.files:
+        raise NotFound(f"{WHAT}: nothing to write: {'; '.join(notes)}")
+    per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
+    text = registration_text(ranks.pop(), per_node, writer.rows)
+    return Files({**writer.files, "register.py": text.encode()}, notes)
+
+
+def _with_relays(plan: Plan) -> Plan:
+    """Return the plan, as a custom collective of all ranks if others than its members relay: these run it, too, with no
+    data of their own."""
+    collective, used = plan.collective, set[int]()
+    for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
+        used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
+    if collective.custom is not None or used <= {*collective.members}:
+        return plan
+    if collective.kind == "reducescatter":  # in place its result is a part of the buffer, which custom ones have not
+        raise Unsupported(f"{WHAT}: no reducescatter by relays outside of its ranks; plan without them (--only)")
+    relation = Collective("custom", collective.ranks, weights=collective.weights, custom=collective.relation)
+    entries = [replace(entry, schedule=replace(entry.schedule, collective=relation)) for entry in plan.entries]
+    return replace(plan, collective=relation, entries=tuple(entries))
+
+
+@dataclass
+class _Writer:
+    """The files of all plans, and their rows in register.py, with the options of `mscclpp_json`."""
+
+    blocks: int
+    threads: int
+    alignment: int
+    lag: int
+    alone: bool
+    name: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    rows: list[PlanRow] = field(default_factory=list)
+    ranks_per_node: set[int] = field(default_factory=set)
+
+    def add(self, plan: Plan, small: int | None, prefix: str) -> Iterator[str]:
+        """Write a plan; calls of up to `small` bytes by packets, where that can be, None: of sizes at which it won by
+        packets. Yield what is slower than the choice, and leave it to NCCL where that is faster then."""
+        members = job_of(plan.collective)
+        collective = counted_anew(plan.collective, members)
+        far, sizes_of_hosts = _find_hosts(plan, members)
+        self.ranks_per_node |= sizes_of_hosts
+        for number, entry in enumerate(plan.entries):
+            if entry.served_by in GPU_LIBRARIES:
                 continue
-            schedule = unjoined(entry.schedule) if alone else entry.schedule
-            start, stop = entry.start, entry.stop
-            # A range is split at `small`: packets below, plain data above.
-            by = _by_packets(schedule, in_place, blocks, far) if start <= small > 0 else None
-            variants: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
-            if by is not None:
-                end = small + 1 if stop is None else min(stop, small + 1)
-                variants.append(("-packets", *by, (start, end)))
+            schedule = unjoined(entry.schedule) if self.alone else entry.schedule
+            is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
+            price = _Price.of(plan, entry, schedule)
+            most = price.largest_by_packets(entry.stop) if small is None else small
+            variants = [
+                (in_place, *variant)
+                for in_place in ((False,) if is_uneven else (False, True))
+                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), most, far)
+            ]
+            largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
+            slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple")
+            if slower:
+                remedy = f" (--option packets={format_size(price.at)})" if small is not None else ""
+                yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
+            for in_place, which, head, gpus in variants:
+                if is_beaten and not which:
+                    continue
+                file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
+                self.files[file] = head.text(gpus)
+                if collective.kind == "broadcast" and in_place:
+                    continue  # which rank has equal addresses means nothing but at the root
+                place = None if collective.kind == "broadcast" else in_place
+                root = collective.roots[0] if collective.roots else None
+                switches = any(gpu.groups for gpu in gpus)
+                row = (collective.kind, root, place, *head.sizes, switches, bool(which))
+                self.rows.append(PlanRow(file, head.label, *row))
+
+    def _variants(
+        self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], small: int, far: Far
+    ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
+        """Yield the plans of a range with the ends of their names: packets up to `small` bytes, plain data above."""
+        start, stop = span
+        by = _by_packets(schedule, in_place, self.blocks, far) if start <= small > 0 else None
+        if by is not None:
+            program, bound, gpus = by
+            end = small + 1 if stop is None else min(stop, small + 1)
+            head = self._head(program, bound, (start, end), flagged=True)
+            if start < (end := min(end, head.sizes[1] + 1)):  # packets have only so much room
+                yield "-packets", head, gpus
                 start = end
-            if stop is None or start < stop:
-                program, bound, switched = _lower_plan(schedule, in_place, lag)
-                variants.append(("", program, bound, gpus_of(program, bound, switched, blocks, far), (start, stop)))
-            for which, variant, places, gpus, span in variants:
-                head = _Head(variant, places, span, threads, alignment, name, flagged=bool(which))
-                file = f"plan{number}{which}{'-in-place' if in_place else ''}.json"
-                files[file] = head.text(gpus)
-                rows.append((file, head.label, in_place, *head.sizes))
-    files["register.py"] = _TEXT.format(
-        collective=collective.kind, ranks=collective.ranks, roots=collective.roots,
-        per_node=of_hosts.pop() if len(of_hosts) == 1 else 0,  # ranks of each host, 0 where these differ
-        rows="".join(f"    {row!r},\n" for row in rows),
-    ).encode()  # fmt: skip
-    return Files(files, skipped)
+        if stop is None or start < stop:
+            program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
+            head = self._head(program, bound, (start, stop))
+            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, head.largest_chunk)
+
+    def _head(self, program: Program, bound: Bound, span: tuple[int, int | None], *, flagged: bool = False) -> _Head:
+        return _Head(program, bound, span, self.threads, self.alignment, self.name, flagged=flagged)
 
 
 @uncollected()
@@ -196,6 +205,53 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
+@dataclass(frozen=True)
+class _Price:
+    """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
+    `speedup`: over NCCL, 0 if unknown."""
+
+    at: int
+    seconds: float
+    speedup: float
+    by_protocol: Callable[[int], dict[str, float]]
+
+    @staticmethod
+    def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Price:
+        """Of `schedule`, which stands for that of the entry. Without figures by protocol nothing is known."""
+        claims = entry.claims
+        at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
+        if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
+            with suppress(AntiphonError):
+                known = isinstance(speedup, float) and claims.get("reference")
+                prices = calls(schedule, plan.topology).seconds_by_protocol
+                return _Price(at, seconds, float(speedup or 0) if known else 0.0, prices)
+        return _Price(0, 1.0, 0.0, lambda nbytes: {})
+
+    def best(self, nbytes: int) -> str:
+        prices = self.by_protocol(nbytes)
+        return min(prices, key=lambda name: prices[name], default="")
+
+    def largest_by_packets(self, stop: int | None) -> int:
+        """Return the largest size at which packets are fastest, of a range that ends before `stop`; 0 if none."""
+        if self.best(self.at) != LL.lower():
+            return 0
+        largest = self.at
+        while 2 * largest < (stop or MOST_OFFSET) and self.best(2 * largest) == LL.lower():
+            largest *= 2
+        return stop - 1 if stop is not None and self.best(stop - 1) == LL.lower() else largest
+
+    def compare(self, protocol: str) -> tuple[str, bool]:
+        """Return a note where the choice takes longer by the protocol that is written; and whether NCCL is faster."""
+        slower, best = self.by_protocol(self.at).get(protocol.lower(), self.seconds) / self.seconds, self.best(self.at)
+        if slower <= SAME_PRICE:
+            return "", False
+        is_beaten = 0 < self.speedup <= slower
+        note = f"at {format_size(self.at)} protocol {protocol} takes {slower:.3g} times the time of the choice"
+        if best != protocol.lower():
+            note += f", which won by {best}"
+        return note + (": left to NCCL" if is_beaten else ""), is_beaten
+
+
 def _has_equal_counts(collective: Collective) -> bool:
     try:
         sides(collective, True)
@@ -204,7 +260,7 @@ def _has_equal_counts(collective: Collective) -> bool:
     return True
 
 
-def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int], bool], set[int]]:
+def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
     """Return a test whether two members are on different hosts, and the set of the hosts' numbers of members."""
     number = {rank: place for place, rank in enumerate(members)}
     host = [0] * len(members)
@@ -246,15 +302,12 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
     return program, bound, switched_part
 
 
-def _by_packets(
-    schedule: Schedule, in_place: bool, blocks: int, far: Callable[[int, int], bool]
-) -> tuple[Program, Bound, list[Gpu]] | None:
+def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tuple[Program, Bound, list[Gpu]] | None:
     """By packets, in scratch that is used once; None where that cannot be."""
     if schedule.joint is not None:
         return None
     program = among(lower(schedule, in_place=in_place, lag=MAX_LAG), job_of(schedule.collective))
-    sends = program.kind == SEND
-    if not fit(program) or any(map(far, program.rank[sends].tolist(), program.peer[sends].tolist())):
+    if not fit(program):
         return None
     try:
         return program, *gpus_by_packets(program, blocks, far)
@@ -264,17 +317,16 @@ def _by_packets(
 
 def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
     """Chunks of the input and the output that each rank hands over. The loader divides by both: where a rank has no
-    input, or no output, it hands over the other buffer again; with neither, as much as the first member does."""
-    first, last = (side.size.tolist() for side in sides(collective))
-    if in_place and collective.kind == "custom":
-        first = last = sides(collective, True)[0].size.tolist()
+    input, or no output, it hands over the other buffer again; with neither, as much as the first rank that has one."""
+    first, last = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
     declared_chunks = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
-    usual = declared_chunks[collective.members[0]]
+    usual = next(pair for pair in declared_chunks if any(pair))
     return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
 
 
 class _Head:
-    """The text of a plan around its GPUs."""
+    """The text of a plan around its GPUs. `sizes`: the smallest and largest, and what they must be multiples of.
+    `label`: its name, known with the text."""
 
     def __init__(
         self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
@@ -282,36 +334,47 @@ class _Head:
     ) -> None:  # fmt: skip
         self.program, self.bound, self.span = program, bound, span
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
-        self.label, self.sizes = "", (0, 0, 1)  # known with the text
+        self.chunks = declared(program.collective, program.in_place, bound.unit)
+        self.sizes, self.label = self._find_sizes(), ""
+
+    @property
+    def largest_chunk(self) -> int:
+        """In bytes."""
+        return self.sizes[1] * self.alignment // self.sizes[2]
 
     @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
-        """The name has a checksum of what follows: the executor tells plans apart by their names alone."""
+        """The name has a checksum of what follows: the executor tells plans apart by their names alone. Plans by
+        packets touch only scratch of other ranks, so that all calls share one set of connections (reuse_resources)."""
         collective, in_place = self.program.collective, self.program.in_place
-        chunks = declared(collective, in_place, self.bound.unit)
-        gpu_texts = [self._gpu_text(rank, gpu, chunks[rank]) for rank, gpu in enumerate(gpus)]
-        smallest, largest, _ = self.sizes = self._find_sizes(chunks)
+        gpu_texts = [self._gpu_text(rank, gpu, self.chunks[rank]) for rank, gpu in enumerate(gpus)]
+        smallest, largest, _ = self.sizes
         body = ",\n".join(gpu_texts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
         ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
+        flagged = str(self.flagged).lower()
         tail = (
             f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
-            f'"reuse_resources":false,"num_threads_per_block":{self.threads},'
-            f'"use_double_scratch_buffer":{str(self.flagged).lower()},'
+            f'"reuse_resources":{flagged},"num_threads_per_block":{self.threads},'
+            f'"use_double_scratch_buffer":{flagged},'
             f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
         self.label = f"{label}-{zlib.crc32(tail.encode()):08x}"
         return f'{{"name":"{self.label}",\n{tail}'.encode()
 
-    def _find_sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int, int]:
-        """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits; and multiples of what."""
+    def _find_sizes(self) -> tuple[int, int, int]:
+        """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits, and packets into the
+        shared scratch; and multiples of what."""
         collective = self.program.collective
-        # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET.
-        scratch = int(self.bound.sizes[:, SCRATCH].max()) * (4 if self.flagged else 1)  # packets, in two buffers
-        max_chunks = max(scratch, *(max(pair) for pair in chunks))
-        chunk = (MOST_OFFSET - 1) // max_chunks // self.alignment * self.alignment
-        counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in chunks}
+        # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET. Of the scratch that
+        # plans share, each of two calls has half, and packets have twice the size of their data.
+        scratch, room = int(self.bound.sizes[:, SCRATCH].max()), MOST_OFFSET - 1
+        chunk = room // max(scratch, *(max(pair) for pair in self.chunks))
+        if self.flagged:
+            chunk = min(chunk, SHARED_SCRATCH // 2 // max(scratch, 1))
+        chunk = chunk // self.alignment * self.alignment
+        counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
         largest, unit = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             return 0, largest, unit

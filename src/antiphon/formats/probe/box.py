@@ -13,9 +13,19 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations
 
-from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import (
+    FORWARDS,
+    Ability,
+    Link,
+    LinkType,
+    NetworkCard,
+    SharedLimit,
+    Topology,
+    both_ways,
+    build,
+)
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Near, Probed
+from antiphon.formats.probe.found import Probed
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK_LATENCY, NVSWITCH_HOP, PCIE, PCIE_HOP, XGMI_LATENCY
 from antiphon.topologies.nvswitch import NVLS, dgx2
@@ -105,9 +115,9 @@ def draw_box(box: Box, pcie: object = None) -> Probed:
         box.notes.append(UNNAMED)
     if not drawing.joined():
         box.notes.append("some GPUs are joined by nothing that is shown here")
-    machine, cards = drawing.machine(), tuple(drawing.cards())
+    machine = drawing.machine()
     names = tuple(f"GPU {rank}" for rank in range(count))
-    return Probed(machine, tuple(dict.fromkeys(box.notes)), names, cards)
+    return Probed(machine, tuple(dict.fromkeys(box.notes)), names)
 
 
 class _Drawing:
@@ -233,7 +243,7 @@ class _Drawing:
         unit = self.box.each if fast else min(slots, default=Fraction(0))
         return build(
             self.box.name[:100], self.ranks, self.links, switches=len(self.places) - self.ranks, limits=limits,
-            places=self.places, unit=unit, abilities=self.abilities,
+            places=self.places, unit=unit, abilities=self.abilities, cards=tuple(self.cards()),
         )  # fmt: skip
 
     def _is_binding(self, limit: SharedLimit) -> bool:
@@ -243,7 +253,7 @@ class _Drawing:
         # a limit that a bridge's slots cannot exceed together is not drawn
         return has_slots and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
 
-    def cards(self) -> Iterable[Near]:
+    def cards(self) -> Iterable[NetworkCard]:
         """The network cards that GPUs use, each with those that it serves.
 
         A card is near the GPUs of the lowest place above it that has any. Where some cards sit on a switch of PCIe with
@@ -266,7 +276,7 @@ class _Drawing:
             ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
                 nodes = ports_of_card(ports, number, len(devices))
-                yield Near(self.box.devices[device].name, self.box.speeds[device], nodes)
+                yield NetworkCard(self.box.devices[device].name, self.box.speeds[device], nodes)
         if far:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
 

@@ -11,16 +11,6 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid
 
 
-@dataclass(frozen=True)
-class Near:
-    """A network card: its name, bytes per second each way (None if the file has no speed), and the nodes
-    of the machine that it serves (ranks, or a switch of PCIe that it sits on)."""
-
-    name: str
-    speed: Fraction | None
-    nodes: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Port:
     """A cable from a card of a host to a switch, nodes of a network's machine; bytes per second each way."""
@@ -38,7 +28,6 @@ class Probed:
     machine: Topology
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    cards: tuple[Near, ...] = ()
     hosts: bool = False
     ports: tuple[Port, ...] = ()  # of hosts
     assumed: bool = False  # of a network: its speeds are in no file
@@ -54,14 +43,13 @@ class Probed:
             turn = [at[rank] for rank in order]
             machine = relabel(machine, [*turn, *range(machine.ranks, machine.nodes)])
         new = {old: at.get(old, number) for number, old in enumerate(kept_part.nodes)}
-        cards = (replace(card, nodes=tuple(new[node] for node in card.nodes if node in new)) for card in self.cards)
         ports = (
             replace(port, host=at[port.host], switch=new[port.switch])
             for port in self.ports if port.host in at and port.switch in new
         )  # fmt: skip
         return replace(
             self, machine=machine, notes=(*self.notes, note), names=tuple(self.names[rank] for rank in ranks),
-            cards=tuple(card for card in cards if card.nodes), ports=tuple(ports),
+            ports=tuple(ports),
         )  # fmt: skip
 
 

@@ -76,10 +76,10 @@ def _run_programs(source: str, folder: str) -> list[str]:
     return paths
 
 
-def run_program(command: tuple[str, ...]) -> tuple[bytes, str]:
+def run_program(command: tuple[str, ...], timeout: float = PATIENCE) -> tuple[bytes, str]:
     """What a program prints, and why it failed ("": it did not)."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         return b"", str(getattr(error, "strerror", "") or "takes too long")
     if done.returncode:
@@ -186,7 +186,7 @@ class _LinuxDevices:
     def _read_cards(self) -> None:
         """Network cards: those with RDMA, then the others."""
         used: set[int] = set()
-        for group, speed_of in (("infiniband", _rdma_speed), ("net", _ethernet_speed)):
+        for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
             folder = self.root / "class" / group
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 path = folder / name
@@ -289,7 +289,7 @@ def _slot_speed(path: Path) -> Fraction | None:
     return pcie(text(path / "max_link_speed"), lanes)
 
 
-def _rdma_speed(path: Path) -> Fraction | None:
+def rdma_speed(path: Path) -> Fraction | None:
     """200 Gb/sec (4X HDR), of the fastest of its ports that are up."""
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
     speeds = []
@@ -301,7 +301,7 @@ def _rdma_speed(path: Path) -> Fraction | None:
     return max(speeds, default=None)
 
 
-def _ethernet_speed(path: Path) -> Fraction | None:
+def ethernet_speed(path: Path) -> Fraction | None:
     mbit = text(path / "speed")
     return Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and int(mbit) else None
 

@@ -10,13 +10,13 @@ from fractions import Fraction
 
 from antiphon.core.reshape import Card, End, join
 from antiphon.core.serialize import load_topology
-from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.topology import LinkType, NetworkCard, Topology, both_ways, build
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
 from antiphon.formats.probe.box import ports_of_card
-from antiphon.formats.probe.found import Near, Port, Probed
+from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import read_sample
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
@@ -98,8 +98,8 @@ def on_own_cards(
     below a spine. `nic`: bandwidth of each card; default: that in the file.
     """
     check_integer(boxes, "boxes", 2, 100_000)
-    cards, assumed = _cards_with_speeds(box, nic)
-    with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
+    cards, assumed = cards_with_speeds(box, nic)
+    with_cards = replace(box, machine=replace(box.machine, cards=cards), notes=(*box.notes, *assumed))
     # With `rail`, cards next to the same GPUs of every box share a switch; otherwise all cards do.
     groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
     rail_of = [groups.index(card.nodes if rail else ()) for card in cards]
@@ -123,27 +123,28 @@ def on_own_cards(
     return joined(with_cards, Probed(machine, names=names, ports=tuple(ports)), name)
 
 
-def _speed_of(card: Near) -> Fraction:
-    assert card.speed is not None
-    return card.speed
+def _speed_of(card: NetworkCard) -> Fraction:
+    assert card.bandwidth is not None
+    return card.bandwidth
 
 
-def _cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
+def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     sold = cards_of(machine, None, nic, sold_as)
     each = f"{format_bandwidth(sold.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
-    if box.cards:
+    if machine.cards:
         fixed = sold.bandwidth if nic is not None else None
-        if fixed is None and any(card.speed is None for card in box.cards):
+        if fixed is None and any(card.bandwidth is None for card in machine.cards):
             notes.append(f"network cards carry {each} (assumed: the file does not say; set it by --nic 400Gbit/s)")
-        return tuple(replace(card, speed=fixed or card.speed or sold.bandwidth) for card in box.cards), notes
+        speeds = [fixed or card.bandwidth or sold.bandwidth for card in machine.cards]
+        return tuple(replace(c, bandwidth=speed) for c, speed in zip(machine.cards, speeds, strict=True)), notes
     sold.check(machine.name)
     count, ports = sold.count, sold.ports
     if sold_as != machine.name:
         notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
     groups = [ports_of_card(ports, card, count) for card in range(count)]
-    return tuple(Near(f"nic{card}", sold.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
+    return tuple(NetworkCard(f"nic{card}", sold.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
 
 
 def _sold_as(machine: Topology) -> str:
@@ -159,11 +160,11 @@ def _sold_as(machine: Topology) -> str:
 
 def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> None:
     """Whether the first host has cables slower than the box's cards are together: as listed, else as it is sold."""
-    cards: tuple[Near, ...] = box.cards
-    if not cards or not all(card.speed for card in cards):
+    cards = box.machine.cards
+    if not cards or not all(card.bandwidth for card in cards):
         if not _sold_as(box.machine):
             return
-        cards, _ = _cards_with_speeds(box, None)
+        cards, _ = cards_with_speeds(box, None)
     speed = sum((_speed_of(card) for card in cards), Fraction(0))
     cables = sum((port.speed for port in ports), Fraction(0))
     if cables < speed:
@@ -193,13 +194,14 @@ Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the
 
 def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
     """Each cable of a host with the nodes that it serves."""
-    by_name = {card.name: card.nodes for card in box.cards}
+    cards = box.machine.cards
+    by_name = {card.name: card.nodes for card in cards}
     named = [port.card.partition("/")[0] for port in ports]
     # by name, else by number in order, else spread evenly
     if by_name and all(name in by_name for name in named):
         return [(port, by_name[name]) for port, name in zip(ports, named, strict=True)]
-    if box.cards and len(box.cards) == len(ports):
-        return [(port, card.nodes) for port, card in zip(ports, box.cards, strict=True)]
+    if cards and len(cards) == len(ports):
+        return [(port, card.nodes) for port, card in zip(ports, cards, strict=True)]
     nodes = _card_nodes(box.machine)
     smaller, larger = sorted((len(ports), len(nodes)))
     # Even distribution only: every cable serves as many nodes, or every node gets as many cables.
@@ -213,11 +215,11 @@ def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
 
 def _as_box(box: Probed, ports: list[Port]) -> Served:
     """Cables with only a known switch: as many and as fast as the box's cards, if listed."""
-    cards = box.cards or (Near("card", None, tuple(_card_nodes(box.machine))),)
+    cards = box.machine.cards or (NetworkCard("card", None, tuple(_card_nodes(box.machine))),)
     served = []
     for number, card in enumerate(cards):
         port = ports[number % len(ports)]
-        served.append((replace(port, card=card.name, speed=card.speed or port.speed), card.nodes))
+        served.append((replace(port, card=card.name, speed=card.bandwidth or port.speed), card.nodes))
     return served
 
 

@@ -20,7 +20,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, draw_box, pcie_generation
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines, read_sample
-from antiphon.formats.probe.speeds import MI200, MI300, Make, device_name, make_by_generation, make_by_name
+from antiphon.formats.probe.speeds import MI200, MI300, MI350, Make, device_name, make_by_generation, make_by_name
 from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
@@ -229,5 +229,5 @@ def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[i
         return
     for pair, maximum in wide.items():
         box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.each
-    if any(maximum is None for maximum in wide.values()) and make not in (None, MI300):
+    if any(maximum is None for maximum in wide.values()) and make not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

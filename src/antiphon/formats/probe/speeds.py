@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from antiphon.topologies.links import GB, NVLINK, NVLINK1, NVLINK5, PCIE, XGMI3, XGMI4
+from antiphon.topologies.links import GB, NVLINK, NVLINK1, NVLINK5, PCIE, XGMI3, XGMI4, XGMI5
 
 # NVIDIA, "Ampere GA102 GPU Architecture": four links of 14.0625 GB/s each way per GPU.
 NVLINK_GA102 = Fraction(140625, 10000) * GB
-# AMD, data sheets of MI60 and MI100: 92 GB/s both ways per Infinity Fabric link. MI350X: 153.6 both ways.
+# AMD, data sheets of MI60 and MI100: 92 GB/s both ways per Infinity Fabric link.
 XGMI2 = Fraction(46 * GB)
-XGMI5 = Fraction(768, 10) * GB
 
 # PCI-SIG: lanes of 2.5 and 5 GT/s carry 8 of 10 bits, of 8 to 32 GT/s 128 of 130, of 64 GT/s 242 bytes of 256.
 LANE = {
@@ -105,6 +104,13 @@ def make_by_capability(sm: int) -> Make | None:
 def make_by_generation(gcn: str) -> Make | None:
     """Return the make by RCCL's notation: 906, 910 or gfx942."""
     return _GCN.get(gcn.removeprefix("gfx"))
+
+
+def generation_attribute(make: Make) -> dict[str, object]:
+    """The attribute by which NCCL's file gives the generation of a GPU: its first capability, or AMD's latest name."""
+    if make.xgmi:
+        return {"gcn": f"gfx{[gcn for gcn, other in _GCN.items() if other == make][-1]}"}
+    return {"sm": next(sm for sm, other in _SM.items() if other == make)}
 
 
 def nominal_speed(measured: Fraction) -> Fraction:

@@ -14,7 +14,9 @@ DEFAULT = "default"  # the algorithm that the library chooses by itself
 MAX_PARAMETER = 2**31 - 1
 AS_GOOD = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
-MPIS = {"Open MPI": "openmpi-rules", "MPICH": "mpich-rules"}
+RULE_FORMATS = {
+    "Open MPI": "openmpi-rules", "MPICH": "mpich-rules", "NCCL": "nccl-tuner", "RCCL": "nccl-csv",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,12 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
     """What all entries say of the library itself. Unsupported where none does, or one speaks of another than `name`."""
     library_claims = [claim for plan in plans.values() for entry in plan.entries if (claim := about(entry)) is not None]
     if not library_claims:
-        raise Unsupported(f"{MPIS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
+        raise Unsupported(f"{RULE_FORMATS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
     for claim in library_claims:
         if claim["name"] != name:
-            other = MPIS.get(claim["name"])
+            other = RULE_FORMATS.get(claim["name"])
             raise Unsupported(
-                f"{MPIS[name]}: this table was measured on {claim['name']}"
+                f"{RULE_FORMATS[name]}: this table was measured on {claim['name']}"
                 + (f"; export --to {other}" if other else "")
             )
     return library_claims[0]

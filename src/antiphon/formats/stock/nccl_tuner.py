@@ -1,26 +1,46 @@
-"""Write a table for our NCCL tuner plugin: NCCL's algorithm for each collective and size."""
+"""Rules for NCCL's own algorithms: chosen from a table of plans, and written for our tuner plugin.
+
+A rule names algorithm, protocol, channels and chunk size for a collective and a range of sizes; in all other ranges
+NCCL chooses by itself. Rules come from two sources:
+
+    measurement   `tune --from-logs` claims NCCL's fastest settings per range, where they beat its own choice beyond
+                  the noise. They are written as measured.
+    model         the planner of an entry maps to NCCL's algorithm that does the same (`FAMILIES`). A rule is written
+                  only if NCCL's model predicts a gain beyond its own error at every size of the range, or as
+                  `unproven`, to be measured.
+
+A table of two ranges becomes
+
+    allreduce 65536 131071 tree ll128 0 16 2
+    # allreduce 131072 -: left to NCCL: its own choice was measured to be as good
+
+`nccl_csv` writes the same rules for readers of CSV.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology, hosts
-from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.nccl.library import Library, is_clearly_faster, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
+from antiphon.formats.stock.measured import about, algorithm_of
 from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
-from antiphon.units import format_size
+from antiphon.units import format_ends, format_size
 
 FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
-MAX_CHANNELS = 64
-MIN_SPEEDUP = 1.005  # of NCCL's algorithm over NCCL's own choice, both by the model: less would print as 1x
+MAX_CHANNELS, MAX_CHUNK = 64, 2**30
+MIN_SPEEDUP = 1.005  # less prints as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
+MEASURED = "measured"  # how the reasons of measured rules begin
+NEEDS_ONE_PER_NODE = "NCCL's pat needs one rank per node"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
     "ring": ("ring", "multi-ring", "hierarchical-ring", "kring"),
@@ -28,6 +48,7 @@ FAMILIES = {
     "nvls": ("nvls",),
     "nvls-tree": ("nvls-tree",),
     "collnet-direct": ("sharp",),
+    "pat": ("bruck", "recursive-doubling", "halving-doubling"),  # with one rank per node
 }
 _BASIC = ("allreduce", "allgather", "reducescatter")
 ABLE = {
@@ -36,7 +57,9 @@ ABLE = {
     "nvls": _BASIC,
     "nvls-tree": ("allreduce",),
     "collnet-direct": _BASIC,
+    "pat": ("allgather", "reducescatter"),
 }
+ALGORITHMS = ("tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat")
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
 
@@ -46,28 +69,105 @@ MIN_MODELLED, MAX_MODELLED = 1024, 2**30  # bytes between which the model is eva
 
 
 class Rule(NamedTuple):
-    """NCCL's algorithm for a range ("": none), and why NCCL shall choose by itself, or what the choice costs."""
+    """NCCL's algorithm for a range ("": none), and why NCCL shall choose by itself, or what the choice costs or gains.
+
+    Channels and chunk bytes 0: NCCL's own.
+    """
 
     algorithm: str
     reason: str
+    protocol: str = "auto"
+    channels: int = 0
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        """Return the settings in words: ring simple, 16 channels, chunks of 512KiB."""
+        words = self.algorithm if self.protocol == "auto" else f"{self.algorithm} {self.protocol}"
+        words += f", {self.channels} channels" if self.channels else ""
+        return words + (f", chunks of {format_size(self.chunk)}" if self.chunk else "")
+
+
+class RangeRule(NamedTuple):
+    """A rule for start <= nbytes < stop (None: no end)."""
+
+    kind: str
+    start: int
+    stop: int | None
+    rule: Rule
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.start} {'-' if self.stop is None else self.stop - 1}"
+
+
+class RuleTable(NamedTuple):
+    """The rules of all plans of a table. `unruled`: ranges left to the library; `library`: None without figures."""
+
+    library: Library | None
+    title: str
+    ranks: int
+    nodes: int
+    rules: Sequence[RangeRule]
+    unruled: Sequence[RangeRule]
+
+    @property
+    def name(self) -> str:
+        """Return the library: NCCL or RCCL."""
+        return self.library.name.upper() if self.library is not None else "NCCL"
+
+    def notes(self) -> list[str]:
+        """Return the summary: measured rules with their gains, and what is left to the library and why."""
+        counts, *reasons = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.unruled])
+        measured = [item for item in self.rules if item.rule.reason.startswith(MEASURED)]
+        lines = [
+            f"  {item.kind} {' to '.join(format_ends(item.start, item.stop))}: {item.rule}: {item.rule.reason}"
+            for item in measured
+        ]
+        return [counts, *lines, *reasons]
 
 
 def nccl_tuner(
     plans: Mapping[str, Plan], *, protocol: str = "auto", channels: int = 0, unproven: bool = False
 ) -> Files[str]:
-    """Write one table for the tuner plugin: a line for each range in which the model of NCCL predicts a gain.
+    """Write one table for the tuner plugin: a line for each range with a gain that was measured, or is predicted beyond
+    the error of the model of NCCL.
 
     In all other ranges NCCL chooses by itself.
 
     Parameters
     ----------
     protocol
-        auto (NCCL's best for the algorithm), simple, ll or ll128.
+        auto (NCCL's best for the algorithm), simple, ll or ll128; of rules that name none.
     channels
-        0 (NCCL's choice) to 64.
+        0 (NCCL's choice) to 64; of rules that name none.
     unproven
         Also write lines without a predicted gain, with their predicted cost, to be measured.
     """
+    table = choose_rules("nccl-tuner", plans, protocol, channels, unproven)
+    if table.name == "RCCL" and not parse_yes(unproven, "option unproven"):
+        raise Unsupported(
+            "nccl-tuner: RCCL stops using the tuner table of AMD as soon as a plugin is loaded, which slows down all "
+            "calls without a rule; export --to nccl-csv for its built-in tuner"
+        )
+    lines = [HEAD, table.title, COLUMNS + (" chunk" if any(item.rule.chunk for item in table.rules) else "")]
+    for item in sorted((*table.rules, *table.unruled), key=lambda item: (list(plans).index(item.kind), item.start)):
+        rule = item.rule
+        if rule.algorithm:
+            lines += [f"# {rule.reason}"] if rule.reason else []
+            chunk = f" {rule.chunk}" if rule.chunk else ""
+            settings = f"{rule.algorithm} {rule.protocol} {rule.channels}"
+            lines.append(f"{item} {settings} {table.ranks} {table.nodes}{chunk}")
+        else:
+            lines.append(f"# {item}: left to NCCL: {rule.reason}")
+    notes = table.notes()
+    if table.name == "RCCL":
+        notes.append("with a plugin RCCL ignores AMD's own tuner table: measure calls without a rule, too")
+    return Files({FILE: "\n".join(lines) + "\n"}, notes)
+
+
+def choose_rules(
+    format_name: str, plans: Mapping[str, Plan], protocol: str, channels: int, unproven: bool
+) -> RuleTable:
+    """Choose a rule, or none, for each range of the plans. Raise NotFound if no range has one."""
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
     if isinstance(channels, bool) or not isinstance(channels, int) or not 0 <= channels <= MAX_CHANNELS:
@@ -76,31 +176,32 @@ def nccl_tuner(
     unproven = parse_yes(unproven, "option unproven")
     machine = first_plan(plans).topology
     library = _library_on(machine)
-    where = f"{machine.ranks} {len(set(hosts(machine))) or 1}"
-    lines, rules, reasons = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0, list[str]()
+    nodes = len(set(hosts(machine))) or 1
+    rules, unruled = list[RangeRule](), list[RangeRule]()
     for kind, plan in plans.items():
-        refuse_subset(plan, "nccl-tuner")
+        refuse_subset(plan, format_name)
         for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
-            assert size_range.value is not None
-            start, stop = size_range.start, "-" if size_range.stop is None else str(size_range.stop - 1)
-            if not size_range.value.algorithm:
-                lines.append(f"# {kind} {start} {stop}: left to NCCL: {size_range.value.reason}")
-                reasons.append(size_range.value.reason)
-                continue
-            lines += [f"# {size_range.value.reason}"] if size_range.value.reason else []
-            lines.append(f"{kind} {start} {stop} {size_range.value.algorithm} {protocol} {channels} {where}")
-            rules += 1
-    if not rules and all(reason == NO_ALGORITHM for reason in reasons):
+            rule = size_range.value
+            assert rule is not None
+            if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
+                rule = Rule("", NEEDS_ONE_PER_NODE)
+            rule = rule._replace(
+                protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
+            )
+            (rules if rule.algorithm else unruled).append(RangeRule(kind, size_range.start, size_range.stop, rule))
+    reasons = dict.fromkeys(item.rule.reason for item in unruled)
+    if not rules and list(reasons) == [NO_ALGORITHM]:
         raise Unsupported(
-            f"nccl-tuner: NCCL has no algorithm for any plan of this table ({_in_words(plans)}); NCCL knows the "
+            f"{format_name}: NCCL has no algorithm for any plan of this table ({_in_words(plans)}); NCCL knows the "
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
         )
     if not rules:
         raise NotFound(
-            f"nccl-tuner: NCCL's own choice is as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); "
+            f"{format_name}: NCCL's own choice is as good: nothing to write ({'; '.join(reasons)}); "
             "--option unproven=yes writes lines to measure, each with what it costs by the model"
         )
-    return Files({FILE: "\n".join(lines) + "\n"}, notes_of(rules, "NCCL", reasons))
+    title = f"# for {' '.join(machine.name.split())[:100]}"
+    return RuleTable(library, title, machine.ranks, nodes, rules, unruled)
 
 
 def _library_on(machine: Topology) -> Library | None:
@@ -112,8 +213,13 @@ def _library_on(machine: Topology) -> Library | None:
 
 
 def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
-    """NCCL's algorithm that does as this entry does, where it gains by NCCL's own model."""
+    """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model."""
+    claim = about(entry)
+    if claim is not None and claim["name"] in ("NCCL", "RCCL"):
+        return _measured_rule(entry)
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
+    if entry.served_by == LIBRARY and entry.claims.get("measured") is False:
+        return Rule("", "nothing was measured")
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
         return Rule("", "our plan is not clearly faster")
     if not family or kind not in ABLE[family]:
@@ -122,14 +228,44 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
     if not gains:
         reason = f"the model has no figures of {name}'s {family} here"
+    elif all(is_clearly_faster(kind, nbytes, gain) for nbytes, gain in gains.items()):
+        return Rule(family, "", protocol)
     else:
         worst = min(gains, key=lambda nbytes: gains[nbytes])
-        if gains[worst] >= MIN_SPEEDUP:
-            return Rule(family, "")
         slower = 1 / gains[worst] - 1
-        reason = f"by the model {family} is no faster than {name}'s own choice"
+        if gains[worst] >= MIN_SPEEDUP:
+            reason = f"by the model {family} gains less than the model's error over {name}'s own choice"
+        else:
+            reason = f"by the model {family} is no faster than {name}'s own choice"
         reason += f", up to {slower:.0%} slower ({format_size(worst)})" if slower >= MIN_SPEEDUP - 1 else ""
-    return Rule(family if unproven else "", reason)
+    return Rule(family, reason, protocol) if unproven else Rule("", reason)
+
+
+def _measured_rule(entry: Entry) -> Rule:
+    """Return the library's settings ("ring simple", channels, chunk) that were measured to beat its own choice."""
+    algorithm, kind = algorithm_of(entry), entry.schedule.collective.kind
+    if algorithm is None:
+        return Rule("", "its own choice was measured to be as good")
+    name, _, protocol = algorithm.name.partition(" ")
+    parameters = dict(algorithm.parameters)
+    channels, chunk = parameters.pop("channels", 0), parameters.pop("chunk", 0)
+    valid = name in ALGORITHMS and (protocol or "auto") in PROTOCOLS and not parameters
+    if not valid or channels > MAX_CHANNELS or chunk > MAX_CHUNK:
+        raise Invalid(
+            f"claims.library: {quote(str(algorithm))}: expected one of {', '.join(ALGORITHMS)}, a protocol of "
+            f"{', '.join(PROTOCOLS)}, channels up to {MAX_CHANNELS} and chunk up to {MAX_CHUNK} bytes"
+        )
+    if kind not in ABLE["ring"]:
+        return Rule("", f"no tuner chooses for {kind}")
+    rows = entry.claims.get("measurements")
+    ratios = (
+        [row.get("library_over_default") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    )
+    gains = sorted(1 / ratio for ratio in ratios if isinstance(ratio, int | float) and ratio > 0)
+    spread = " to ".join(dict.fromkeys(f"{gain:.3g}x" for gain in (gains[0], gains[-1]))) if gains else ""
+    return Rule(
+        name, f"{MEASURED}: {spread} over the default" if gains else MEASURED, protocol or "auto", channels, chunk
+    )
 
 
 def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
@@ -140,7 +276,10 @@ def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entr
         sizes.append(2 * sizes[-1])
     gains = {}
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
-        own, *alternatives = library.at(kind, nbytes)
+        try:
+            own, *alternatives = library.at(kind, nbytes)
+        except Unsupported:  # the model does not describe this machine
+            return {}
         forced = [
             choice.seconds for choice in (own, *alternatives)
             if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)

@@ -209,10 +209,12 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     for row in ends.tolist():
         heard_at_end[int(rank_of[flat.block[row]])] |= heard_from[row]
     rows, ranks = early // code.collective.ranks, early % code.collective.ranks
-    _, first = np.unique(rank_of[flat.block[rows]] * code.collective.ranks + ranks, return_index=True)
+    # What goes on beside a rank was asked for by it, and it is the rank that may be too far ahead.
+    writers = np.array([block.rank for block in code.blocks], np.int64)[flat.block[rows]]
+    _, first = np.unique(writers * code.collective.ranks + ranks, return_index=True)
     for at in np.sort(first).tolist():
         row, rank = int(rows[at]), int(ranks[at])
-        if not heard_at_end[int(rank_of[flat.block[row]])] >> rank & 1:
+        if not heard_at_end[int(writers[at])] >> rank & 1:
             message = "its rank ends without having heard of that, and may be two calls ahead"
             return Fault("race", f"{code.tell(*_spot_of(flat, row))} writes at rank {rank}: {message}")
     return None

@@ -9,6 +9,9 @@ Words used here (form.py has the steps):
     fold            combine several operands, here as their packets arrive (an add)
     unpack          wait for packets, and write their data to where they are needed as plain data
 
+To another host packets go by way of slots of their sender: packed there, and passed on from there by a proxy, which
+knows nothing of flags and copies them with the data.
+
 Scratch of a rank with n slots. A packet is as much flag as data, so a slot has the size of two chunks:
 
     | slot 0 | slot 1 | ... | slot n-1 | chunk | chunk | ...      chunks that are also needed as plain data
@@ -25,7 +28,7 @@ Why nothing is overwritten too early, and nothing waits for ever:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, repeat
 from typing import Literal, NamedTuple
@@ -65,10 +68,10 @@ def fit(program: Program) -> bool:
 
 
 class ByPackets:
-    """The steps of a program that is `fit` and does not reuse scratch."""
+    """The steps of a program that is `fit` and does not reuse scratch. `far`: whether ranks are on different hosts."""
 
-    def __init__(self, program: Program, bound: Bound) -> None:
-        self.program, self.bound = program, bound
+    def __init__(self, program: Program, bound: Bound, far: Callable[[int, int], bool] = lambda a, b: False) -> None:
+        self.program, self.bound, self.far = program, bound, far
         self.moves = Moves(program, bound)
         folds = np.flatnonzero(program.kind == FOLDS)
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
@@ -83,7 +86,7 @@ class ByPackets:
         count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
         # A turn is a pair (stream, step), as one number.
         turn = stream * times + program.when // 2
-        sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn)
+        sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn, self.far)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
         places = _Places(program, self.bound, sent, folds)
         work = _RankWork(program, self.bound, turn, sent, folds, places)
@@ -100,7 +103,8 @@ class ByPackets:
 
 
 class _Sent(NamedTuple):
-    """Messages as columns, by turn, sender and receiver. `slot`: of the receiver, where the packets go."""
+    """Messages as columns, by turn, sender and receiver. `slot`: of the receiver, where the packets go; `by_way`: of
+    the sender, where they lie before; -1 within a host."""
 
     turn: Longs
     rank: Longs
@@ -111,9 +115,12 @@ class _Sent(NamedTuple):
     at: Longs
     size: Longs
     slot: Longs
+    by_way: Longs
 
     @staticmethod
-    def of(program: Program, send: Longs, moves: Sequence[Longs], turn: Longs) -> _Sent:
+    def of(
+        program: Program, send: Longs, moves: Sequence[Longs], turn: Longs, far: Callable[[int, int], bool]
+    ) -> _Sent:  # fmt: skip
         """Neighbours that go on where the one before ends, on both sides, are one."""
         order = np.lexsort((program.peer[send], program.rank[send], turn[send]))
         send = send[order]
@@ -125,12 +132,31 @@ class _Sent(NamedTuple):
         head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (begin, at)], axis=0)
         total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
         turn, rank, peer, source, begin, target, at = (column[head] for column in (*keys, source, begin, target, at))
-        # Slots of a receiver are assigned in the order of turns: a running sum of sizes per receiver.
-        by = order_of(peer, program.ranks)
-        before = np.cumsum(total[by]) - total[by]
-        slot = np.empty(len(by), np.int64)
-        slot[by] = before - before[np.flatnonzero(starts(peer[by]))][np.cumsum(starts(peer[by])) - 1]
-        return _Sent(turn, rank, peer, source, begin, target, at, total, slot)
+        # Slots of a receiver are assigned in the order of turns, then those of what it sends to other hosts.
+        is_far = np.array([far(a, b) for a, b in zip(rank.tolist(), peer.tolist(), strict=True)], bool)
+        slot, by_way = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
+        by_way[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
+        by_way[is_far] += sums(peer, total, program.ranks)[rank[is_far]]
+        return _Sent(turn, rank, peer, source, begin, target, at, total, slot, by_way)
+
+    def count_slots(self, ranks: int) -> Longs:
+        """Of every rank."""
+        is_far = self.by_way >= 0
+        slots: Longs = sums(self.peer, self.size, ranks) + sums(self.rank[is_far], self.size[is_far], ranks)
+        return slots
+
+
+def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
+    """Of each row the sizes of the rows before it with the same key.
+
+    >>> _running_sums(np.array([1, 0, 1, 1]), np.array([5, 2, 1, 1]), 2).tolist()
+    [0, 0, 5, 6]
+    """
+    by = order_of(key, keys)
+    before = np.cumsum(size[by]) - size[by]
+    running = np.empty(len(by), np.int64)
+    running[by] = before - before[np.flatnonzero(starts(key[by]))][np.cumsum(starts(key[by])) - 1]
+    return running
 
 
 class _Places:
@@ -142,7 +168,7 @@ class _Places:
 
     def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
-        self.slots: Longs = sums(sent.peer, sent.size, program.ranks)
+        self.slots = sent.count_slots(program.ranks)
         # Only scratch may stay packets; users' buffers always hold data.
         into = sent.target == SCRATCH
         come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
@@ -220,10 +246,12 @@ def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
 
 
 class _Turn(NamedTuple):
-    """The work of a rank in one step of a stream. `unpacked`: packets with the places where they are needed as data."""
+    """The work of a rank in one step of a stream. A move to the rank itself packs what `passed` sends to other hosts.
+    `unpacked`: packets with the places where they are needed as data."""
 
     number: int
     moves: list[Move]
+    passed: list[Move]
     unpacked: list[tuple[Place, Place, int]]
     folds: list[Fold]
 
@@ -260,10 +288,20 @@ class _RankWork:
         sent = self.sent
         own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
         own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
+        by_way = sent.by_way[own_sends]
         moves = list(
             map(
-                Move, _as_list(sent.peer[own_sends]), _places_of(sent.source[own_sends], self.begin[own_sends]),
-                _packet_places(sent.slot[own_sends]), _as_list(sent.size[own_sends]),
+                Move,
+                _as_list(np.where(by_way < 0, sent.peer[own_sends], rank)),
+                _places_of(sent.source[own_sends], self.begin[own_sends]),
+                _packet_places(np.where(by_way < 0, sent.slot[own_sends], by_way)),
+                _as_list(sent.size[own_sends]),
+            )
+        )
+        passed = list(
+            map(
+                Move, _as_list(sent.peer[own_sends]), _packet_places(by_way), _packet_places(sent.slot[own_sends]),
+                _as_list(sent.size[own_sends]),
             )
         )  # fmt: skip
         into = _places_of(sent.target[own_arrivals], self.at[own_arrivals])
@@ -280,7 +318,8 @@ class _RankWork:
             for side in _SIDES
         )
         for number, (a, b, c), (d, e, f) in zip(_as_list(every), low, high, strict=True):
-            yield _Turn(number, moves[a:d], arrivals[b:e], folds[c:f])
+            far = [move for move in passed[a:d] if move.source[1] >= 0]
+            yield _Turn(number, moves[a:d], far, arrivals[b:e], folds[c:f])
 
     def _folds_of(self, low: int, high: int) -> list[Fold]:
         ptr = _as_list(self.part_ptr[low : high + 1])
@@ -305,8 +344,11 @@ class _Rank:
         for turn in turns:
             # Folds of the previous turn are delayed to here, so that they can send their results themselves.
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
-            if remaining:
-                self.line.put(PACK, remaining)
+            for moves in ([move for move in remaining if self._is_own(move) == own] for own in (False, True)):
+                if moves:
+                    self.line.put(PACK, moves)
+            # Passed on once its packets are there, so no sync stands before it.
+            self.line.steps += [Step(PACK, (), (move,)) for move in turn.passed]
             for packets, into, size in turn.unpacked:
                 self._write_unpack(packets, into, size)
             self.pending = join_folds(turn.folds) if turn.folds else []
@@ -323,6 +365,8 @@ class _Rank:
             # A fold of data and packets can write its result as packets to others at once.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+                own = [move for move in along if self._is_own(move)]
+                along = [move for move in along if move not in own[1:]]  # one place for its own packets
                 remaining = [move for move in remaining if move not in along]
             # An ADD needs one operand of data: unpack the first packet into the result.
             if not data:
@@ -337,6 +381,9 @@ class _Rank:
                 data = [fold.into]
         self.pending = []
         return remaining
+
+    def _is_own(self, move: Move) -> bool:
+        return move.peer == self.line.rank
 
     def _fold_data(self, data: list[Place], fold: Fold) -> list[Place]:
         """The sum of what is data."""

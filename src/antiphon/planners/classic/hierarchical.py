@@ -32,7 +32,7 @@ from antiphon.options import Option
 from antiphon.planners.shared.groups import (
     Exchange,
     Groups,
-    Path,
+    SizePath,
     delay_after,
     find_stretches,
     given_fans,
@@ -149,7 +149,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
     """Start every exchange as soon as those before it are done, around a ring or directly to all."""
-    stop: dict[Path, int] = {(): 0}
+    stop: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:
         placements.append(

@@ -1,14 +1,18 @@
-"""Approximate flows where a linear program would be too large: Frank and Wolfe (1956), one shortest-path tree per want.
+"""Approximate the fastest flows on machines that are too large for a linear program (Frank and Wolfe 1956).
 
-The maximum relative load max_r load_r / capacity_r is not smooth, so it is replaced by the soft maximum
+Input: a `FlowProgram`, that is, a machine and its wants (who sends how much to whom). Output of `descend`: how much of
+each want goes over which link, such that the fullest row (link or shared limit) is nearly as empty as possible.
 
-    log sum_r exp(sharp * load_r / capacity_r)
+The largest relative load, max over r of load_r / capacity_r, is not smooth, so it is replaced by the soft maximum
 
-whose gradient is a price per row: the fullest rows are expensive. Repeat: route everything along the cheapest paths at
-these prices, and move the current flow towards that by the best of a few step sizes. If no step helps, sharpen. The
-number of rounds is fixed, so results are the same on every machine.
+    log of sum over r of exp(sharp * load_r / capacity_r)
 
-Example: two parallel paths, all flow on the first: its price is high, the tree uses the second, step 1/2 balances them.
+whose gradient is a price per row: full rows are expensive. Repeat: route every want along a tree of cheapest paths at
+these prices, and move the current flow towards that by the best of a few step sizes. If no step helps, increase
+`sharp`. The number of rounds is fixed, so results are the same on every machine.
+
+Example: two parallel paths, all flow on the first. Its price is high, so the cheapest path is the second; step 1/2
+moves half of the flow there.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from antiphon.core.columns import Longs
 from antiphon.core.portable import exp
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 
-ROUNDS = 48
+ROUNDS = 48  # of routing and moving
 SHARP = 24.0  # the fullest row costs e^SHARP times an empty one
-SHARPER = 2.0  # factor on SHARP when no step improves
-HOP = 1e-3  # surcharge per link, of the mean price: prefers shorter of equally good paths
+SHARPER = 2.0  # factor on that exponent when no step improves
+HOP = 1e-3  # surcharge per link, relative to the mean price: of equally good paths the shortest is taken
 
 
 def descend(program: FlowProgram) -> Flow:
@@ -33,13 +37,12 @@ def descend(program: FlowProgram) -> Flow:
     load, sharp = program.row_loads(amount), SHARP
     for _ in range(ROUNDS):
         full = load / program.capacity
-        # soft maximum of the loads: its gradient are these prices, so cheapest paths are the steepest direction
-        # (Frank-Wolfe)
+        # the gradient of the soft maximum: cheapest paths are the steepest direction
         price = exp(sharp * (full / full.max() - 1)) / program.capacity
         better = _route_cheapest(program, price)
         toward = program.row_loads(better)
         step = _choose_step(program.capacity, load, toward)
-        # no step improves the true maximum: sharpen, to follow it more closely
+        # no step improves the true maximum: follow it more closely
         if not step:
             sharp *= SHARPER
             continue
@@ -49,14 +52,14 @@ def descend(program: FlowProgram) -> Flow:
 
 
 def _choose_step(capacity: Floats, load: Floats, toward: Floats) -> float:
-    """Return the step size, of a few, with the smallest maximum load."""
+    """Return the step from `load` towards `toward`, 0 or 2^-k, that gives the smallest maximum of relative loads."""
     sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
     loads = (1 - sizes)[:, None] * load + sizes[:, None] * toward
     return float(sizes[int((loads / capacity).max(axis=1).argmin())])
 
 
 def _route_cheapest(program: FlowProgram, price: Floats) -> Floats:
-    """Route every want along its cheapest paths at these prices of rows."""
+    """Return the amounts by want and link if every want takes its cheapest paths at these prices of rows."""
     cost = program.link_prices(price)
     cost = cost + HOP * float(cost[: program.topology.links].mean())
     amount = np.zeros((len(program.wants), program.links))
@@ -68,6 +71,10 @@ def _route_cheapest(program: FlowProgram, price: Floats) -> Floats:
 
 
 def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floats:
+    """Return the amounts of wants in one direction, each along the tree of its cheapest paths.
+
+    `numbers`: of these wants; `cost`: by link.
+    """
     from scipy.sparse.csgraph import dijkstra
 
     tail, head = program.ends_of(program.wants[numbers[0]])
@@ -81,7 +88,7 @@ def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floa
     amount = np.zeros((len(numbers), program.links))
     order = np.argsort(np.where(np.isfinite(far), far, -1.0), axis=1, kind="stable")
     rows = np.arange(len(numbers))
-    for place in range(program.nodes - 1, -1, -1):  # the farthest first: what they need goes through nearer ones
+    for place in range(program.nodes - 1, -1, -1):  # the farthest nodes first: what they need passes nearer ones
         node = order[:, place]
         parent = before[rows, node]
         moving = np.flatnonzero((parent >= 0) & (needed[rows, node] > 0))
@@ -92,7 +99,7 @@ def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floa
 
 
 def _build_graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[Any, Longs]:
-    """Return the cheapest link of every pair of nodes, and its number."""
+    """Return the graph of the cheapest link of every pair of nodes, and the numbers of these links by ends."""
     import scipy.sparse as sp
 
     order = np.lexsort((cost, head, tail))

@@ -1,13 +1,16 @@
 """The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/index.md#flows).
 
-Scatter, gather and alltoall neither copy nor combine, so with fine slices they are multicommodity flows: the least time
-is a linear program over loads of links, no cleverer schedule exists (core.bounds). Stages:
+Input: a scatter, gather or alltoall. Output: schedules that send each block along one or several paths, pipelined for
+each message size, with the lower bound. These collectives neither copy nor combine data, so with fine slices they are
+multicommodity flows: the least time is the optimum of a linear program over the loads of links, and no cleverer
+schedule exists (core.bounds). Stages:
 
-    1. `wants_of`            per source (or per destination, whichever are fewer) the amounts and other ends
-    2. `_find_flow`          the flow with fewest hops among the fastest (program.py, or descent.py if too large)
-    3. `paths_of`            decompose into paths
-    4. `shares_of`           round their shares to a small common denominator
-    5. `lay_paths`           one row per hop; path after path from step 0 on, then pipelined (shared/pipelining)
+    1. `wants_of`         list how much each sender sends to whom (or each receiver receives from whom)
+    2. `_find_flow`       find the flow with the fewest hops among the fastest (program.py; descent.py if too large)
+    3. `paths_of`         decompose it into paths
+    4. `shares_of`        round the paths' shares of their blocks to a small common denominator
+    5. `schedule_paths`   make a schedule: a chunk per path, a transfer per hop
+    6. `stage_plans`      pipeline it (shared/pipelining.py)
 
 Example: alltoall on a ring of 4 with links both ways: neighbours directly, opposite ranks half each way: 1 + 2 * 1/2 =
 2 block loads per link, which is the bound.
@@ -26,23 +29,24 @@ from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.flows.descent import descend
-from antiphon.planners.flows.lay import lay_paths
+from antiphon.planners.flows.path_schedule import schedule_paths
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
+from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
 
 MOST_VARIABLES = 100_000  # of a linear program
 
 
 def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None) -> Iterator[Schedule]:
-    """Yield the paths of the flow with the fewest hops among the fastest.
+    """Yield schedules along the paths of the flow with the fewest hops among the fastest.
 
-    In equal `pieces`, or started unevenly in `steps` steps. With neither, the best for `nbytes`, or several without a
-    size.
+    `pieces`: number of equal slices. `steps`: number of steps for uneven parts. With neither, the fastest for each
+    size; without a size, several.
     """
     topology, collective = request.topology, request.collective
+    # stages 1 to 5: one unpipelined schedule for all sizes
     wants = wants_of(topology, collective, request.seed)
     rate_bound = bound(topology, collective)
     program = FlowProgram(topology, wants)
@@ -50,7 +54,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     flow = _find_flow(program, float(time), bool(rate_bound.tight))
     paths = paths_of(program, flow)
     shares = shares_of(program, paths, flow.time)
-    schedule = lay_paths(topology, collective, paths, shares, wants.group, wants.blocks)
+    schedule = schedule_paths(topology, collective, paths, shares, wants.group, wants.blocks)
     rate, limit = throughput(schedule, topology), rate_bound.bytes_per_second
     report: dict[str, Any] = {
         "rate": None if rate is None else str(rate / topology.unit),
@@ -60,14 +64,17 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
         "denominator": schedule.chunks.denominator,
         "loss": 0.0 if rate is None or limit is None else float(1 - rate / limit),
     }
-    stage_request = Asked("flows", pieces, steps, request.sizes, request.profile)
-    for staged_plan in stage_plans(Ready([schedule], topology), stage_request):
+    stage_request = PipelineOptions("flows", pieces, steps, request.sizes, request.profile)
+    for staged_plan in stage_plans(PipelinePlans([schedule], topology), stage_request):
         made_by = {"planner": "flows", "options": staged_plan.options, "seed": request.seed}
         yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
 
 
 def _find_flow(program: FlowProgram, time: float, tight: bool) -> Flow:
-    """Return the shortest of the fastest flows, or an approximation where the linear program is too large or fails."""
+    """Return the flow with the fewest hops among the fastest, or an approximation if the program is too large or fails.
+
+    `time`: a lower bound; `tight`: some flow is known to attain it.
+    """
     if not program.wants:
         return Flow(np.zeros((0, program.links)), 0.0)
     if program.size > MOST_VARIABLES:

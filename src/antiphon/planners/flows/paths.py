@@ -1,12 +1,16 @@
 """Decompose flows into paths, and round their shares to a common denominator.
 
-A flow from a root is decomposed from its ends backwards: follow links that carry flow to the root, subtract the
-bottleneck, repeat. Cycles met on the way are cancelled. At most ends + links paths per want: each step uses up a link
-or an end.
+Input: how much of each want flows over which link. (A want is the data that one rank, its root, sends or receives; its
+ends are the ranks at the other side.) Output: paths between senders and receivers with amounts (`paths_of`), then their
+shares of the data between the two as small fractions (`shares_of`).
 
-Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator:
-first the least that represents all exactly, else several, and the one with the least time is taken (rounding moves load
-to other links).
+A flow is decomposed from its ends backwards: follow the links that carry most back to the root, subtract the least
+amount on the way, repeat. Cycles met on the way are cancelled. At most as many paths per want as ends and links: each
+path uses up a link or an end.
+
+Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator: the
+least one that represents all shares exactly, if there is a small one, else the one of several that costs least time
+(rounding moves load to other links).
 
 Example: 0 sends weight 1 to 3, 2/3 over 1 and 1/3 over 2. From 3 back: the link from 1 carries most, path 0 > 1 > 3
 with 2/3; the remainder is 0 > 2 > 3 with 1/3. Denominator 3: chunks of 2/3 and 1/3 of the block.
@@ -25,19 +29,22 @@ from antiphon.core.columns import Longs
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 from antiphon.planners.flows.wants import Want
 
-NOTHING = 1e-7  # of an end's weight: below this is solver noise
-MOST = 1024  # the greatest denominator
-EXACT = 1e-6  # shares this near to integers count as integers
-COARSE = (*range(1, 17), 32, 64, 128, 256, 512, MOST)
-FINE = (2048, 4096, 8192, 16384)  # tried where the coarse ones lose more than LOSS
-LOSS = 1e-3  # of the time
+NOTHING = 1e-7  # amounts below this fraction of an end's weight are solver noise
+MOST = 1024  # the greatest denominator that may represent all shares exactly
+EXACT = 1e-6  # numbers this near to integers count as integers
+COARSE = (*range(1, 17), 32, 64, 128, 256, 512, MOST)  # denominators tried otherwise
+FINE = (2048, 4096, 8192, 16384)  # tried if the coarse ones lose more than LOSS
+LOSS = 1e-3  # fraction of the time
 
 Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switches
 
 
 @dataclass(frozen=True)
 class Path:
-    """A path from a sender to a receiver, with its share of the weight between `pair`."""
+    """A path from a sender to a receiver, and the amount that it carries.
+
+    `pair`: the sender (or all ranks that hold the data), and the receiver.
+    """
 
     pair: tuple[tuple[int, ...], int]
     hops: Hops
@@ -46,50 +53,54 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """For every path its units of 1 / `denominator` of its pair's data; some have none."""
+    """By path its share of its pair's data: `counts` / `denominator`; some are 0. `time`: load over capacity of the
+    fullest row."""
 
     counts: Longs
     denominator: int
-    time: float  # weight over capacity of the fullest row
+    time: float
 
 
 def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
-    """Decompose the flow; at most as many paths per want as ends and links. O(paths * hops)."""
+    """Return the paths of a flow, at most as many per want as ends and links. O(paths * hops)."""
     paths = []
     for want, amounts in zip(program.wants, flow.amount, strict=True):
-        paths += _Taken(program, want, amounts).paths()
+        paths += _FlowDecomposition(program, want, amounts).paths()
     return paths
 
 
-class _Taken:
+class _FlowDecomposition:
     """One want's flow, decomposed from its ends back to its root."""
 
     def __init__(self, program: FlowProgram, want: Want, amounts: Floats) -> None:
         self.program, self.want, self.topology = program, want, program.topology
         tail, head = program.ends_of(want)
         self.tail = tail.tolist()
-        self.left: dict[int, dict[int, float]] = defaultdict(dict)  # of every node the links into it that still carry
+        # by node, the links into it that still carry flow, with their amounts
+        self.remaining: dict[int, dict[int, float]] = defaultdict(dict)
         for link in np.flatnonzero(amounts > 0).tolist():
-            self.left[int(head[link])][link] = float(amounts[link])
+            self.remaining[int(head[link])][link] = float(amounts[link])
 
     def paths(self) -> list[Path]:
+        """Return the paths of all ends."""
         paths: list[Path] = []
         for end, weight in self.want.ends:
             paths += self._decompose_end(end, weight)
         return paths
 
     def _decompose_end(self, end: tuple[int, ...], weight: float) -> list[Path]:
+        """Return paths that together carry an end's weight, and subtract them from the flow."""
         merged: dict[tuple[int, ...], float] = {}
         remaining = float(weight)
         while remaining > NOTHING * weight:
             route = self._trace_route(self.program.node_of(end))
             if route is None:
                 break
-            amount = min(remaining, *(self.left[node][link] for node, link in route))
+            amount = min(remaining, *(self.remaining[node][link] for node, link in route))
             for node, link in route:
-                self.left[node][link] -= amount
-                if self.left[node][link] <= NOTHING * weight:
-                    del self.left[node][link]
+                self.remaining[node][link] -= amount
+                if self.remaining[node][link] <= NOTHING * weight:
+                    del self.remaining[node][link]
             remaining -= amount
             links = tuple(link for _, link in reversed(route) if link < self.topology.links)
             merged[links] = merged.get(links, 0.0) + amount
@@ -97,32 +108,35 @@ class _Taken:
         return [self._path(end, links, amount) for links, amount in merged.items()]
 
     def _trace_route(self, node: int) -> list[tuple[int, int]] | None:
-        """Trace back to the root by the links that carry most, removing cycles. Returns (node, link into it)."""
+        """Return a path back to the root as (node, link into it), by the links that carry most; None if there is none.
+
+        Cycles are removed from the flow.
+        """
         route: list[tuple[int, int]] = []
         place = {node: 0}
         while node != self.want.root:
-            carrying = self.left[node]
+            carrying = self.remaining[node]
             if not carrying:
                 return None
+            # go back over the link that carries most
             link = max(carrying, key=lambda candidate: (carrying[candidate], -candidate))
             route.append((node, link))
             node = self.tail[link]
-            # the walk met itself: solvers may leave circulations in a flow. Remove this one and go on from the node
-            # where it closed
+            # the walk met itself (solvers may leave circulations in a flow): remove the cycle, go on where it closed
             if node in place:
                 circle = route[place[node] :]
-                amount = min(self.left[at][by] for at, by in circle)
+                amount = min(self.remaining[at][by] for at, by in circle)
                 for at, by in circle:
-                    self.left[at][by] -= amount
-                    if self.left[at][by] <= 0:
-                        del self.left[at][by]
+                    self.remaining[at][by] -= amount
+                    if self.remaining[at][by] <= 0:
+                        del self.remaining[at][by]
                 del route[place[node] :]
                 place = {at: number for number, (at, _) in enumerate(route)}
             place[node] = len(route)
         return route
 
     def _path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
-        """`links`: as seen from the root."""
+        """Return a path of these links, which lead away from the root, divided into hops from rank to rank."""
         want = self.want
         hops: list[tuple[int, ...]] = []
         hop: list[int] = []
@@ -136,7 +150,10 @@ class _Taken:
 
 
 def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Shares:
-    """Round shares to the smallest denominator that represents them exactly, or to the one that loses least time."""
+    """Return rounded shares: exact over the smallest denominator possible, or over the one that loses least time.
+
+    `time`: the time of the exact flow.
+    """
     if not paths:
         return Shares(np.zeros(0, np.int64), 1, 0.0)
     pair = _number_pairs(paths)
@@ -156,7 +173,7 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
 
 
 def _max_load_time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
-    """Return the time of the most loaded row where paths (and their images) carry these amounts."""
+    """Return load over capacity of the fullest row if the paths (and their images) carry these amounts."""
     lengths = [sum(map(len, path.hops)) for path in paths]
     crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
     load = np.bincount(crossed, weights=np.repeat(amounts, lengths), minlength=program.links).astype(np.float64)
@@ -164,18 +181,19 @@ def _max_load_time(program: FlowProgram, paths: Sequence[Path], amounts: Floats)
 
 
 def _candidate_denominators(share: Floats) -> list[int]:
-    """Yield candidates; those that represent all shares exactly come first."""
+    """Return the denominators to try; the smallest that represents all shares exactly comes first, if there is one."""
     exact = [k for k in range(1, MOST + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5]
     return [*exact[:1], *COARSE, *FINE]
 
 
 def _number_pairs(paths: Sequence[Path]) -> Longs:
+    """Return the number of every path's pair."""
     number: dict[tuple[tuple[int, ...], int], int] = {}
     return np.array([number.setdefault(path.pair, len(number)) for path in paths], np.int64)
 
 
 def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
-    """Round by largest remainders: the units of every pair sum to the denominator."""
+    """Return the shares as integers that sum to the denominator for every pair, by largest remainders."""
     exact = share * denominator
     # every share rounded down; what is lacking goes to the largest remainders
     units = np.floor(exact + EXACT).astype(np.int64)

@@ -1,12 +1,21 @@
-"""The shortest flows within a time: a linear program over the links, one flow per want.
+"""The linear program of flows: how much of each want goes over each link.
+
+Input: a machine and its wants (`Wants`: the data that one rank, the root, sends to others, or receives). Output: a
+`Flow`. Two programs share variables and constraints:
 
     variables    amount of each want on each link
-    constraints  conservation at every node but the want's root; load of each row <= capacity * time
-    minimize     number of hops (links into ranks cost 1, into switches 0.01), or the time itself
+    constraints  flow conservation at every node but the want's root: what enters also leaves, or ends there
+                 load of each row (link or shared limit) <= capacity * time
+    minimize     the number of hops within a given time (`solve_shortest`): a link into a rank costs 1, into a switch
+                 0.01; or the time (`solve_fastest`)
 
-`core.bounds` gives the least time. Where that is attained, only the first program is solved; elsewhere the least time
-first. On a symmetric machine only wants of one rank per orbit have variables: a row is an orbit of links or limits, and
-the images of a flow load a link by the flow's sum over the link's orbit, divided by its size.
+core.bounds gives the least time. If it is known to be attained, only the first program is solved, otherwise the least
+time is found first. On a symmetric machine only the wants of one root per orbit have variables; the others flow along
+images of theirs. A row then is an orbit of links or limits, with the capacity of all of them divided by the number of
+symmetries.
+
+Example: rank 0 sends weight 1 to 3 over 1 or over 2, all links of capacity 1. The fastest flow takes 1/2 over each, in
+time 1/2. Within time 1, both paths have two hops, so any division is as short.
 """
 
 from __future__ import annotations
@@ -23,20 +32,23 @@ from antiphon.planners.flows.wants import Want, Wants
 from antiphon.planners.shared.orbits import rows_of
 
 Floats = NDArray[np.float64]
-SLACK = 1e-8  # of the time, so that rounding in the solver does not make it infeasible
+SLACK = 1e-8  # fraction of the time added, so that rounding in the solver does not make the program infeasible
 SWITCHED = 0.01  # cost of a link into a switch; a link into a rank costs 1
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """`amount`: weight per want and link. `time`: weight over capacity (in units of resources.scale)."""
+    """`amount[want, link]`: the weight on each link. `time`: load over capacity of the fullest row.
+
+    Weights are those of blocks, capacities in units of resources.scale.
+    """
 
     amount: Floats
     time: float
 
 
 class FlowProgram:
-    """Minimize hops within a time, or time, such that every want is served within the capacities."""
+    """The linear program of one machine and its wants."""
 
     def __init__(self, topology: Topology, wants: Wants) -> None:
         self.topology, self.wants = topology, wants.wants
@@ -55,15 +67,18 @@ class FlowProgram:
 
     @property
     def links(self) -> int:
+        """Number of links, with the extra ones to sets of holders."""
         return self.topology.links + len(self.extra_rank)
 
     @property
     def size(self) -> int:
+        """Number of variables."""
         return self.links * len(self.wants)
 
     def ends_of(self, want: Want) -> tuple[Longs, Longs]:
-        """Return every link's ends as the flow out of the want's root sees them; holders lead to the node of their
-        set.
+        """Return the tails and heads of all links for a flow that leads away from the root.
+
+        For a root that receives, all links are reversed. The extra links lead from holders to the node of their set.
         """
         src, dst = self.topology.link_src.astype(np.int64), self.topology.link_dst.astype(np.int64)
         if not want.out:
@@ -71,9 +86,11 @@ class FlowProgram:
         return np.concatenate([src, self.extra_rank]), np.concatenate([dst, self.extra_node])
 
     def node_of(self, end: tuple[int, ...]) -> int:
+        """Return the node of an end: its rank, or the extra node of a set of holders."""
         return end[0] if len(end) == 1 else self.set_node[end]
 
     def _conservation_rows(self) -> tuple[Any, Floats]:
+        """Return the matrix and right-hand side of flow conservation, by want and node."""
         import scipy.sparse as sp
 
         blocks, right = [], []
@@ -84,7 +101,7 @@ class FlowProgram:
                 (np.repeat([-1.0, 1.0], self.links), (np.concatenate([tail, head]), np.tile(links, 2))),
                 shape=(self.nodes, self.links),
             )
-            # flow conservation at every node but the root: inflow - outflow = the weight that ends there
+            # inflow - outflow = the weight that ends at the node
             supply = np.zeros(self.nodes)
             for end, weight in want.ends:
                 supply[self.node_of(end)] += weight
@@ -101,6 +118,7 @@ class FlowProgram:
         return row, np.concatenate([np.arange(links), limited])
 
     def _load_matrix(self) -> Any:
+        """Return the matrix of loads: a row per row of the machine, a column per want and link."""
         import scipy.sparse as sp
 
         row, link = self._rows_of_links()
@@ -121,7 +139,7 @@ class FlowProgram:
         return prices
 
     def solve_fastest(self) -> Flow | None:
-        """Return flows of minimum time; None if the solver fails."""
+        """Return a flow of minimum time; None if the solver fails."""
         import scipy.sparse as sp
 
         equal, right = self._conservation_rows()
@@ -141,7 +159,7 @@ class FlowProgram:
         return self._to_flow(solution[:-1] * scale, float(solution[-1]) * scale / self.capacity.max())
 
     def solve_shortest(self, time: float) -> Flow | None:
-        """Return flows with the fewest hops within this time; None if there are none."""
+        """Return a flow with the fewest hops within this time; None if there is none."""
         equal, right = self._conservation_rows()
         scale = float(right.max(initial=1.0))
         into_rank = self.topology.link_dst < self.topology.ranks
@@ -158,10 +176,12 @@ class FlowProgram:
         return None if solution is None else self._to_flow(solution * scale, time)
 
     def _to_flow(self, values: Floats, time: float) -> Flow:
+        """Return the solver's variables as a flow."""
         return Flow(values.reshape(len(self.wants), self.links), time)
 
 
 def _solve_program(cost: Floats, upper: Any, limits: Floats, equal: Any, right: Floats) -> Floats | None:
+    """Return x >= 0 of least cost with upper @ x <= limits and equal @ x = right; None if the solver fails."""
     from scipy.optimize import linprog
 
     solution = linprog(

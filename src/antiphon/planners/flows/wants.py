@@ -1,4 +1,11 @@
-"""What flows must carry: per source, or per destination, the amounts and the other ends."""
+"""List what flows must carry: for each sender how much goes to whom, or for each receiver how much comes from whom.
+
+Input: a collective that only moves data (scatter, gather, alltoall). Output of `wants_of`: a `Want` per sender or per
+receiver, whichever are fewer; and symmetries of the machine, so that only one rank per orbit needs a want.
+
+Example: a scatter from 0 to 1, 2, 3 is one want: root 0 sends weight 1 each to 1, 2 and 3. A gather is one want of the
+receiver. An alltoall on a ring of 4 has four roots, but by rotations only root 0 is listed.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +18,18 @@ from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.orbits import Table, free_group
+from antiphon.planners.shared.orbits import Symmetries, free_group
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
+MOST_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 ranks has
 
 
 @dataclass(frozen=True)
 class Want:
-    """Everything that one rank sends (`out`) or receives.
+    """The data that one rank, the root, sends (`out`) or receives.
 
-    An end is a set of alternative ranks at the other side (one receiver, or every holder of a replica), with the
-    weight that it receives or gives.
+    `ends`: at the other side, sets of ranks with the weight between them and the root. A set is one receiver, or all
+    ranks that hold the same data; one of them sends them.
     """
 
     root: int
@@ -32,19 +39,18 @@ class Want:
 
 @dataclass(frozen=True, eq=False)
 class Wants:
-    """The wants of one rank per orbit, and the symmetries (identity first) that map them to those of all others.
+    """The wants of one root per orbit, and the symmetries (identity first) that take them to those of all other roots.
 
-    `blocks`: per (sender or holders, receiver) its blocks, of any weight.
+    `blocks`: by (sender or holders, receiver), the blocks between them, those of weight 0 included.
     """
 
     wants: tuple[Want, ...]
-    group: Table
+    group: Symmetries
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = field(default_factory=dict)
 
 
 def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants:
-    """List wants by senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied, or
-    there are too many blocks."""
+    """Return the wants of a collective; raises Unsupported if it combines or copies data or has too many blocks."""
     if collective.blocks > MOST_BLOCKS:
         raise Unsupported(
             f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
@@ -56,6 +62,7 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
             f"planner flows: {collective.kind} combines data or spreads them to several ranks, and flows only move "
             "them; use planner trees or relay"
         )
+    # blocks and weight of each pair of (holders, receiver)
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = {}
     amount: dict[tuple[tuple[int, ...], int], int] = {}
     for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):
@@ -70,13 +77,13 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
         root, end = (holders[0], (dst,)) if out else (dst, holders)
         gathered.setdefault(root, []).append((end, weight))
     group = _find_group(topology, collective, needs, seed)
-    firsts = {int(group[:, root].min()) for root in gathered}
-    wants = tuple(Want(root, out, tuple(gathered[root])) for root in sorted(firsts))
+    representatives = {int(group[:, root].min()) for root in gathered}
+    wants = tuple(Want(root, out, tuple(gathered[root])) for root in sorted(representatives))
     return Wants(wants, group, blocks)
 
 
-def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
-    """Return symmetries that preserve the wants: for an alltoall of equal blocks, all; else only the identity."""
+def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Symmetries:
+    """Return symmetries that preserve the wants: for an alltoall of equal blocks those found, else the identity."""
     members: Sequence[int] = collective.members
     weights = needs.weights[needs.block]
     alike = len(needs) == len(members) * (len(members) - 1) and bool(np.all(weights == weights[:1]))

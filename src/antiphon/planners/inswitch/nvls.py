@@ -1,14 +1,19 @@
-"""Reduce every rank's share in the switch on its way to that rank, and multicast it from there (NVIDIA's NVLS).
+"""The planner `nvls`: switches reduce every rank's share on its way to that rank, and multicast it from there.
 
-With multimem instructions a GPU reads the sum of all ranks' values through the switch, and writes one value to all. On
-P ranks at one switch each rank therefore sends nbytes up and receives nbytes, and 1/P of nbytes more where a rank's own
-data cross the switch, too: (P+1)/P per link instead of the 2(P-1)/P of a ring. Several switches that are joined to a
-tree do the same; several equivalent trees share the data.
+Input: an allreduce, or one half of it (reduce, reducescatter; broadcast, allgather), on a machine whose switches reduce
+and multicast, as NVIDIA's NVLink switches do (NVLS). Output: schedules of joints, which are single reductions or
+multicasts by a switch.
 
-Where a switch serves only r joints at once, the shares take turns (`schedule_turns`), or plain transfers use the links
+With NVIDIA's multimem instructions a GPU reads the sum of all ranks' values through the switch, and writes one value to
+all. So each rank owns 1/P of the data: it reads the sum of its share and writes it back to all. On P ranks at one
+switch each rank sends nbytes and receives nbytes in total, and 1/P of nbytes more if a rank's own data cross the
+switch, too: (P + 1) / P per link instead of the 2 (P - 1) / P of a ring. Several switches that form a tree do the same;
+several equivalent trees share the data (tree.py).
+
+If a switch serves only r joints at once, the shares take turns (`schedule_turns`), or plain transfers use the links
 that joints leave idle (beside.py).
 
-Example: P = 8: 9/8 of nbytes per link, a ring needs 14/8.
+Example: P = 8: 9/8 of nbytes per link, where a ring needs 14/8.
 """
 
 from __future__ import annotations
@@ -31,9 +36,10 @@ from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
-DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)
-LAPS = (1, 8, 32)  # of the ring, beside the joints
-MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # unless asked for: of a mixture, and of one in more pieces
+DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
+LAPS = (1, 8, 32)  # chunks per rank on the ring beside the joints, by default
+MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # rows of a mixture by default: with the first of LAPS, and with the others
+# collectives that reduce, and those that multicast
 REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
 
 
@@ -44,33 +50,36 @@ Beside = Annotated[
 
 
 def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = None) -> Iterator[Schedule]:
-    """Yield one schedule of 2 P (P-1) transfers in one or two steps (reduce and broadcast: P-1 per root).
+    """Yield schedules of 2 P (P - 1) transfers in one or two steps (reduce and broadcast: P - 1 per root).
 
-    Allreduce without `pieces`: several numbers of pieces. Where switches serve few joints at once, the shares take
-    turns; with `beside` plain transfers use what the joints leave idle (default: both variants).
+    `pieces`: slices of an allreduce; None yields several numbers. `beside`: if switches serve few joints at once, use
+    the idle links for plain transfers; None yields both variants.
     """
     topology, collective = request.topology, request.collective
-    trees, room = usable_trees(topology, trees_for("nvls", topology, collective))
+    trees, joints_at_once = usable_trees(topology, trees_for("nvls", topology, collective))
     if beside is not False:
-        yield from _yield_mixtures(topology, collective, (trees, room), pieces, required=beside is True)
+        yield from _yield_mixtures(topology, collective, (trees, joints_at_once), pieces, required=beside is True)
     if beside:
         return
-    # An upper limit: one half (reduction or multicast) per tree; doubled below.
+    # per tree, the transfers of all reductions; an allreduce has as many of multicasts
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_more_than_fits("nvls", topology, collective, 2 * transfers)
-    for depth in piece_counts(pieces, collective.kind == "allreduce" and room != 1):
-        schedule = plan_shares(collective, trees, room, depth)
+    for depth in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
+        schedule = plan_shares(collective, trees, joints_at_once, depth)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": depth}})
 
 
 def _yield_mixtures(
     topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
-    """Yield allreduces with plain transfers beside the joints, where the joints leave links idle."""
-    trees, room = among
+    """Yield allreduces with plain transfers beside the joints, if joints leave links idle; else, if `required`, raise.
+
+    `among`: the trees, and the joints that they serve at once.
+    """
+    trees, joints_at_once = among
     count = len(collective.members)
-    # Fewer than 2 joints at once cannot pair a reduction with a multicast; 2 P leave nothing idle.
-    eligible = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
+    # With fewer than 2 joints at once no reduction runs beside a multicast; 2 P leave nothing idle.
+    eligible = collective.kind == "allreduce" and count > 2 and 2 <= joints_at_once < 2 * count
     if not (
         eligible
         and any(topology.ability(node).own for tree in trees for node in tree.branching_switches(topology).tolist())
@@ -82,24 +91,28 @@ def _yield_mixtures(
                 f"it serves from 2 to {2 * count - 1} joints at once (at_once); leave option beside out"
             )
         return
+    # with more chunks on the ring, the idle links are filled more evenly
     for laps in LAPS if pieces is None else piece_counts(pieces, True):
-        rows = len(trees) * mixture_rows(count, room // 2, laps)
+        rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
         if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
             return
         refuse_more_than_fits("nvls", topology, collective, rows)
-        schedule = plan_mixture(collective, trees, room, laps)
+        schedule = plan_mixture(collective, trees, joints_at_once, laps)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 
 
 def piece_counts(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
-    """Return the numbers of pieces to try: the user's, or several where that pays."""
+    """Return the numbers of pieces to plan for: the user's, or several; 1 if the plan is not `pipelined`."""
     if pieces is None:
         return DEPTHS if pipelined else (1,)
     return (pieces if pipelined else 1,)
 
 
 def trees_for(planner: str, topology: Topology, collective: Collective, through: bool = False) -> list[SwitchTree]:
-    """Return the trees of switches with all abilities that the collective needs, or raise Unsupported."""
+    """Return the trees of switches with all abilities that the collective needs, or raise Unsupported.
+
+    `through`: whether some switch must send on what it combined without a rank in between.
+    """
     abilities = {"reduce": collective.kind in REDUCES, "multicast": collective.kind in SPREADS, "through": through}
     trees = switch_trees(topology, np.array(collective.members), **abilities)
     if not trees:
@@ -114,15 +127,15 @@ def trees_for(planner: str, topology: Topology, collective: Collective, through:
 
 
 def ends_of(collective: Collective) -> Longs:
-    """Return the positions among the members at which shares end or begin, one each."""
+    """Return where the shares are reduced to or multicast from, as positions among the members: the roots, or all."""
     members = np.array(collective.members)
     return np.searchsorted(members, collective.roots) if collective.roots else np.arange(len(members))
 
 
-def plan_shares(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
-    """Plan every rank's share as a reduction, a multicast, or both; a fraction of it on every tree."""
+def plan_shares(collective: Collective, trees: list[SwitchTree], joints_at_once: int, pieces: int) -> Schedule:
+    """Return the schedule in which every rank's share is one reduction, one multicast, or both; the trees share it."""
     ends, sheet = ends_of(collective), Sheet()
-    begin, multicast_at = schedule_turns(len(ends), room, pieces, allreduce=collective.kind == "allreduce")
+    begin, multicast_at = schedule_turns(len(ends), joints_at_once, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
         # Each share has P - 1 rows: all ranks but its end, which `other` skips.
         which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
@@ -138,17 +151,18 @@ def plan_shares(collective: Collective, trees: list[SwitchTree], room: int, piec
     return replace(sheet.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 
 
-def schedule_turns(count: int, room: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
-    """Return when each share is reduced, and when multicast, with at most `room` joints at once.
+def schedule_turns(count: int, joints_at_once: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
+    """Return the steps in which each of `count` shares is reduced, and multicast, with limited joints at once.
 
-    With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than
-    the others: least where both are half of what there is room for.
+    An allreduce multicasts a share one step after its reduction. With r reductions and m multicasts at the same time,
+    the ranks where they end and begin carry 1/r and 1/m more than the others; that is least if both are half of the
+    joints.
     """
-    # Rounds of `room` shares (0: unlimited); an allreduce multicasts a share one step after its reduction.
-    if not allreduce or not room or (pieces == 1 and room >= count):
-        begin = np.arange(count) // (room or count) * pieces
+    # Rounds of as many shares as there are joints at once (0: unlimited).
+    if not allreduce or not joints_at_once or (pieces == 1 and joints_at_once >= count):
+        begin = np.arange(count) // (joints_at_once or count) * pieces
         return begin, begin + allreduce
-    # Half of the room for reductions, half for multicasts; with room for one joint the two alternate.
-    each, stride = (room // 2, pieces) if room > 1 else (1, 2)
+    # Half of the joints reduce, half multicast; with only one joint the two alternate.
+    each, stride = (joints_at_once // 2, pieces) if joints_at_once > 1 else (1, 2)
     begin = np.arange(count) // min(each, count) * stride
     return begin, begin + 1

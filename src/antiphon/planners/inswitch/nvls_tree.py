@@ -1,11 +1,12 @@
-"""Boxes: reduce every part within each box to one of its ranks, combine among the boxes, and spread within them.
+"""The planner `nvls-tree`: an allreduce over several boxes, with switches that reduce inside or between them.
 
-Within the boxes: a reducescatter and an allgather by `nvls` (or a ring, where the box's switch cannot). Between them:
-an allreduce of every part among the ranks that hold it, by `sharp`, two binary trees or a ring. NVLS within and trees
-between is what NCCL calls NVLSTree.
+Input: an allreduce on boxes of equally many ranks. Output: schedules in three levels: (1) within each box a
+reducescatter by `nvls` (or a ring, if the box's switch cannot reduce); (2) for each i an allreduce among the i-th ranks
+of all boxes (a lane), by `sharp`, a double binary tree or a ring; (3) within each box an allgather like (1). NVLS
+within and trees between is what NCCL calls NVLSTree.
 
-On B boxes of m ranks with a network card each, every card carries 1/m of nbytes with SHARP, or 2 (B-1)/B of that with
-rings.
+On B boxes of m ranks with a network card each, every card carries 1/m of nbytes with SHARP, or 2 (B - 1) / B times that
+with rings.
 
 Example: 2 boxes of 8 GPUs: each GPU ends the reducescatter with 1/8 of the box's sum, exchanges it with its peer in the
 other box, and the allgather spreads it.
@@ -41,7 +42,7 @@ from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
 from antiphon.planners.shared.groups import ranks_by_host
 
-Plan = Callable[[Request], Iterator[Schedule]]
+Plan = Callable[[Request], Iterator[Schedule]]  # a planner
 WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
 BETWEEN: Mapping[str, Plan] = {
     "sharp": sharp,
@@ -59,9 +60,7 @@ Between = Annotated[
 def nvls_tree(
     request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None
 ) -> Iterator[Schedule]:
-    """Yield a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
-    is given.
-    """
+    """Yield a schedule for every planner between boxes that the machine allows, each in several numbers of pieces."""
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
     inner, gather = _plan_inner(request, boxes, within)
@@ -75,14 +74,13 @@ def nvls_tree(
                 raise
             refused.append(str(error))
             continue
-        # Without any joint this is a plain hierarchical plan, which other planners make.
+        # Without any joint (reduction or multicast by a switch) other planners make the same plan.
         if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
             continue
         feasible = True
-        alone = any(
-            _at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather)
-        )  # in a box one thing after the other
-        for depth in piece_counts(pieces, not alone):
+        # a box's switch that serves few joints at once cannot work on several pieces at the same time
+        limited = any(_at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather))
+        for depth in piece_counts(pieces, not limited):
             schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
@@ -94,6 +92,7 @@ def nvls_tree(
 
 
 def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
+    """Return the members by box; raises Unsupported unless there are several boxes of equal size."""
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
     # Lane i joins the i-th rank of every box, so all boxes need equally many.
@@ -107,6 +106,7 @@ def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
 
 
 def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
+    """Return a planner's first schedule of a collective among some ranks."""
     group = Collective(kind, request.topology.ranks, tuple(members))
     try:
         return next(plan(replace(request, collective=group)))
@@ -118,7 +118,7 @@ def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int])
 def _plan_inner(
     request: Request, boxes: list[list[int]], within: str | None
 ) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
-    """Return the planner within boxes, its reducescatters and its allgathers."""
+    """Return the name of the planner within boxes with its reducescatters, a schedule per box, and its allgathers."""
     name = within or _choose_inner(request, boxes[0])
     first, last = (
         [_plan_group(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather")
@@ -127,7 +127,7 @@ def _plan_inner(
 
 
 def _choose_inner(request: Request, box: list[int]) -> str:
-    """Return the planner with the fastest allreduce of large data within a box."""
+    """Return the name of the planner with the fastest allreduce of large data within a box."""
     rates: dict[str, Fraction] = {}
     for name, plan in WITHIN.items():
         with suppress(Unsupported):
@@ -138,30 +138,34 @@ def _choose_inner(request: Request, box: list[int]) -> str:
 def _stack_levels(
     topology: Topology, collective: Collective, levels: tuple[list[Schedule], ...], pieces: int
 ) -> Schedule:  # fmt: skip
-    """Compose the levels, each cut equally finely. Chunk k of part i is chunk i * cuts + k; lanes that would together
-    exceed a switch's joints take turns."""
+    """Return the schedule of all three levels, one after the other, in `pieces` slices.
+
+    Lanes that together exceed the joints of a switch take turns. Chunk k of the data of lane i is chunk i * cuts + k.
+    """
     # Cut the chunks of all levels to one common size.
     cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
     inner, lanes, gather = ([split(schedule, cuts // _parts(schedule)) for schedule in level] for level in levels)
     first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
-    # Lanes that a switch can serve together run side by side; the others wait for their turn.
-    room = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
-    each = max(room // max(_joints_a_step(lane) for lane in lanes), 1) if room else len(lanes)
-    wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), cuts)
+    # Lanes that a switch can serve together run at the same time; the others wait for their turn.
+    joints_at_once = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
+    lanes_at_once = (
+        max(joints_at_once // max(_joints_a_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
+    )
+    delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (last + pieces - 1), cuts)
     sheet = Sheet()
     for schedule in inner:
         sheet.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         at = _places(lane, cuts) + number * cuts
-        sheet.add_schedule(lane, at, first + wait[at])
+        sheet.add_schedule(lane, at, first + delay[at])
     for schedule in gather:
         at = _places(schedule, cuts)
-        sheet.add_schedule(schedule, at, first + last + wait[at])
+        sheet.add_schedule(schedule, at, first + last + delay[at])
     return replace(sheet.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
 
 
 def _parts(schedule: Schedule) -> int:
-    """Return the number of equal chunks of every block."""
+    """Return the number of equal chunks of every block; raises Unsupported if chunks are unequal."""
     chunks = schedule.chunks
     if not chunks.uniform or chunks.denominator % int(chunks.share[0]):
         raise Unsupported("planner nvls-tree: the ways within boxes or among them cut parts unevenly; choose others")
@@ -169,13 +173,14 @@ def _parts(schedule: Schedule) -> int:
 
 
 def _places(schedule: Schedule, cuts: int) -> Longs:
+    """Return, by chunk, its number if every block has `cuts` equal chunks."""
     chunks = schedule.chunks
     places: Longs = chunks.block.astype(np.int64) * cuts + chunks.offset * cuts // chunks.denominator
     return places
 
 
 def _at_once(topology: Topology, schedule: Schedule) -> int:
-    """Return the smallest number of joints that a switch on the routes serves at once; 0 where none states it."""
+    """Return the fewest joints that a switch on the routes of joints serves at once; 0 if none states a limit."""
     joints = joints_of(schedule)
     if joints is None:
         return 0
@@ -189,5 +194,6 @@ def _at_once(topology: Topology, schedule: Schedule) -> int:
 
 
 def _joints_a_step(schedule: Schedule) -> int:
+    """Return the most joints of a step."""
     joints = joints_of(schedule)
     return 1 if joints is None else int(np.bincount(schedule.step[joints.first]).max())

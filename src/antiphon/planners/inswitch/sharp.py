@@ -1,8 +1,10 @@
-"""Combine data on the way through the fabric and send the result on from there, without touching a rank (SHARP).
+"""The planner `sharp`: switches combine data on the way through the fabric and multicast the sum (InfiniBand SHARP).
 
-Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol". Switches reduce what comes from below and pass it up;
-the top multicasts the result. An allreduce is one joint of all ranks in one step, for any number of ranks: every link
-carries nbytes once each way, half of a ring's traffic, at the latency of one traversal of the tree.
+Input: an allreduce, reduce or broadcast on a machine whose switches reduce, multicast and forward what they combined.
+Output: one schedule of one step. Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol": switches reduce what
+comes from below and send it up; the top switch multicasts the result, which no rank has touched. An allreduce is one
+joint (operation of the switches) of all ranks: every link carries nbytes once each way, half of a ring's traffic, at
+the latency of going through the tree once.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from antiphon.planners.shared.rows import refuse_more_than_fits
 
 
 def sharp(request: Request) -> Iterator[Schedule]:
-    """Yield one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
+    """Yield one schedule of one step: P (P - 1) transfers for allreduce, P - 1 per root for reduce and broadcast."""
     topology, collective = request.topology, request.collective
     is_allreduce = collective.kind == "allreduce"
-    trees, room = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))
+    trees, joints_at_once = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))
     members = len(collective.members)
     ends = members if is_allreduce else len(ends_of(collective))
     refuse_more_than_fits("sharp", topology, collective, len(trees) * ends * members)
     if not is_allreduce:
-        schedule = plan_shares(collective, trees, room, 1)
+        schedule = plan_shares(collective, trees, joints_at_once, 1)
     else:
         src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]

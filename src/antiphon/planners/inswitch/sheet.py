@@ -1,4 +1,9 @@
-"""A schedule under construction: rows through trees of switches, or copied from other schedules."""
+"""A schedule under construction: rows through trees of switches, or copied from other schedules.
+
+The planners of this folder add rows to a `Sheet` and then call `to_schedule`. A row is a transfer: step, chunk, sender,
+receiver, operation, route and joint. A joint is a number that all transfers have in common which a switch turns into
+one reduction or one multicast; -1 means none.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,15 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.planners.inswitch.tree import SwitchTree
 
-Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]
+Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]  # as in a row, see above
 
 
 @dataclass(eq=False)
 class Sheet:
-    """The columns so far; joints and routes are renumbered as rows are added."""
+    """The columns so far, the table of their routes and the number of joints.
+
+    Joints and routes are renumbered as rows are added, so each addition may count from 0.
+    """
 
     rows: list[Columns] = field(default_factory=list)
     table: Routes = NO_ROUTES
@@ -27,7 +35,7 @@ class Sheet:
     def add_rows(
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
-        """Add rows between ranks of the tree, given by position."""
+        """Add rows between ranks of the tree; `src` and `dst` are positions in the tree."""
         rank_count = len(tree.node)
         pairs, which = dense(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
@@ -50,6 +58,7 @@ class Sheet:
         self, table: Routes, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: NDArray[np.uint8], route: Longs,
         joint: Longs,
     ) -> None:  # fmt: skip
+        """Add rows whose routes are numbers in `table` (-1: no route)."""
         route = np.where(route >= 0, route + len(self.table), -1)
         joint = np.where(joint >= 0, joint + self.joints, -1)
         self.rows.append((step, chunk, src, dst, op, route, joint))

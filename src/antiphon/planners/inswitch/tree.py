@@ -1,11 +1,15 @@
-"""Trees of switches that join ranks: the routes of joints.
+"""Find trees of switches that join ranks, over which switches can reduce and multicast.
 
-A tree has its ranks as leaves, and each of its links leads both ways. So the paths between its ranks, through the
-lowest common switch, form a tree for any set of senders and receivers, and the switch can combine or copy where they
-meet.
+Input of `switch_trees`: a machine, its members, and the abilities that switches need. Output: the best trees
+(`SwitchTree`), each with the members as leaves and with a link each way between neighbours. A reduction or multicast
+by switches (a joint) needs such a tree: the paths between its ranks meet at switches, which combine or copy the data.
 
-`switch_trees` runs a shortest-path search from every switch as the hub, keeps trees whose branching switches have the
-required abilities, and returns the best: fewest foreign ranks within reach, then widest, then lowest.
+A shortest-path search from every switch, as the root of a tree (the hub), gives the candidates. Those stay whose
+branching switches have the abilities. The best reach the fewest ranks that are not members, then are widest, then
+lowest.
+
+Example: 8 GPUs in a box with 4 parallel NVSwitches: 4 trees of equal width, each one switch with the GPUs below it; the
+data are shared between them.
 """
 
 from __future__ import annotations
@@ -20,14 +24,16 @@ from antiphon.core.columns import AnyInts, Longs, distinct, order_of, starts
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
-MOST_HUBS = 64
-MOST_TREES = 8  # side by side, each for its part of the data
+MOST_HUBS = 64  # hubs tried, those nearest to the ranks first
+MOST_TREES = 8  # used at the same time, each for a share of the data
 
 
 @dataclass(frozen=True, eq=False)
 class SwitchTree:
-    """Row i describes the i-th rank: `node[i]` are the nodes from the hub down to it; `down[i, j]` is the link from
-    the j-th to the next, `up[i, j]` the one back; -1 beyond the rank.
+    """A tree as paths from its root (the hub) to every rank; row i describes the i-th rank (position i).
+
+    `node[i]`: the nodes from the hub down to the rank. `down[i, j]`: the link from the j-th of them to the next;
+    `up[i, j]`: the one back. -1 beyond the rank.
     """
 
     node: NDArray[np.int64]
@@ -43,6 +49,7 @@ class SwitchTree:
 
     @property
     def links(self) -> Longs:
+        """All links of the tree, ascending."""
         return distinct(np.concatenate([side[side >= 0] for side in (self.up, self.down)]))
 
     def find_paths(self, src: Longs, dst: Longs) -> Routes:
@@ -59,15 +66,16 @@ class SwitchTree:
         return Routes(ptr, links[on_path].astype(np.int32))
 
     def branching_switches(self, topology: Topology) -> Longs:
-        """Return the switches at which at least three of its links meet: there data are combined or multicast."""
+        """Return the switches with three neighbours or more in the tree: there data are combined or copied."""
         met = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
         return np.flatnonzero(met >= 3)
 
     def narrowest_bandwidth(self, topology: Topology) -> Fraction:
+        """Return the bandwidth of the narrowest link."""
         return min(topology.types[kind].bandwidth for kind in np.unique(topology.link_type[self.links]).tolist())
 
     def joint_limit(self, topology: Topology) -> int:
-        """Return the number of joints its switches serve at once; 0 where none states a limit."""
+        """Return the number of joints that its switches serve at once; 0 if none states a limit."""
         stated = (topology.ability(node).at_once for node in self.branching_switches(topology).tolist())
         return min((count for count in stated if count), default=0)
 
@@ -75,8 +83,11 @@ class SwitchTree:
 def switch_trees(
     topology: Topology, members: AnyInts, *, multicast: bool = False, reduce: bool = False, through: bool = False
 ) -> list[SwitchTree]:
-    """Return the trees of capable switches that join these ranks: those that reach the fewest other ranks (a box's own,
-    not the fabric's), then the widest, then the lowest; of several equivalent ones all. A search from every switch."""
+    """Return the best trees of switches with these abilities that join the members; of equivalent ones all.
+
+    Best are those that reach the fewest other ranks (a box's own switches rather than the fabric's), then the widest,
+    then the lowest. `through`: some switch must forward what it combined. A search from every switch.
+    """
     trees = []
     for before, distance in _find_hubs(topology, members):
         tree = _build_tree(topology, members, before, distance)
@@ -92,19 +103,21 @@ def switch_trees(
 
 
 def usable_trees(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
-    """Return the trees that can be used at once, and the number of joints that each may serve at a time (0: no
-    limit).
+    """Return the trees to use at the same time, and the number of joints that each may serve at once (0: no limit).
+
+    The limit of a switch is divided between the trees, which may share switches.
     """
-    room = min((count for tree in trees if (count := tree.joint_limit(topology))), default=0)
-    if room < len(trees):
-        return (trees[:1], room) if room else (trees, 0)
-    return trees, room // len(trees)
+    joints_at_once = min((count for tree in trees if (count := tree.joint_limit(topology))), default=0)
+    if joints_at_once < len(trees):
+        return (trees[:1], joints_at_once) if joints_at_once else (trees, 0)
+    return trees, joints_at_once // len(trees)
 
 
 def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
-    """Return, for switches that reach all of these ranks and back, predecessor and distance of every node.
+    """Return, for each possible hub, the predecessor of every node on the path from the hub, and its distance.
 
-    Those whose farthest rank is nearest come first.
+    A hub is a switch that reaches all members, and back, through switches. Those whose farthest member is nearest come
+    first.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -128,6 +141,7 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
 
 
 def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
+    """Return the tree of the paths from a hub to the members, by the widest links."""
     depth = distance[members]
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
     at, place = np.array(members, np.int64), depth.copy()
@@ -157,11 +171,12 @@ def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
 
 
 def _is_able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:
+    """Return whether the switches of a tree have these abilities where they need them."""
     for node in tree.branching_switches(topology).tolist():
         ability = topology.ability(node)
         if (multicast and not ability.multicast) or (reduce and not ability.reduce):
             return False
     inner = distinct(tree.node[:, :-1][tree.up >= 0])
     hubs = [topology.ability(node) for node in inner.tolist()]
-    # passing sums through to a multicast in one go needs one switch on the way that can do both
+    # sending a sum on to a multicast without a rank in between needs one switch that can do both
     return not through or any(hub.through and hub.reduce and hub.multicast for hub in hubs)

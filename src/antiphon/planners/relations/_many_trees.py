@@ -22,7 +22,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.portable import exp
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
+from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import schedule_in_parts
 
 ROUNDS = 16  # trees grown per source
@@ -181,4 +181,4 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
 def _from_the_middle(tree: Tree) -> dict[int, Hop]:
     """Root the tree at its centre: the rank whose farthest rank is nearest."""
     ranks = sorted({end for rank, hop in tree for end in (rank, hop.parent)})
-    return min((hung_from(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))
+    return min((reroot_tree(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))

@@ -1,6 +1,8 @@
-"""One trip around a cycle of ranks: every collective, without routes.
+"""Plan every collective around a cycle of ranks; routes are added later.
 
-On P ranks, each rank sends to the next one of the cycle only:
+Input: a collective and its members in the order of the cycle. Output of `plan_around`: a schedule in which each of the
+P ranks sends only to the next one of the cycle. Of `plan_both_ways`: one that uses both directions, with half of the
+data each, or in an alltoall each block by the shorter way.
 
     allgather       step s: forward the block that arrived in step s - 1;  P - 1 steps
     reducescatter   the same with addition
@@ -9,9 +11,8 @@ On P ranks, each rank sends to the next one of the cycle only:
     scatter         the farthest block first, so that all arrive in the last step
     alltoall        every block travels its distance; (P - 1) / 2 hops on average with one direction
 
-`plan_both_ways` uses both directions: half of the data each, or for alltoall the shorter way.
-
-Example: allgather on 0 -> 1 -> 2: step 0 sends blocks 0, 1, 2 to the next rank; step 1 forwards 2, 0, 1.
+Example: allgather on 0 -> 1 -> 2. In step 0 ranks 0, 1, 2 send blocks 0, 1, 2 to the next rank; in step 1 they forward
+blocks 2, 0, 1, which they have just received.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from antiphon.planners.shared.rows import (
     rows_to_schedule,
 )
 
-CHAINS = ("broadcast", "reduce")  # a chain each, so pipelined by default
-CHAIN_PIECES = 32
-MOST_RELAYED = 2**24
+CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, so pipelined by default
+CHAIN_PIECES = 32  # in so many slices
+MOST_RELAYED = 2**24  # transfers of an alltoall
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
-    """Raise Unsupported if this many trips have too many transfers.
+    """Raise Unsupported if this many trips around a cycle have too many transfers.
 
-    An alltoall relays nearly everything and is refused early: there is always something better.
+    The limit for an alltoall is lower: it relays nearly everything, and other planners are always better.
     """
     limit = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
     refuse_more_than_fits(planner, topology, collective, int(count_transfers(collective) * trips), limit)
 
 
 def count_transfers(collective: Collective) -> int:
-    """Count the rows of one trip."""
+    """Return the approximate number of transfers of `plan_around`."""
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
         return roots * size * (1 if collective.kind in CHAINS else size // 2)
@@ -103,7 +104,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     second = np.arange(size * size)  # chunk of each block that travels backwards
     second[opposite] = size * size + np.arange(len(opposite))
     # Both directions cover distances up to P // 2; a distance of exactly P / 2 is shared.
-    forward, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
+    forward, back = _relay_rows(seats, size // 2, 1), _relay_rows(seats, size // 2, -1)
     back = (back[0], second[back[1]], *back[2:])
     when, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
     return Schedule(
@@ -113,7 +114,9 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
 
 def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """At step s seat j forwards the block of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter).
+    """Plan an allgather or reducescatter; a seat is a position on the cycle.
+
+    In step s seat j sends the block of seat j - s (allgather), or its sum for the block of j - s - 1 (reducescatter).
 
     >>> schedule = _ring_hops(Collective("allgather", 3), [0, 2, 1])
     >>> schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()
@@ -136,13 +139,14 @@ def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
 
 def _broadcast_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Plan a broadcast: in step s seat s, counted from the root, sends to the next."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     step = np.arange(len(seats) - 1)
     return rows_to_schedule(collective, seats, step, np.zeros_like(step), step, step + 1)
 
 
 def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """Send the farthest block first: all arrive in the last step, and every hop carries one block per step."""
+    """Plan a scatter, the farthest block first: all arrive in the last step, and a hop carries one block per step."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     away = np.arange(1, len(seats))
     # Seat g's block makes hops 0..g-1 in steps P-1-g .. P-2.
@@ -151,14 +155,15 @@ def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
 
 def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Plan an alltoall: every block travels along the cycle to its receiver."""
     seats = Seats.in_order(collective, list(cycle))
-    return rows_to_schedule(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
+    return rows_to_schedule(collective, seats, *_relay_rows(seats, len(seats) - 1, 1))
 
 
-def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
-    """Return step, block, source and destination seats of an alltoall in one direction (1 or -1).
+def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
+    """Return the columns step, block, sending seat and receiving seat of an alltoall in one direction (1 or -1).
 
-    Data over a distance d, up to the farthest, make d hops in steps 0 to d - 1.
+    A block over a distance of d seats, up to `farthest`, makes d hops in steps 0 to d - 1.
     """
     size = len(seats)
     # All (distance, origin) pairs, then one row per hop.
@@ -170,5 +175,5 @@ def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Long
 
 
 def _count_up(times: Longs) -> Longs:
-    """0..times[0]-1, then 0..times[1]-1, ..."""
+    """Return 0..times[0]-1, then 0..times[1]-1, ..."""
     return ranges(np.zeros(len(times), np.int64), times)

@@ -1,8 +1,12 @@
-"""Find Hamiltonian cycles: the rings that the links of a machine hold.
+"""Find a ring over direct links: a cycle that visits every member once (a Hamiltonian cycle).
 
-Finding one is NP-hard in general, but machines are regular. `widest_cycle` tries link widths from the widest down; for
-each: the order of numbers; then a depth-first search that goes on to the neighbour with the fewest free neighbours
-(Warnsdorff's rule), bounded by TRIES; then turning squares (factors.py) for grids, where that search gets lost.
+Input: a machine and its members. Output of `widest_cycle`: the members in the order of the cycle whose narrowest link
+is as wide as can be found, or [] if there is none. `search_cycle` is the search for one cycle in a given network.
+
+Finding a Hamiltonian cycle is NP-hard in general, but machines are regular. Bandwidths are tried from the widest down,
+each time with the links that have at least that much: first the cycle in the order of numbers; then a depth-first
+search that goes on to the neighbour with the fewest free neighbours (Warnsdorff's rule), at most TRIES times; then, if
+the search gives up, the method of factors.py, which suits grids.
 
 A bipartite machine with sides of different size has no cycle at all, which is checked first: a grid of 3 x 3 has five
 black and four white ranks, and a cycle alternates.
@@ -23,8 +27,8 @@ from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
 TRIES = 20_000  # extensions of a partial cycle before the search gives up
 
-Pair = tuple[int, int]
-Rate = Callable[[int, int, int], tuple[float, ...]]
+Pair = tuple[int, int]  # from rank, to rank
+Rate = Callable[[int, int, int], tuple[float, ...]]  # (rank, neighbour, its free neighbours) -> greater is tried first
 
 
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
@@ -43,7 +47,7 @@ def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
 def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int], bool]:
     """Return a cycle through all members over direct links whose narrowest link is as wide as possible, or [].
 
-    Also return whether the search was complete. A pair without a link back still counts as linked one way.
+    Also return whether the search was complete, so that [] proves that there is none. Links need no link back.
     """
     table = link_table(topology, members)
     of_type = [kind.bandwidth for kind in topology.types]
@@ -70,13 +74,14 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
 
 
 def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
-    """Return a cycle of a large network whose links, used both ways, lie in squares; or []."""
+    """Return a cycle by the method of factors.py, over links that have a link back; or []."""
     have, number = set(pairs), {rank: i for i, rank in enumerate(members)}
     edges = [(number[a], number[b]) for a, b in sorted(have) if a < b and (b, a) in have]
     return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
 
 
 def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, list[int]]:
+    """Return the ranks that each member has a link to, ascending."""
     near: dict[int, list[int]] = {rank: [] for rank in members}
     for a, b in pairs:
         near[a].append(b)
@@ -86,8 +91,8 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
 def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
     """Return a cycle through all members, or [], and whether the search was complete.
 
-    Depth-first with at most TRIES extensions, to the free neighbour with the highest rate first; `rate` gets the rank,
-    the neighbour and the neighbour's number of free neighbours.
+    Depth-first with at most TRIES extensions, to the free neighbour with the highest `rate` first. Free are the ranks
+    that the partial cycle has not visited.
     """
     start = members[0]
     if any(not ranks for ranks in near.values()):
@@ -102,6 +107,7 @@ def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rat
         rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in candidates]
         return [other for _, other in sorted(rated)]
 
+    # stack[i]: ranks still to be tried after the first i + 1 of the path
     stack = [ahead(start)]
     tries = 0
     while stack:

@@ -1,9 +1,14 @@
-"""Pack edge-disjoint rings: directed Hamiltonian cycles, each link used as often as its width allows.
+"""Pack edge-disjoint rings: as many directed cycles through all members as the direct links hold at once.
+
+Input (`pack_cycles`): the capacity of every link in units, and the members. Output: cycles, each visiting every member
+once (Hamiltonian), that together use no link more often than its units; and whether more are impossible
+(`CyclePacking`). If links are equal in both directions, cycles come in pairs, there and back. The method depends on the
+network of P ranks:
 
     complete networks   Walecki's zigzags (1892): (P - 1) / 2 cycles, each used in both directions
-    grids and tori      2-factors joined by turning squares (factors.py)
-    up to 16 ranks      list all cycles; exact cover of the links, or an integer program
-    otherwise           cycle after cycle from the remaining links, the widest first, in several random trials
+    grids and tori      sets of disjoint cycles, joined by exchanging edges of squares (factors.py)
+    up to 16 ranks      list all cycles; then an exact cover of the links, or an integer program
+    otherwise           take cycle after cycle from the remaining links, the widest first, in several random trials
 
 Example: the DGX-1V has 8 GPUs with 6 NVLinks each; its links hold 3 cycles, used both ways: 6 rings.
 """
@@ -22,21 +27,21 @@ from antiphon.core.topology import Topology
 from antiphon.planners.rings.cycles import link_table, neighbours, search_cycle
 from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
-Capacity = dict[tuple[int, int], int]
+Capacity = dict[tuple[int, int], int]  # (from rank, to rank) -> units of the link
 
 
 @dataclass(frozen=True)
 class RingLimits:
     """Limits of the search for edge-disjoint cycles."""
 
-    max_exact_ranks: int = 16  # ranks up to which all cycles are listed
-    max_cycles: int = 6000  # cycles listed
-    max_columns: int = 2000  # columns of an integer program
-    few_columns: int = 300  # columns up to which the integer program is solved without a trial first
-    max_covers: int = 3000  # partial covers looked at
+    max_exact_ranks: int = 16  # up to this many ranks all cycles are listed,
+    max_cycles: int = 6000  # unless there are more than this
+    max_columns: int = 2000  # cycles that an integer program chooses from
+    few_columns: int = 300  # up to this many, it is solved without a greedy trial first
+    max_covers: int = 3000  # partial covers that the exact cover examines
     max_extensions: int = 300_000  # extensions of partial cycles while listing
-    max_width: int = 64  # units of one link that are distinguished
-    trials: int = 12  # random orders tried
+    max_width: int = 64  # units of one link at most
+    trials: int = 12  # random trials of the greedy method
 
 
 RING_LIMITS = RingLimits()
@@ -51,7 +56,7 @@ class CyclePacking:
 
 
 def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
-    """Return per pair of ranks the units of their widest link; the unit is the narrowest of these links."""
+    """Return, by pair of ranks, the widest link between them, in units of the narrowest of these links."""
     table = link_table(topology, members)
     if not table:
         return {}
@@ -62,14 +67,13 @@ def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
 
 
 def pack_cycles(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> CyclePacking:
-    """Return as many cycles through all members as found. On symmetric links a cycle is used both ways if that loses
-    nothing.
-    """
+    """Return as many cycles through all members as found; cached. Bounded work, see RING_LIMITS."""
     return _pack_cached(tuple(sorted(capacity.items())), members, seed)
 
 
 @lru_cache(maxsize=64)
 def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
+    """Do the work of `pack_cycles`. `listed`: the capacity, as a hashable list."""
     capacity = dict(listed)
     limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
@@ -82,12 +86,13 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
         cycles = _pack_undirected(capacity, members, seed, limit)
         if len(cycles) == limit:
             return CyclePacking(cycles, True)
+    # on few ranks, list all cycles and solve exactly
     optimal = False
     if (
         len(members) <= RING_LIMITS.max_exact_ranks
         and (every := _all_cycles(capacity, members, directed=True)) is not None
     ):
-        # when one cycle is missing, ask directly for a cover of all links; otherwise let the integer program maximize
+        # if only one cycle is missing, ask for a cover of all links; otherwise let the integer program maximize
         covered = _cover_exactly(capacity, every, limit) if len(cycles) == limit - 1 else None
         if covered is None:
             covered = _choose_cycles(capacity, every, directed=True)
@@ -99,10 +104,10 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
 
 
 def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
-    """Return cycles in pairs, there and back."""
+    """Return cycles in pairs, there and back, for links that are equal in both directions."""
     cycles = _zigzag_cycles(capacity, members)
     if cycles is None and len(members) > RING_LIMITS.max_exact_ranks:
-        cycles = _turn_squares(capacity, members, seed, limit)
+        cycles = _by_factors(capacity, members, seed, limit)
     if cycles is None:
         small = len(members) <= RING_LIMITS.max_exact_ranks
         every = _all_cycles(capacity, members, directed=False) if small else None
@@ -113,8 +118,8 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
     return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 
 
-def _turn_squares(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
-    """Pack cycles by turning squares, for a network of equal links; None where that finds nothing."""
+def _by_factors(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
+    """Return undirected cycles by the method of factors.py, for a network of equal links; None if it finds none."""
     units, number = min(capacity.values()), {rank: i for i, rank in enumerate(members)}
     if max(capacity.values()) != units:
         return None
@@ -124,7 +129,10 @@ def _turn_squares(capacity: Capacity, members: tuple[int, ...], seed: int, limit
 
 
 def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
-    """Return an upper bound: the units that leave or enter any member; 0 for bipartite sides of different size."""
+    """Return an upper bound on the number of cycles: the least units that leave or enter a member.
+
+    0 for a connected bipartite network whose sides differ in size.
+    """
     number = {rank: i for i, rank in enumerate(members)}
     two_sides = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
     if two_sides is not None and 2 * sum(two_sides[0]) != len(members) and two_sides[1]:
@@ -164,14 +172,15 @@ def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[in
 
 
 def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the pairs of consecutive ranks of a cycle."""
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
 def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
-    """Return `limit` cycles that use every link exactly once; [] if impossible; None if not applicable or too much
-    work.
+    """Return `limit` of the cycles that use every link exactly once; [] if impossible, None if it is unknown.
 
-    Backtracking on the link that the fewest remaining cycles contain (as in Knuth's Algorithm X).
+    Only for links of one unit that these cycles would all use. Backtracking on the link that the fewest remaining
+    cycles contain (as in Knuth's Algorithm X).
     """
     # links as bits of one 64-bit integer
     if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
@@ -182,6 +191,7 @@ def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int)
     looked = 0
 
     def go(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
+        """Return `chosen`, completed by candidates, or None. `used`: the links of the chosen cycles as bits."""
         nonlocal looked
         looked += 1
         if len(chosen) == limit or looked > RING_LIMITS.max_covers:
@@ -226,8 +236,9 @@ def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed
 
 
 def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
-    """Return every Hamiltonian cycle from the first member; only one of its directions unless `directed`. None if
-    too many.
+    """Return every Hamiltonian cycle, beginning at the first member; None if there are too many.
+
+    Unless `directed`, only one of its two directions.
     """
     near: dict[int, list[int]] = {rank: [] for rank in members}
     for a, b in sorted(capacity):
@@ -259,12 +270,15 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
 def _pack_greedily(
     capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool
 ) -> list[list[int]]:
-    """Take cycle after cycle from the remaining links, the widest first; return the best of several trials."""
+    """Return the best of several random trials: take cycle after cycle from the remaining links, the widest first.
+
+    `enough`: the number of cycles at which to stop. Unless `directed`, a cycle uses its links in both directions.
+    """
     best: list[list[int]] = []
     for trial in range(RING_LIMITS.trials):
-        chance = random.Random(seed * RING_LIMITS.trials + trial)
+        rng = random.Random(seed * RING_LIMITS.trials + trial)
         units_left, cycles = dict(capacity), []
-        while cycle := _find_cycle(units_left, members, chance):
+        while cycle := _find_cycle(units_left, members, rng):
             cycles.append(cycle)
             for a, b in _cycle_edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
@@ -275,7 +289,7 @@ def _pack_greedily(
     return best
 
 
-def _find_cycle(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
-    """Return a cycle over links with units left: next the rank with the fewest free neighbours, by the widest link."""
+def _find_cycle(units_left: Capacity, members: tuple[int, ...], rng: random.Random) -> list[int]:
+    """Return a cycle over links with units left, or []. Ranks with few free neighbours come first, then wide links."""
     near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
-    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]
+    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], rng.random()))[0]

@@ -1,14 +1,19 @@
-"""Hamiltonian cycles of large networks whose links lie in squares: grids, tori of any dimension, hypercubes.
+"""Pack Hamiltonian cycles in large networks whose edges lie in squares: grids, tori of any dimension, hypercubes.
 
-    1. choose a subgraph of even degree 2n (a maximum flow, for bipartite networks)
-    2. split it into n 2-factors: every rank on exactly one cycle of each (Petersen 1891): orient edges along closed
-       walks, then each perfect matching "out -> in" is a 2-factor
+Input (`joined_factors`): an undirected network and the number n of cycles wanted. Output: up to n edge-disjoint cycles,
+each through all ranks; [] if the method finds none. A 2-factor (here: factor) is a set of edges in which every rank has
+degree two, that is, a set of cycles that together visit every rank once. Factors are easy to find; then their cycles
+are joined:
+
+    1. choose edges that give every rank degree 2n (a maximum flow, for bipartite networks)
+    2. split them into n factors (Petersen 1891): direct edges along closed walks, so that n edges leave and n enter
+       every rank; then each perfect matching of ranks with their successors is a factor
     3. turn squares: if two opposite edges of a square belong to one factor, and the other two to another (or to none),
-       exchange them. A turn that joins two cycles of the first factor is kept, even if it may split one of the other;
-       until every factor is a single cycle
+       the factors swap them. Such a turn is made if it joins two cycles of the first factor, even though it may
+       split one of the other; repeat until every factor is a single cycle
 
-Example: a 4 x 4 grid. Its 2-factor could be four squares of 4 ranks; turning the square between two of them joins them
-to a cycle of 8.
+Example: a 4 x 4 grid. Its factor could be four squares of 4 ranks each; turning the square between two of them joins
+them to a cycle of 8.
 """
 
 from __future__ import annotations
@@ -18,15 +23,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-TURNS = 60_000  # squares examined
-MOST_SQUARES = 100_000
+TURNS = 60_000  # squares examined before giving up
+MOST_SQUARES = 100_000  # squares listed
 
-Edge = tuple[int, int]
+Edge = tuple[int, int]  # ranks a < b
 
 
 def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
-    """Return the sides of a bipartite network (0 or 1 per rank) and whether it is connected; None if it has an odd
-    cycle.
+    """Return the side of every rank (0 or 1) such that all edges join different sides, and whether all are connected.
+
+    None if the network is not bipartite (it has a cycle of odd length).
     """
     near: list[list[int]] = [[] for _ in range(ranks)]
     for a, b in edges:
@@ -68,6 +74,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
+    # trivial cases: too few edges, or exactly as many as needed
     have = np.bincount(np.array(edges).ravel(), minlength=ranks)
     if have.min() < degree:
         return None
@@ -77,8 +84,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     if two_sides is None:
         return None
     side, source, sink = two_sides[0], ranks, ranks + 1
-    # source > one side > other side > sink, with `degree` units to and from every rank, one per edge: integral flows
-    # exist
+    # source > one side > other side > sink: `degree` units to and from every rank, one unit per edge
     turned = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
     rows = [*(a for a, _ in turned), *(source if side[rank] == 0 else rank for rank in range(ranks))]
     columns = [*(b for _, b in turned), *(rank if side[rank] == 0 else sink for rank in range(ranks))]
@@ -91,7 +97,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
 
 
 def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]:
-    """Split a regular network into 2-factors: orient along closed walks, then take perfect matchings out -> in."""
+    """Return the edges of a network of degree 2 * number, split into that many factors."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -100,7 +106,7 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
     for _ in range(number):
         rows, columns = zip(*arcs, strict=True)
         network = csr_array((np.ones(len(arcs)), (rows, columns)), shape=(ranks, ranks))
-        # Petersen: the oriented network is regular, so out- and in-copies of the ranks have a perfect matching (König)
+        # as many arcs leave as enter every rank, so ranks and their successors have a perfect matching (König)
         matching = set(enumerate(maximum_bipartite_matching(network, perm_type="column").tolist()))
         factors.append([(min(pair), max(pair)) for pair in matching])
         arcs = [arc for arc in arcs if arc not in matching]
@@ -108,7 +114,7 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
 
 
 def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
-    """Return every edge in the direction in which a closed walk passes it, so that in- and out-degrees are equal."""
+    """Return every edge in the direction of a closed walk over it, so that as many arcs leave as enter every rank."""
     near: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, (a, b) in enumerate(edges):
         near[a].append((b, number))
@@ -126,24 +132,25 @@ def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
 
 
 class _Factors:
-    """The factor of every edge (-1: none), and the two neighbours of every rank in every factor."""
+    """The factors of a network while squares are turned."""
 
-    def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], chance: random.Random) -> None:
-        self.ranks, self.chance = ranks, chance
-        self.owner = dict.fromkeys(edges, -1)
-        self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]
+    def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], rng: random.Random) -> None:
+        self.ranks, self.rng = ranks, rng
+        self.owner = dict.fromkeys(edges, -1)  # by edge: the number of its factor, -1 for none
+        self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]  # two neighbours per rank
         for number, factor in enumerate(factors):
             for a, b in factor:
                 self._add_edge((a, b), number)
+        # by factor: the number of the cycle that each rank is on, and the number of cycles
         self.label = [self._label_cycles(number) for number in range(len(factors))]
         self.cycles = [max(label) + 1 for label in self.label]
 
     def join_cycles(self) -> list[list[int]]:
-        """Return the factors as single cycles, or [] if the turns are used up."""
+        """Turn squares in random order until every factor is one cycle; return these, or [] if TURNS are used up."""
         squares = self._list_squares()
         turns = 0
         while squares and sum(self.cycles) > len(self.near) and turns < TURNS:
-            self.chance.shuffle(squares)
+            self.rng.shuffle(squares)
             for a, b, c, d in squares:
                 turns += 1
                 self._turn_square(a, b, c, d)
@@ -153,6 +160,7 @@ class _Factors:
         return [self._walk_cycle(number) for number in range(len(self.near))]
 
     def _list_squares(self) -> list[tuple[int, int, int, int]]:
+        """Return the squares of the network, each as its ranks in order around it."""
         near: list[set[int]] = [set() for _ in range(self.ranks)]
         for a, b in self.owner:
             near[a].add(b)
@@ -174,16 +182,16 @@ class _Factors:
         own, other = self.owner[ab], self.owner[bc]
         if own < 0 or self.owner[cd] != own or self.owner[da] != other or other == own:
             return
-        # ab and cd must be in different cycles of the factor, then bc and da join these two; in one cycle they might
-        # split it
+        # if ab and cd are on different cycles of the factor, bc and da join these; on one cycle they might split it
         if self.label[own][a] == self.label[own][c]:
             return
         before = self.cycles[other] if other >= 0 else 0
         self._swap_edges(own, other, ab, cd, bc, da)
-        if other >= 0 and self.cycles[other] > before and self.chance.random() < 0.5:
+        if other >= 0 and self.cycles[other] > before and self.rng.random() < 0.5:
             self._swap_edges(own, other, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
     def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
+        """Give edges bc and da to factor `own`, and ab and cd to `other` (-1: to none)."""
         for edge in (ab, cd, bc, da):
             self._remove_edge(edge)
         for edges, factor in (((bc, da), own), ((ab, cd), other)):
@@ -195,6 +203,7 @@ class _Factors:
                 self.cycles[factor] = max(self.label[factor]) + 1
 
     def _add_edge(self, edge: Edge, factor: int) -> None:
+        """Give an edge to a factor (-1: to none)."""
         self.owner[edge] = factor
         if factor >= 0:
             a, b = edge
@@ -202,6 +211,7 @@ class _Factors:
             self.near[factor][b].append(a)
 
     def _remove_edge(self, edge: Edge) -> None:
+        """Take an edge from its factor."""
         factor = self.owner[edge]
         if factor >= 0:
             a, b = edge
@@ -209,6 +219,7 @@ class _Factors:
             self.near[factor][b].remove(a)
 
     def _label_cycles(self, factor: int) -> list[int]:
+        """Return the number of every rank's cycle in a factor."""
         label, number = [-1] * self.ranks, 0
         for start in range(self.ranks):
             if label[start] < 0:
@@ -218,6 +229,7 @@ class _Factors:
         return label
 
     def _walk_cycle(self, factor: int, start: int = 0) -> list[int]:
+        """Return the ranks of the cycle that `start` is on, in order."""
         near, path, before, rank = self.near[factor], [start], start, self.near[factor][start][0]
         while rank != start:
             path.append(rank)

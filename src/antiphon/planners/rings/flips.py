@@ -1,13 +1,17 @@
-"""Rings out of factors: exchange links between factors until every factor is a single cycle.
+"""Turn factors into rings: swap links between factors until every factor is a single cycle.
 
-A factor is a permutation of the ranks (every rank has one successor). The network is the union of all factors, and must
-stay the same. Allowed exchange between two factors: take a minimal set of ranks that both factors map to the same set
-of successors ("class"), and swap the successors of these ranks. Swaps that do not increase the number of cycles are
-kept.
+A factor gives every rank one successor, and every rank is the successor of one: a permutation, that is, a set of
+directed cycles that visit every rank once. Input (`join_by_swaps`): several factors that together use the links of a
+network. Output: as many factors that use the same links, each a single cycle (a ring); [] if the search finds none.
 
-Invariant: a swap changes neither the union nor the product of the signs of all factors. A single cycle of P ranks has
-sign (-1)^(P-1), so a start with the wrong product can never succeed. A "column swap" changes the sign: two ranks
-exchange their successors in an odd number of factors in which together they have the same successors.
+A swap exchanges links between two factors. Take a smallest set of ranks (a class) that has the same set of successors
+in both factors, and let these ranks swap their successors. Swaps that do not increase the number of cycles are kept;
+so the search is a random walk towards few cycles.
+
+Parity: the sign of a permutation is (-1)^(P - cycles) for P ranks, and a swap leaves the product of the signs of all
+factors the same. If every factor is a single cycle, the product is known; a start with the other one can never get
+there. A "column swap" changes the product: two ranks exchange their successors in an odd number of factors in which
+together they have the same successors.
 
 Example: factors 0>1>0, 2>3>2 and 0>3>0, 1>2>1. The class {0, 2} has the successors {1, 3} in both; after the swap they
 are 0>3>2>1>0 and 0>1>2>3>0, single cycles.
@@ -22,40 +26,44 @@ MOST_SWAPS = 200_000  # examined; complete networks of up to 64 ranks need at mo
 Factor = list[int]  # successor of each rank
 
 
-def joined_flips(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWAPS) -> list[Factor]:
-    """Return as many factors, of the same links, each a single cycle; [] if this search finds none.
+def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWAPS) -> list[Factor]:
+    """Return as many factors of the same links, each a single cycle; [] if this search finds none.
 
-    A factor that is not a cycle and any other one swap the class that leaves the fewest cycles, if these are not more
-    than before: ties make a random walk. O(ranks) per swap examined; in complete networks about 80 of them per rank.
+    In each round a factor that is not a single cycle and another one make their best swap. O(ranks) per swap examined;
+    in complete networks about 80 of them per rank.
     """
-    state = _Flips([list(factor) for factor in factors], random.Random(seed), max_swaps)
+    state = _SwapSearch([list(factor) for factor in factors], random.Random(seed), max_swaps)
     ranks = len(factors[0]) if factors else 0
     if ranks < 3:
         return []
     # swaps preserve the parity of the total number of cycles, so it must match that of one cycle per factor
-    wrong = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
-    if wrong and (len(factors) < 2 or not state.turn_sign()):
+    parity_differs = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
+    if parity_differs and (len(factors) < 2 or not state.turn_sign()):
         return []
     return state.factors if state.join_cycles() else []
 
 
-class _Flips:
-    def __init__(self, factors: list[Factor], chance: random.Random, max_swaps: int) -> None:
-        self.factors, self.chance, self.left = factors, chance, max_swaps
+class _SwapSearch:
+    """The factors while swaps are made; `cycles`: by factor, their number; `left`: swaps that may still be examined."""
+
+    def __init__(self, factors: list[Factor], rng: random.Random, max_swaps: int) -> None:
+        self.factors, self.rng, self.left = factors, rng, max_swaps
         self.cycles = [count_cycles(factor) for factor in factors]
 
     def join_cycles(self) -> bool:
+        """Swap until every factor is a single cycle; return whether that succeeds within the limit."""
         number = len(self.factors)
         while sum(self.cycles) > number:
             if number < 2 or self.left <= 0:
                 return False
             broken = [i for i, cycles in enumerate(self.cycles) if cycles > 1]
-            first, second = self.chance.choice(broken), self.chance.randrange(number)
+            first, second = self.rng.choice(broken), self.rng.randrange(number)
             if first != second:
                 self._improve_pair(first, second)
         return True
 
     def _improve_pair(self, first: int, second: int) -> None:
+        """Make the swap between two factors that leaves the fewest cycles, unless all leave more than before."""
         first_factor, second_factor = self.factors[first], self.factors[second]
         best: tuple[int, int, int, list[int]] | None = None
         classes = _swap_classes(first_factor, second_factor)
@@ -74,9 +82,12 @@ class _Flips:
             self.cycles[first], self.cycles[second] = best[1], best[2]
 
     def turn_sign(self) -> bool:
-        """Do a column swap in an odd number of factors; if there is none, retry after a few random swaps."""
+        """Make a column swap in an odd number of factors, if need be after a few random swaps; return whether it was
+        possible.
+        """
         ranks = len(self.factors[0])
         for _ in range(20):
+            # look for a column swap of an odd number of factors
             pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
             for a, b in pairs[: 20 * ranks]:
                 for column in self._column_swaps(a, b):
@@ -86,8 +97,9 @@ class _Flips:
                             factor[a], factor[b] = factor[b], factor[a]
                             self.cycles[i] = count_cycles(factor)
                         return True
+            # there is none: make some random swaps and look again
             for _ in range(len(self.factors)):
-                first, second = self.chance.sample(range(len(self.factors)), 2)
+                first, second = self.rng.sample(range(len(self.factors)), 2)
                 _swap_successors(
                     self.factors[first],
                     self.factors[second],
@@ -118,6 +130,7 @@ class _Flips:
 
 
 def _swap_successors(first: Factor, second: Factor, ranks: list[int]) -> None:
+    """Let these ranks swap their successors in two factors, in place."""
     for rank in ranks:
         first[rank], second[rank] = second[rank], first[rank]
 
@@ -135,7 +148,7 @@ def count_cycles(factor: Factor) -> int:
 
 
 def _swap_classes(first: Factor, second: Factor) -> list[list[int]]:
-    """Return the minimal sets of ranks that both factors map to the same successors. O(ranks)."""
+    """Return the smallest sets of ranks that have the same set of successors in both factors. O(ranks)."""
     before = [0] * len(second)
     for rank, after in enumerate(second):
         before[after] = rank

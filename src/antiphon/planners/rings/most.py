@@ -1,14 +1,20 @@
-"""The most rings that the links hold, and why there cannot be more.
+"""Find as many rings as the direct links hold, and an upper bound that shows why there cannot be more.
 
-Three upper bounds, each easy to recheck:
+Input (`most_rings`): the capacity of every link in units, and the members. Output (`RingsFound`): directed cycles, each
+through all members, that together use no link more often than its units; an upper bound on their number, and its reason
+in words. The least of three bounds, each easy to recheck:
 
-    degree    the units of links that leave or enter one rank
-    factors   every ring enters and leaves every rank once: the most times the links can do that (a maximum flow)
-    cut       a set of ranks that few links leave
+    degree    the units of links that leave, or enter, one rank
+    factors   every ring leaves and enters every rank once; a maximum flow finds how often the links allow all ranks
+              to be left and entered
+    cut       the units of links that leave some set of ranks
 
-Where `edge_disjoint` stays below them, the links are split at random into as many factors as the bound allows, and
-these are joined by swaps (`flips`). So complete networks of P ranks get P - 1 rings for all P but 4 and 6, for which
-only P - 2 exist (Tillson 1980), and a hypercube of 32 ranks gets 5.
+If edge_disjoint.py finds fewer rings than that, the links are split at random into as many factors (sets of cycles that
+visit every rank once) as the bound allows, and flips.py swaps links until each is a single cycle. So complete networks
+of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a hypercube of 32
+ranks gets 5.
+
+Example: a hypercube of 32 ranks. 5 links leave every rank, so there are 5 rings at most, and 5 are found.
 """
 
 from __future__ import annotations
@@ -20,18 +26,18 @@ from functools import lru_cache
 import numpy as np
 
 from antiphon.planners.rings.edge_disjoint import Capacity, count_degrees, pack_cycles
-from antiphon.planners.rings.flips import Factor, joined_flips
+from antiphon.planners.rings.flips import Factor, join_by_swaps
 
-MOST_COMPLETE = 128  # ranks
-MOST_JOINED = 128
-STARTS = 12  # splits into factors tried for one number of rings
-WORK = 3_000_000  # ranks of swaps examined, over all starts
-MOST_CUT = 128  # ranks for which the smallest cut is sought
+MOST_COMPLETE = 128  # up to this many ranks, rings of complete networks are made of rotations
+MOST_JOINED = 128  # up to this many, random factors are joined;
+STARTS = 12  # random splits into factors for each number of rings,
+WORK = 3_000_000  # and swaps examined times ranks, over all splits
+MOST_CUT = 128  # up to this many ranks, the smallest cut is looked for
 
 
 @dataclass(frozen=True)
 class RingsFound:
-    """Directed cycles, an upper bound on their number, and its reason."""
+    """Directed cycles, an upper bound on their number, and its reason in words."""
 
     cycles: list[list[int]]
     at_most: int
@@ -39,6 +45,7 @@ class RingsFound:
 
     @property
     def proved(self) -> bool:
+        """Whether more are impossible."""
         return len(self.cycles) == self.at_most
 
 
@@ -51,15 +58,16 @@ def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> R
 def _most_rings_cached(
     listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
 ) -> RingsFound:
+    """Do the work of `most_rings`. `listed`: the capacity, as a hashable list."""
     capacity, size = dict(listed), len(members)
     # the cheapest bound first; costlier ones only if the packing stays below it
     limit, because = _degree_bound(capacity, members)
     alike = set(capacity.values())
     if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(alike) == 1 and len(capacity) == size * (size - 1):
-        # factors of the complete network: all rotations by the same distance; some are many short cycles, so they are
-        # joined
+        # factors of a complete network: for each distance, every rank is followed by the rank that far on. Some consist
+        # of many short cycles, so they are joined
         turned = [[(rank + turn) % size for rank in range(size)] for turn in range(1, size)]
-        cycles = _factors_to_cycles(joined_flips(turned, seed), members) * alike.pop()
+        cycles = _factors_to_cycles(join_by_swaps(turned, seed), members) * alike.pop()
         if len(cycles) == limit:
             return RingsFound(cycles, limit, because)
     packed = pack_cycles(capacity, members, seed)
@@ -81,40 +89,40 @@ def _most_rings_cached(
 
 
 def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
-    """Return more than `have` rings made of factors, as many as possible; [] if none are found."""
-    chance, swaps = random.Random(seed), WORK // STARTS // len(members)
+    """Return more than `have` rings, as many as possible, by joining random factors; [] if that fails."""
+    rng, swaps = random.Random(seed), WORK // STARTS // len(members)
     # the greatest number first; STARTS random splits for each
     for number in range(limit, have, -1):
         for start in range(STARTS):
-            factors = _split_into_factors(capacity, members, number, chance)
+            factors = _split_into_factors(capacity, members, number, rng)
             if factors is None:
                 break
-            joined = joined_flips(factors, seed + start, swaps)
+            joined = join_by_swaps(factors, seed + start, swaps)
             if joined:
                 return _factors_to_cycles(joined, members)
     return []
 
 
 def _split_into_factors(
-    capacity: Capacity, members: tuple[int, ...], number: int, chance: random.Random
+    capacity: Capacity, members: tuple[int, ...], number: int, rng: random.Random
 ) -> list[Factor] | None:
-    """Return a random split into factors (every rank is left and entered once in each); None if the links do not hold
-    them.
+    """Return a random split of links into `number` factors; None if the links do not hold that number.
 
-    A flow chooses the links, matchings divide them: in- and out-degrees are equal, so a perfect matching exists
-    (König).
+    A maximum flow chooses links such that every rank is left and entered `number` times. Then each perfect matching of
+    ranks with their successors is a factor; one exists as long as all degrees are equal (König).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     size = len(members)
     rows, columns = list(range(size)), list(range(size))
-    # the flow takes the first solution that it finds: random numbering makes it another one in every start
-    chance.shuffle(rows)
-    chance.shuffle(columns)
+    # the flow takes the first solution that it finds: random numbering gives another one each time
+    rng.shuffle(rows)
+    rng.shuffle(columns)
     used = _regular_units(capacity, members, number, rows, columns)
     if used is None:
         return None
+    # take out one factor after the other
     factors = []
     back = {column: rank for rank, column in enumerate(columns)}
     for _ in range(number):
@@ -133,8 +141,9 @@ def _split_into_factors(
 def _regular_units(
     capacity: Capacity, members: tuple[int, ...], number: int, rows: list[int], columns: list[int]
 ) -> dict[tuple[int, int], int] | None:
-    """Return units of links such that every rank is left and entered `number` times, by numbers in `rows` and
-    `columns`.
+    """Return units of links such that every rank is left and entered `number` times; None if impossible.
+
+    By (rows[i], columns[j]) for the link from member i to member j: `rows` and `columns` renumber the members.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -156,6 +165,7 @@ def _regular_units(
 
 
 def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
+    """Return factors that are single cycles as ranks in order."""
     cycles = []
     for factor in factors:
         cycle, place = [0], factor[0]
@@ -170,13 +180,14 @@ def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[
 
 
 def _degree_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
+    """Return the bound by degree and its reason: each ring leaves and enters every rank once."""
     out, into = count_degrees(capacity, members)
     units, rank, verb = min([(out[r], r, "leave") for r in members] + [(into[r], r, "enter") for r in members])
     return units, f"only {units} units of links {verb} rank {rank}"
 
 
 def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> tuple[int, str]:
-    """Bound by factors: rings leave and enter every rank equally often, at most as often as the links allow."""
+    """Return the bound by factors and its reason: how often, up to `limit`, all ranks can be left and entered."""
     order = list(range(len(members)))
     count = limit
     while count and _regular_units(capacity, members, count, order, order) is None:
@@ -185,7 +196,10 @@ def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> t
 
 
 def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
-    """Bound by the smallest cut: each ring leaves every set of ranks. A maximum flow per rank, and back."""
+    """Return the bound by the smallest cut and its reason: each ring leaves every set of ranks at least once.
+
+    A maximum flow from the first member to each other one and, if links differ by direction, back.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

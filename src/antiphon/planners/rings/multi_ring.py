@@ -1,12 +1,15 @@
-"""Many rings at once, as NCCL forms them (Blink, sections 2 and 5.1).
+"""The planner `multi-ring`: many rings at once, as NCCL forms them (Blink, sections 2 and 5.1).
 
-Over direct links: edge-disjoint Hamiltonian cycles, each with an equal share of the data, so that all links work. On
-the DGX-1V that is 3 cycles in both directions, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce
-and (6m, 6+m, 6+m) for broadcast (SCCL, Table 3).
+Input: any collective. Output: one schedule in which several rings (cycles through all members) carry equal shares of
+the data at the same time (circles.py plans each), so that all links work.
 
-Over switches: logical rings from host to host. Each ring leaves a host at another rank, so that all NICs are in use;
-every other host is passed in the opposite direction, so that a ring leaves and enters hosts at ranks of the same number
-(the same rail).
+Over direct links the rings are edge-disjoint cycles (most.py, edge_disjoint.py). On the DGX-1V these are 3 cycles in
+both directions, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and (6m, 6+m, 6+m) for
+broadcast in m pieces (SCCL, Table 3).
+
+Over switches rings are logical: any order of ranks is possible, and rings go from host to host. Each ring leaves a host
+at another rank, so that all network cards are in use. Every other host is passed in the opposite order, so that a ring
+leaves one host and enters the next at ranks of the same number (on the same rail).
 
 Example: 2 hosts of 4 ranks: rings 0123 7654, 1230 4765, 2301 5476, 3012 6547: each NIC pair is used once per direction.
 """
@@ -44,17 +47,15 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.routing import find_paths
 from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 
-MOST_RINGS = 64
-MOST_LOGICAL = 32
+MOST_RINGS = 64  # by default
+MOST_LOGICAL = 32  # rings over switches
 MOST_INNER = 8  # different cycles used inside a host
-PLENTY = 2**22  # transfers: the default number of rings stays below this
+PLENTY = 2**22  # transfers of the schedule: by default no more rings than this allows
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles, what they run over, and facts for the provenance: the number found, whether more exist, and by which
-    bound.
-    """
+    """Cycles, what they run over ("direct links" or "routes"), and facts for the provenance."""
 
     cycles: list[list[int]]
     over: str
@@ -68,7 +69,7 @@ RingCount = Annotated[
 
 
 def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces = None) -> Iterator[Schedule]:
-    """Yield one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
+    """Yield one schedule: every ring carries an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
     topology, collective = request.topology, request.collective
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
@@ -91,8 +92,9 @@ def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces
 
 
 def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
-    """Give every cycle an equal share. For alltoall a cycle and its reverse go together: each block takes its shorter
-    direction.
+    """Return the schedule in which every cycle carries an equal share.
+
+    In an alltoall a cycle and its reverse are planned together, so that each block takes the shorter direction.
     """
     rings_left = Counter(map(tuple, cycles))
     if collective.kind != "alltoall":
@@ -115,10 +117,10 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
 def _choose_rings(
     topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, pairs: bool
 ) -> Rings:
-    """Return the rings, and the number of them, with the smallest load on the busiest link or limit; the fewest of
-    equals.
+    """Return the rings that load the busiest link or shared limit least when they share the data; ties: the fewest.
 
-    `pairs`: rather rings that come in both directions, also if there is one less of them.
+    `exactly`: `max_rings` of them, if there are enough. `pairs`: rings in both directions, even if they are one
+    fewer.
     """
     rings_held = most_rings(capacities(topology, members), members, seed)
     cycles = pack_cycles(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
@@ -127,11 +129,12 @@ def _choose_rings(
         findings["because"] = (
             rings_held.because if rings_held.proved else f"at most {rings_held.at_most}: {rings_held.because}"
         )
+    # candidates: rings over direct links; over switches, logical rings
     candidates = [(Rings(cycles[:max_rings], "direct links", findings), True)]
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
-    # edge-disjoint rings of direct links keep their order; rings over routes are chosen one by one for even loads
+    # edge-disjoint rings keep their order; rings over routes are picked one by one for even loads
     for rings, as_given in candidates:
         loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), as_given)
@@ -147,7 +150,10 @@ def _choose_rings(
 
 
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
-    """State whether any rings could be faster: over routes their number does not matter."""
+    """Return the rings; over routes, with the statement whether any rings could be faster, by the bound of bound.py.
+
+    `cost`: seconds per byte of a step.
+    """
     if rings.over != "routes":
         return rings
     min_time, because = least_time(topology, members)
@@ -157,7 +163,9 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
 
 
 def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
-    """Return per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path.
+    """Return [ring, link or limit]: the seconds per byte that a step of the ring takes there.
+
+    Without rows if two consecutive ranks of some ring have no path.
 
     >>> from antiphon.core.example import machine
     >>> step_loads(machine(), [[0, 1], [0, 2]])  # of links 0 to 3, each of 1 GB/s
@@ -188,8 +196,10 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
 
 
 def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> tuple[list[int], list[float]]:
-    """Return rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
-    busiest link or limit if the first 1, 2, ... of them share the data.
+    """Return rings (by number) in the order to use them, and the time per byte if the first 1, 2, ... share the data.
+
+    Each ring is the one that evens out the loads best; a ring may come again. `as_given`: keep the order of `loads`.
+    The time is that of the busiest link or limit.
     """
     total = np.zeros(loads.shape[1])
     chosen: list[int] = []
@@ -198,6 +208,7 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> t
         if as_given:
             pick = turn
         else:
+            # a high power of the relative loads approximates their maximum, but also tells ties apart
             after = total + loads
             pick = int(np.argmin(((after / after.max()) ** 8).sum(axis=1).round(9)))
         total = total + loads[pick]
@@ -207,11 +218,10 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> t
 
 
 def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
-    """Return one ring in order of places; and rings from host to host, inside a host over its direct links where these
-    hold rings, else in order, each opened at every rank.
+    """Return choices of rings over switches: one ring, host by host; and rings that enter hosts at different ranks.
 
-    Every other host is passed in the opposite direction, so that a ring leaves one host and enters the next at ranks
-    of the same number (the same rail).
+    The latter pass a host along the rings of its direct links, if there are any, else in the order of ranks, beginning
+    at every rank in turn. Every other host is passed in the opposite order: see the top of this file.
     """
     groups = ranks_by_host(topology, members)
     plain = [[rank for group in groups for rank in group]]

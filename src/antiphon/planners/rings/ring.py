@@ -1,8 +1,12 @@
-"""The ring: every rank sends to the next one, around a cycle (what NCCL does; Blink, section 2).
+"""The planner `ring`: every rank sends to the next one of a cycle, as NCCL does (Blink, section 2).
 
-On P ranks, per direction: allgather and reducescatter take P-1 steps, allreduce both one after the other,
-broadcast a chain of P-1 hops in pieces. Over a cycle of links of bandwidth b each way, with both directions in
-use, allgather takes (P-1)/P * nbytes / 2b at zero latency: optimal where the ring is all the links there are.
+Input: any collective. Output: one schedule around one cycle of all members, in one direction or, by default, half of
+the data each way. The cycle is the user's, or the widest cycle of direct links (cycles.py), or, over switches, the
+ranks in order. circles.py plans the collective; routes are added at the end.
+
+On P ranks, per direction: allgather and reducescatter take P - 1 steps, allreduce both one after the other, broadcast a
+chain of P - 1 hops in pieces (slices). Over links of bandwidth b each way, with both directions in use, allgather takes
+(P - 1) / P * nbytes / 2b at zero latency: optimal if the machine has no other links.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, given_order
 
-MOST_PARTS = 8
+MOST_PARTS = 8  # a block is split into at most so many chunks
 
 
 RingOrder = Annotated[
@@ -47,18 +51,20 @@ def ring(
     cycle = given_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_route_cycle(topology, oriented) for oriented in orientations]
-    # where neither way round goes, `finish_schedule` names the hop that is lost
-    goes = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
-    width = _width(topology, [hops[i] for i in goes])
+    # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
+    possible = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
+    width = _width(topology, [hops[i] for i in possible])
     schedule = split(
-        plan_both_ways(collective, cycle) if len(goes) == 2 else plan_around(collective, orientations[goes[0]]), width
+        plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
+        width,
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
-    options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
+    options = {"order": ",".join(map(str, cycle)), "directions": len(possible), "pieces": depth}
     yield finish_schedule(schedule, topology, collective, "ring", options, depth)
 
 
 def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
+    """Return the widest cycle of direct links, or the members in order if switches join them."""
     cycle, complete = widest_cycle(topology, collective.members)
     if cycle:
         return cycle
@@ -73,12 +79,16 @@ def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
 
 
 def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
+    """Return the path from every rank of the cycle to the next."""
     ranks = np.array(cycle, np.int32)
     return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
 def _width(topology: Topology, hops: Sequence[Paths]) -> int:
-    """Return the number of chunks that a hop can carry in one round: the unit links of the narrowest hop, if few."""
+    """Return the number of chunks to split a block into: the narrowest hop in unit links, or 1 if no small integer.
+
+    So a round, in which a unit link carries one chunk, fills all hops.
+    """
     links = [narrowest_link(topology, routing) for routing in hops if not len(routing.lost)]
     if not links:
         return 1

@@ -1,10 +1,14 @@
-"""Equal pieces with smaller parts at both ends, which fill and drain a pipeline sooner.
+"""Pipeline in equal pieces with smaller parts at both ends, which fill and drain the pipeline sooner.
+
+Input: an unpipelined schedule and a message size. Output (`Pipeline.choose_sizes`, `to_schedule`): the number of equal
+pieces (slices), the sizes of the parts before and behind them, and the schedule with a copy of all transfers per part.
+The planner `compose` uses this.
 
 While the first of n equal pieces is on its way through a schedule of S steps most links are idle, and again while the
-last one is. If a few smaller parts go before and behind the equal pieces, those steps are shorter. `Pipeline` finds the
-sizes by a small linear program: variables are the sizes and the lengths of steps; step t must last as long as each
-resource needs for all parts that are in it. In the middle all steps are alike, so the program shows only as many pieces
-as the schedule has steps, and its size does not depend on n.
+last one is. If a few smaller parts go before and behind the equal pieces, those steps are shorter. The sizes solve a
+small linear program: variables are the sizes and the lengths of steps; step t must last as long as each resource (link
+or shared limit) needs for all parts that are under way in it. In the middle all steps are alike, so the program has
+only as many pieces as the schedule has steps, and its size does not depend on n.
 
 Example: a chain of 2 links, 1 second per unit each. n equal pieces take (n + 1) / n seconds. With a part of 1 / (2n)
 before and one behind, each of the n equal pieces is (n - 1) / n^2, and that is all by which the time exceeds 1.
@@ -26,33 +30,21 @@ from antiphon.planners.shared.pipelining import PIPELINING, least_of, most_piece
 from antiphon.planners.shared.start_program import drop_dominated
 from antiphon.planners.shared.uneven import load_by_step
 
-MOST_CELLS = 50_000  # of the linear program of `Pipeline`
-
-
-DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # of its sizes
-
-
-MAX_ROUNDING_LOSS = 1e-3  # of the time, by rounding the sizes
-
-
-LOAD_DECIMALS = 9  # by which loads are distinguished
-
-
+MOST_CELLS = 50_000  # entries of the linear program
+DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # to which sizes are rounded, the first that loses at most
+MAX_ROUNDING_LOSS = 1e-3  # of the time
+LOAD_DECIMALS = 9  # loads that agree to so many decimals count as equal
 ENDS = (0, 1, 2)  # parts at each end that are tried
-
-
-MIN_GAIN_ENDS = 1.003  # every part repeats all transfers, so it must be this much faster
-
-
-MOST_END_ROWS = 2**23
+MIN_GAIN_ENDS = 1.003  # another part at each end repeats all transfers, so it must be this much faster
+MOST_END_ROWS = 2**23  # transfers of a schedule with parts at the ends
 
 
 @dataclass(frozen=True)
 class EndSizes:
-    """Sizes, as fractions of their sum: before the `pieces` equal ones (one part per step), of these together, and
-    behind them.
+    """The sizes of all parts, relative to their sum.
 
-    `time`: seconds per byte; `latency`: seconds.
+    `before`: the parts before the equal pieces, one starting per step; `middle`: all `pieces` equal pieces together;
+    `behind`: the parts behind them. `time`: seconds per byte; `latency`: seconds.
     """
 
     before: tuple[int, ...]
@@ -63,11 +55,12 @@ class EndSizes:
     latency: float
 
     def seconds(self, nbytes: int) -> float:
+        """Return the predicted time for a message size."""
         return self.time * nbytes + self.latency
 
 
 class Pipeline:
-    """A schedule in one piece, and its loads in each step."""
+    """An unpipelined schedule prepared for pipelining: its loads by resource and step, its latency by step."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
         unpiped = isinstance(schedule.pieces, int) and schedule.pieces == 1
@@ -83,10 +76,10 @@ class Pipeline:
         return float(self.load.sum(axis=1).max(initial=0.0))
 
     def best_sizes(self, pieces: int, ends: int = 0) -> EndSizes:
-        """Return the best sizes with `ends` parts at each end; without them if the program is too large or unsolved."""
+        """Return the best sizes with `ends` parts at each end; if the program is too large or unsolved, with none."""
         exact = self._solve_sizes(pieces, ends) if ends else None
         if exact is None:
-            return self._to_sizes(Exact((), 1.0, ()), pieces)
+            return self._to_sizes(EndFractions((), 1.0, ()), pieces)
         goal = self._seconds_per_byte(exact, pieces)
         for denominator in DENOMINATORS:
             sizes = self._to_sizes(exact.round_to(denominator), pieces)
@@ -95,9 +88,9 @@ class Pipeline:
         return sizes
 
     def choose_sizes(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
-        """Return the fastest sizes for the message, choosing what is None; more parts at the ends only if they pay.
+        """Return the fastest sizes for the message; `pieces` or `ends` of None are chosen.
 
-        None if the requested `ends` are impossible.
+        More parts at the ends are only taken if they pay. None if the requested `ends` are impossible.
         """
         if ends is not None:
             return self.sizes_with_ends(
@@ -129,6 +122,7 @@ class Pipeline:
 
         @cache
         def sizes(pieces: int) -> EndSizes:
+            """Return the best sizes with this number of pieces."""
             return self.best_sizes(pieces, ends)
 
         top = min(max_pieces, most_pieces(self.schedule, nbytes))
@@ -144,7 +138,7 @@ class Pipeline:
         return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 
     def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
-        """Return the schedule with a copy for every part; those in the middle are one copy with pieces."""
+        """Return the schedule, with a copy of all transfers per part (the equal pieces are one copy), and the sizes."""
         if not sizes.before and not sizes.behind:
             return replace(self.schedule, pieces=sizes.pieces), sizes
         nonempty = [part_row for part_row in _part_rows(sizes) if part_row[1]]
@@ -155,31 +149,36 @@ class Pipeline:
         ]
         return merge(each, [size for _, size, _ in nonempty]), sizes
 
-    def _to_sizes(self, exact: Exact, pieces: int) -> EndSizes:
+    def _to_sizes(self, exact: EndFractions, pieces: int) -> EndSizes:
+        """Return integral fractions as sizes with their predicted time."""
         before, behind = (tuple(int(size) for size in end) for end in (exact.before, exact.behind))
         time = self._seconds_per_byte(exact, pieces)
         return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
 
-    def _solve_sizes(self, pieces: int, ends: int) -> Exact | None:
-        """Solve for the parts before, one piece of the middle, the parts behind, and the lengths of steps."""
+    def _solve_sizes(self, pieces: int, ends: int) -> EndFractions | None:
+        """Return the optimal sizes, or None if the linear program is too large, empty or unsolved.
+
+        Variables: sizes of the parts before, of one equal piece, of the parts behind; then the lengths of steps, and
+        that of a step in the middle.
+        """
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        # more pieces than steps only repeat the full middle step, whose length is one variable with a multiplicity
+        # more pieces than steps only repeat the middle step, whose length counts as often in the objective
         shown_pieces = min(pieces, self.steps)
         if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
             return None
-        # the step in which each part starts, and which of the size variables it has: all pieces share one
+        # the step in which each part starts, and the number of its size variable: all equal pieces share one
         starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
-        which = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
+        size_index = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
         kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
         top = float(self.load.max(initial=0.0))
         if not top:
             return None
         kind, step = np.nonzero(self.load)
-        # row (kind, step): the loads of all parts then under way are at most the step's length
+        # row (kind of resource, step): the load of all parts under way is at most the step's length
         rows = np.concatenate([kind * slots + step + start for start in starts])
-        columns = np.repeat(which, len(kind))
+        columns = np.repeat(size_index, len(kind))
         values = np.tile(self.load[kind, step] / top, len(starts))
         clock = np.arange(kinds * slots)
         middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
@@ -206,16 +205,17 @@ class Pipeline:
         if solution.status != 0:
             return None
         size = np.maximum(solution.x[:sizes], 0.0).tolist()
-        return Exact(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
+        return EndFractions(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
 
-    def _seconds_per_byte(self, exact: Exact, pieces: int) -> float:
-        """Add up the lengths of the steps at the ends and, multiplied, of those in the middle."""
+    def _seconds_per_byte(self, exact: EndFractions, pieces: int) -> float:
+        """Return the sum of the lengths of all steps, those in the middle counted as often as they repeat."""
         shown_pieces = min(pieces, self.steps)
         size = np.array([*exact.before, *[exact.middle / pieces] * shown_pieces, *exact.behind]) / exact.total
         full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
         return float(full.max(axis=0).sum() + (pieces - shown_pieces) * self.full * exact.middle / pieces / exact.total)
 
-    def _latency_seconds(self, exact: Exact, pieces: int) -> float:
+    def _latency_seconds(self, exact: EndFractions, pieces: int) -> float:
+        """Return the latency of all steps: in each, that of the slowest path in use."""
         shown_pieces = min(pieces, self.steps)
         nonempty = np.array([*exact.before, *[exact.middle] * shown_pieces, *exact.behind]) > 0
         slowest = np.zeros(len(nonempty) + self.steps - 1)
@@ -226,8 +226,8 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Sizes as fractions of their sum, the whole middle as one."""
+class EndFractions:
+    """Sizes of parts before, of all equal pieces together, and of parts behind, in any unit."""
 
     before: tuple[float, ...]
     middle: float
@@ -235,16 +235,17 @@ class Exact:
 
     @property
     def total(self) -> float:
+        """The sum of all sizes."""
         return sum(self.before) + self.middle + sum(self.behind)
 
-    def round_to(self, denominator: int) -> Exact:
+    def round_to(self, denominator: int) -> EndFractions:
         """Round to integers that sum to `denominator`; the middle takes the remainder."""
         before, behind = (tuple(float(round(size * denominator)) for size in end) for end in (self.before, self.behind))
-        return Exact(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
+        return EndFractions(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
 
 
 def _part_rows(sizes: EndSizes) -> Iterator[tuple[int, int, int]]:
-    """Yield for every part its first step, its size, and its pieces."""
+    """Yield for every part its first step, its size, and its number of pieces (the equal pieces are one part)."""
     yield from ((start, size, 1) for start, size in enumerate(sizes.before))
     begin = len(sizes.before)
     yield begin, sizes.middle, sizes.pieces

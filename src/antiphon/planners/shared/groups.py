@@ -1,15 +1,22 @@
-"""Groups of ranks, nested and of any sizes: from options, from places, and the exchanges within them.
+"""Nested groups of ranks, such as boxes in racks, and collectives that work level by level through them.
 
-Allgather by nested exchanges: a group of s ranks holds its content, drawn as the interval [0, 1), such that rank number
-floor(x * s) has the data at x; each rank has 1/s. At every level, the outermost first, the subgroups of a group
-exchange their data. Where all subgroups have the same size, rank i of one exchanges with rank i of the others. Where
-sizes differ, the interval is cut wherever the holder changes in any subgroup (`find_stretches`), and each stretch is
-exchanged among its holders. In the end every rank has everything. Run backwards this is a reducescatter, both together
-an allreduce.
+Groups come from options (`given_groups`, `given_fans`) or from the ranks' places in the machine (`placed_groups`,
+`nested_groups`, `ranks_by_host`). A level is a depth of nesting; its fan-in is the number of subgroups per group. The
+members of a collective are put in an order in which every group is contiguous; a seat is a position in that order.
+
+`list_exchanges` plans an allgather among groups of any sizes. Draw the data that a group of s ranks holds together (its
+content) as the interval [0, 1), such that rank number floor(x * s) of the group has the data at x: each rank has 1/s.
+At every level, the outermost first, the subgroups of a group exchange their contents, after which each has them all. If
+all subgroups have the same size, rank i of one exchanges with rank i of the others. If sizes differ, the interval is
+cut wherever the holder changes in any subgroup (`find_stretches`), and each stretch is exchanged among its holders. In
+the end every rank has everything. Run backwards this is a reducescatter; both together are an allreduce.
 
 Example: groups of 2 and 3 ranks change holders at 1/3, 1/2 and 2/3, so there are 4 stretches, of 2, 1, 1 and 2 sixths.
 The first is exchanged between rank 0 of the pair and rank 0 of the triple, the second between rank 0 and rank 1, and
 so on. All ranks of a group carry equal loads.
+
+A `Spans` (core.transform) says for each of several owners which stretches of the data it has; a `Part` is a schedule
+together with the stretches that it moves and the step in which it starts.
 """
 
 from __future__ import annotations
@@ -31,22 +38,22 @@ from antiphon.core.transform import Part, Spans, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
-MOST_DEPTH = 16
-MOST_ROWS = 2**24
-MOST_WHOLE = 2**62
-Path = tuple[tuple[int, ...], ...]
+MOST_DEPTH = 16  # levels of nesting in an option
+MOST_WHOLE = 2**62  # integers stay below this
+SizePath = tuple[tuple[int, ...], ...]  # the amounts of the parties of an exchange, at each level down to it
 MOST_FACTORISATIONS = 64
 
 
 @dataclass(frozen=True)
 class Groups:
-    """A run of seats: a ring of subgroups (`parts`), or, without parts, one rank."""
+    """A group of consecutive seats, divided into subgroups; without subgroups it is one rank."""
 
     size: int
     subgroups: tuple[Groups, ...] = ()
 
     @staticmethod
     def of_parts(subgroups: Sequence[Groups]) -> Groups:
+        """Return the group of these subgroups; of a single one, itself."""
         return subgroups[0] if len(subgroups) == 1 else Groups(sum(group.size for group in subgroups), tuple(subgroups))
 
     @staticmethod
@@ -59,16 +66,19 @@ class Groups:
 
     @staticmethod
     def ring(size: int) -> Groups:
+        """Return a group of single ranks."""
         return Groups.of_parts([ONE] * size)
 
     def part_starts(self) -> list[int]:
+        """Return the first seat of every subgroup, relative to the group's."""
         return [0, *accumulate(group.size for group in self.subgroups)][: len(self.subgroups)]
 
     def is_even(self) -> bool:
-        """Return whether each level has one fan-in."""
+        """Return whether all groups of a level have the same fan-in."""
         return not self.subgroups or (len(set(self.subgroups)) == 1 and self.subgroups[0].is_even())
 
     def __str__(self) -> str:
+        """Return the groups as `given_groups` reads them."""
         if all(group == ONE for group in self.subgroups):
             return str(self.size)
         words: list[tuple[str, int]] = []
@@ -115,8 +125,7 @@ def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
 
 
 def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
-    """Return the groups that the ranks' places show, and the ranks in an order where groups are contiguous. O(P *
-    depth).
+    """Return the groups that the ranks' places show, and the ranks in an order where groups are contiguous.
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
@@ -127,6 +136,7 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
     paths = {rank: topology.places[rank].split("/") for rank in members}
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
+        """Return the groups of these ranks by components of places from `depth` on, and their order."""
         if len(ranks) == 1 or all(len(paths[rank]) <= depth for rank in ranks):
             return Groups.ring(len(ranks)), ranks
         by_place: dict[str, list[int]] = {}
@@ -139,7 +149,9 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
 
 
 def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
-    """Plan a broadcast: from the root around the outermost ring, from each reached rank within its subgroup. O(P).
+    """Plan a broadcast by chains: along the outermost subgroups, one rank each, and from these inside each subgroup.
+
+    `order`: the members by seat (default: by number). `direction`: 1, or -1 for chains that visit subgroups backwards.
 
     >>> schedule = plan_chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
     >>> list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()))
@@ -148,7 +160,8 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
     seats = Seats.in_order(collective, order)
     rows: list[tuple[int, int, int]] = []
 
-    def go(group: Groups, first: int, seat: int, step: int) -> None:
+    def add_chain(group: Groups, first: int, seat: int, step: int) -> None:
+        """Add the rows of a group whose seats begin at `first`; the data are at `seat` from `step` on."""
         subgroups, starts = group.subgroups, group.part_starts()
         if not subgroups:
             return
@@ -160,39 +173,42 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
         for hop, (a, b) in enumerate(pairwise(part_order)):
             rows.append((step + hop, places[a], places[b]))
         for hop, number in enumerate(part_order):
-            # a rank first sends along this ring, then within its subgroup; the last has nothing to send here
-            go(subgroups[number], first + starts[number], places[number], step + hop)
+            # a rank first sends along this chain, then within its subgroup
+            add_chain(subgroups[number], first + starts[number], places[number], step + hop)
 
-    go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
+    add_chain(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
     return rows_to_schedule(collective, seats, when, np.zeros_like(when), src, dst)
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Exchanges of equal shape: each row of `seats` is a group whose i-th seat owns row * width + i of `where`.
+    """Exchanges that work alike, each an allgather among the seats of a row of `seats`.
 
-    The amounts are in proportion to `sizes`. `path`: sizes of all exchanges before it, and of this one.
+    The i-th seat of row g has the data of owner g * width + i of `where` and ends with those of all seats of its row.
+    The seats' amounts are in proportion to `sizes`. `path`: the sizes at all levels from the outermost to this one.
     """
 
-    path: Path
+    path: SizePath
     seats: Longs
     where: Spans
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Amounts of the seats of a row, relative to each other."""
         return self.path[-1]
 
     @property
     def width(self) -> int:
+        """Seats per row."""
         return len(self.sizes)
 
 
 def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
-    """Return all exchanges, each after those that come before it. O(seats^2) spans at most, and a loop over groups.
+    """Return the exchanges of an allgather, the outermost level first. O(seats^2) spans at most; a loop over groups.
 
-    `line` has as its only owner all data (an equal part per seat, in order), or as many owners as outermost groups:
-    what each of them holds.
+    `line`: the data. With one owner, every seat has an equal part of it, in order; otherwise there is an owner per
+    outermost group, with the data that the group holds.
 
     >>> from antiphon.planners.shared.groups import given_groups
     >>> line = Spans.side_by_side(np.array([4]))
@@ -201,14 +217,14 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
-    by_path: dict[Path, list[Exchange]] = {}
+    by_path: dict[SizePath, list[Exchange]] = {}
     for exchange in _exchanges_within(groups, 0, (), line) if len(line) == 1 else _exchanges_among(groups, line):
         by_path.setdefault(exchange.path, []).append(exchange)
     return [_stack_exchanges(by_path[path]) for path in sorted(by_path, key=len)]
 
 
 def reverse_parts(placements: Sequence[Part]) -> list[Part]:
-    """Turn parts of an allgather on the reversed machine into parts of a reducescatter."""
+    """Return the parts of a reducescatter: those of an allgather on the reversed machine, run backwards."""
     end = max((placement.stop for placement in placements), default=0)
     turned = {id(placement.schedule): invert(placement.schedule) for placement in placements}
     return [
@@ -218,13 +234,13 @@ def reverse_parts(placements: Sequence[Part]) -> list[Part]:
 
 
 def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part]:
-    """Return the parts, delayed until all of `before` are done."""
+    """Return the parts, started once all of `before` are done."""
     base = max((placement.stop for placement in before), default=0)
     return [replace(placement, start=placement.start + base) for placement in placements]
 
 
 def pieces_per_seat(groups: Groups) -> int:
-    """Return the number of pieces per seat at which all borders between stretches are integral."""
+    """Return the number of units per seat with which all stretches begin and end at whole units."""
     # each level may divide stretches by every group size once more
     fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
     if fine * groups.size >= MOST_WHOLE:
@@ -233,17 +249,19 @@ def pieces_per_seat(groups: Groups) -> int:
 
 
 def _group_sizes(groups: Groups) -> Iterator[int]:
+    """Yield the sizes of a group and of all groups inside."""
     yield groups.size
     for subgroup in set(groups.subgroups):
         yield from _group_sizes(subgroup)
 
 
 def _nesting_depth(groups: Groups) -> int:
+    """Return the number of levels, that of single ranks included."""
     return 1 + max((_nesting_depth(subgroup) for subgroup in groups.subgroups), default=0)
 
 
 def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
-    """Return exchanges of equal shape as one."""
+    """Return exchanges of equal path as one, with the rows of all."""
     if len(alike) == 1:
         return alike[0]
     spans = [exchange.where for exchange in alike]
@@ -253,8 +271,12 @@ def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
     return Exchange(alike[0].path, np.concatenate([exchange.seats for exchange in alike]), where)
 
 
-def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges of a group from seat `first` on, whose ranks together hold these contents. O(spans)."""
+def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Spans) -> Iterator[Exchange]:
+    """Yield the exchanges inside a group from seat `first` on, level by level. O(spans).
+
+    `contents`: an owner per content; of each, every rank of the group has an equal part, in order. (After an exchange
+    of k groups, a group has k contents.)
+    """
     subgroups = groups.subgroups
     if not subgroups:
         return
@@ -273,7 +295,7 @@ def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges at the outermost level, where subgroup j, of any size, holds share j."""
+    """Yield the exchanges among groups if subgroup j, of any size, holds share j; then those inside."""
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale
@@ -283,9 +305,12 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
 
 
 def _exchange_stretches(
-    groups: Groups, first: int, path: Path, pieces: Spans, contents_count: int
+    groups: Groups, first: int, path: SizePath, pieces: Spans, contents_count: int
 ) -> Iterator[Exchange]:
-    """Yield an exchange of pieces by stretch, subgroup and content, then the exchanges within the subgroups."""
+    """Yield the exchange of all stretches among the subgroups, then the exchanges inside the subgroups.
+
+    `pieces`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
+    """
     subgroups = groups.subgroups
     sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
     edges, scale = find_stretches(subgroups)
@@ -303,11 +328,12 @@ def _exchange_stretches(
 
 
 def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
+    """Return the sizes divided by their greatest common divisor."""
     return tuple((sizes // np.gcd.reduce(sizes)).tolist())
 
 
 def find_stretches(groups: Sequence[Groups]) -> tuple[Longs, int]:
-    """Return where the holder of a content changes in any of these groups, on a common scale, and the scale's length.
+    """Return where in [0, scale] the holder changes in any of these groups, from 0 to `scale`, and the scale.
 
     >>> from antiphon.planners.shared.groups import given_groups
     >>> find_stretches(given_groups("2+3", 5).subgroups)
@@ -320,7 +346,7 @@ def find_stretches(groups: Sequence[Groups]) -> tuple[Longs, int]:
 
 
 def groups_at(topology: Topology, members: Sequence[int], depth: int) -> list[list[int]]:
-    """Return the ranks by the first `depth` parts of their places, in order of first appearance."""
+    """Return the ranks grouped by the first `depth` components of their places, in order of first appearance."""
     by_place: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
         by_place.setdefault(tuple(topology.places[rank].split("/")[:depth]), []).append(rank)
@@ -328,10 +354,9 @@ def groups_at(topology: Topology, members: Sequence[int], depth: int) -> list[li
 
 
 def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the fan-ins (innermost first) of levels with equal groups, and the ranks sorted so that groups are
-    contiguous.
+    """Return the fan-ins (innermost first) of the levels of places with equal groups, and the ranks ordered by groups.
 
-    Without such levels: the number of ranks alone.
+    4 boxes of 8 GPUs give [8, 4]. Without such levels, the only fan-in is the number of ranks.
     """
     deepest = max(topology.places[rank].count("/") for rank in members)
     seating = list(members)
@@ -348,8 +373,9 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
 
 
 def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]:
-    """Return the ranks by host: the component of their places named host..., box... or server..., else the last but
-    one.
+    """Return the ranks grouped by host.
+
+    The host is the first component of a place that begins with host, box, server or node, otherwise the last but one.
     """
     path_parts = [topology.places[rank].split("/") for rank in members]
     for depth in range(1, max(map(len, path_parts)) + 1):
@@ -380,7 +406,7 @@ def list_factorizations(number: int) -> list[list[int]]:
 
 
 def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
-    """Parse an option such as "4x2": integers of 2 or more whose product is the number of members."""
+    """Parse an option of fan-ins such as "4x2": integers of 2 or more whose product is the number of members."""
     try:
         fans = [int(f) for f in (str(fanins).split("x") if isinstance(fanins, str | int) else fanins)]
     except ValueError:
@@ -390,4 +416,4 @@ def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanin
     return fans
 
 
-ONE = Groups(1)
+ONE = Groups(1)  # a single rank

@@ -1,23 +1,25 @@
-"""A start time for every hop of a plan, so that links stay busy while other data are still on their way.
+"""Give every hop of a plan its own start times, so that links stay busy while other data are still on their way.
 
-In a pipeline of equal pieces every hop of a piece is scheduled a fixed number of steps after its first. Here each hop
-may pause: by the end of step s a fraction f[h, s] of the data of hop h has passed, and
+Input: an unpipelined schedule (the plan), whose rows are called hops here, and a number of steps. Output
+(`HopTimer.to_schedule`): the same hops in that many steps, each chunk cut into parts that pass a hop at different
+times. A linear program chooses for every hop h the fraction f[h, s] of its data that has passed by the end of step s:
 
-    f[h, s] <= f[p, s - 1]     for every predecessor p (its data must have arrived one step before)
-    t[s] >= load of each resource by f[., s] - f[., s - 1]
-    minimize sum of t[s]
+    minimize sum of t[s]                                     (the lengths of the steps)
+    f[h, s] <= f[p, s - 1]     for every hop p that h needs data from: they must have arrived one step before
+    f[h, s] <= f[p, s]         for every hop p whose data h overwrites: they must have been sent (`find_constraints`)
+    t[s] >= load of each resource (link or shared limit) by f[., s] - f[., s - 1]
 
-Chunks are then cut wherever some hop of their class pauses. Overwritten data add constraints without lag: a rank must
-have sent a value before another replaces it (`find_constraints`).
+In a pipeline of equal pieces every hop of a piece comes a fixed number of steps after the first; here it may pause.
+Chunks are cut wherever one of their hops pauses.
 
-Example: data go 0 > 1 > 2 and 0 > 2 alternately. Hop 1 > 2 may start with a small first part, and 0 > 1 may run ahead
-while 1 > 2 is shared.
+Example: an allgather on two boxes. Data from the other box arrive late, and until then the links inside a box would be
+idle. With hop timing each rank sends its own block inside the box first and forwards the other box's data later.
 
-A program over all hops would be too large, so hops are classified. `classify_hops` computes the coarsest classes of
-hops, chunks, blocks and resources such that all members of a class meet equally many of every other class (color
-refinement, by hashing). A timing that treats a class alike loads a class of resources alike, and the mean over a class
-of any timing is no slower. So a program over classes loses nothing, and no symmetry group need be computed. Where even
-that is too large, classes are merged (`class_levels`).
+A program over all hops would be too large, so it is solved over classes of hops. `classify_hops` computes the coarsest
+classes of hops, chunks, blocks and resources such that all members of a class meet equally many members of every other
+class (color refinement, by hashing). A timing that treats the hops of a class alike loads the resources of a class
+alike, and averaging any timing over classes makes it no slower. So a program over classes loses nothing, and no
+symmetry group need be computed. If even that is too large, classes are merged (`HopTimer.class_levels`).
 """
 
 from __future__ import annotations
@@ -38,27 +40,27 @@ from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
 
-Counts = NDArray[np.int64]
-LABELS = 4  # levels of classes, from fine to coarse
+Counts = NDArray[np.int64]  # [class, step]
+LABELS = 4  # levels of merging classes
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
-NEAR = 1e-6  # of a part: values this near to a half count as one, so that the solver's last digits are irrelevant
+NEAR = 1e-6  # in units of rounding: values this near to a half count as a half, whatever the solver's last digits are
 SAME = 1e-9  # relative tolerance when loads are compared
-Marks = NDArray[np.uint64]
-Span = tuple[Longs, Longs]
+Hashes = NDArray[np.uint64]
+Span = tuple[Longs, Longs]  # by group: first item, and end
 
 
 @dataclass(frozen=True, eq=False)
-class Hops:
-    """Classes of hops. `of`: the class of every row.
+class HopClasses:
+    """Classes of hops, as the linear program sees them. `class_of`: by row, its class.
 
-    By class: `owner`, a label of its chunks; `late`, its latency; `load[class, kind]`, seconds per byte of nbytes that
-    all of it puts on each kind of resource; `depth` and `height`, the steps needed before and after it. Constraints:
-    class `later[i]` at least `lag[i]` steps after class `earlier[i]`.
+    By class: `owner`, the label of its chunks (chunks of one label are cut alike); `latency`, in seconds; `load[class,
+    kind]`, seconds per byte of nbytes that the whole class puts on each kind of resource; `depth` and `height`, the
+    steps needed before and after it. Constraints: class `later[i]` at least `lag[i]` steps after class `earlier[i]`.
     """
 
-    of: Longs
+    class_of: Longs
     owner: Longs
-    late: Floats
+    latency: Floats
     earlier: Longs
     later: Longs
     lag: Longs
@@ -67,6 +69,7 @@ class Hops:
     height: Longs
 
     def __len__(self) -> int:
+        """Return the number of classes."""
         return len(self.owner)
 
     @property
@@ -76,50 +79,51 @@ class Hops:
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """`parts[class, step]`: units of 1 / `denominator` of every hop that have passed by the end of each step.
+class HopProgress:
+    """How far hops are by the end of each step: `counts[class, step]` / `denominator` of their data have passed.
 
-    `time`: seconds per byte of nbytes; `latency`: seconds.
+    `time`: seconds per byte of nbytes; `latency`: seconds, of all steps together.
     """
 
-    hops: Hops
+    hops: HopClasses
     counts: Counts
     denominator: int
     time: float
     latency: float
 
 
-class Waits:
-    """A plan as classes of hops, with solved flows cached."""
+class HopTimer:
+    """A plan prepared for hop timing; classes and solutions are cached for all message sizes."""
 
     def __init__(self, plan: Schedule, topology: Topology) -> None:
         self.plan, self.topology = replace(plan, pieces=1), topology
-        self._labelled: dict[int, tuple[Longs, Longs]] = {}
-        self._made: dict[int, Hops | None] = {}
-        self._flows: dict[tuple[Hops, int], Flow | None] = {}
+        self._row_labels: dict[int, tuple[Longs, Longs]] = {}
+        self._hop_classes: dict[int, HopClasses | None] = {}
+        self._progress: dict[tuple[HopClasses, int], HopProgress | None] = {}
 
     @cached_property
-    def classes(self) -> Alike:
+    def classes(self) -> Classification:
+        """The finest classes."""
         return classify_hops(self.plan, self.topology)
 
-    def class_levels(self, max_classes: int) -> Iterator[Hops]:
-        """Yield classes of hops, at most `max_classes`, from fine (slow) to coarse.
+    def class_levels(self, max_classes: int) -> Iterator[HopClasses]:
+        """Yield classifications of at most `max_classes` classes, from fine (exact, slow) to coarse.
 
-        The levels: equivalent hops; then hops with the same predecessors of equivalent chunks, of equivalent blocks, of
-        any chunks. Computed on demand.
+        Level 0 has the classes of `classify_hops`. The others merge hops of one latency that need data from the same
+        classes: of chunks of a class (1), of chunks of a class of blocks (2), of any chunks (3).
         """
         for level in range(LABELS):
-            of, owner = self._label_rows(level)
-            if int(of.max(initial=-1)) < max_classes:
-                if level not in self._made:
-                    self._made[level] = self._make_hops(of, owner)
-                hops = self._made[level]
+            class_of, owner = self._label_rows(level)
+            if int(class_of.max(initial=-1)) < max_classes:
+                if level not in self._hop_classes:
+                    self._hop_classes[level] = self._make_hops(class_of, owner)
+                hops = self._hop_classes[level]
                 if hops is not None:
                     yield hops
 
     def _label_rows(self, level: int) -> tuple[Longs, Longs]:
-        """Return the class of every row, and the label of its chunk."""
-        if level not in self._labelled:
+        """Return, by row, its class at this level and the label of its chunk."""
+        if level not in self._row_labels:
             classes, chunk = self.classes, self.plan.chunk
             if level < 2:
                 owner = classes.chunk[chunk]
@@ -127,25 +131,30 @@ class Waits:
                 owner = classes.block[self.plan.chunks.block[chunk]]
             else:
                 owner = np.zeros(len(chunk), np.int64)
-            self._labelled[level] = classes.hop if level == 0 else merge_classes(classes, owner), owner
-        return self._labelled[level]
+            self._row_labels[level] = classes.hop if level == 0 else merge_classes(classes, owner), owner
+        return self._row_labels[level]
 
-    def _make_hops(self, of: Longs, owner: Longs) -> Hops | None:
+    def _make_hops(self, class_of: Longs, owner: Longs) -> HopClasses | None:
         """Return the classes with their loads; None if there are too many kinds of resources."""
-        classes, count = self.classes, int(of.max(initial=-1)) + 1
-        load = self._class_loads(of, count)
+        classes, count = self.classes, int(class_of.max(initial=-1)) + 1
+        load = self._class_loads(class_of, count)
         if load is None:
             return None
         member = np.zeros(count, np.int64)
-        member[of] = np.arange(len(of))
-        waits = classes.before
+        member[class_of] = np.arange(len(class_of))
+        start_order = classes.before
         # one constraint per pair of classes and lag, for any number of rows
-        first, later, lag = np.unique(np.stack([of[waits.earlier], of[waits.later], waits.lag]), axis=1)
+        first, later, lag = np.unique(
+            np.stack([class_of[start_order.earlier], class_of[start_order.later], start_order.lag]), axis=1
+        )
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
-        return Hops(of, owner[member], classes.late[member], first, later, lag, load, depth, height)
+        return HopClasses(class_of, owner[member], classes.latency[member], first, later, lag, load, depth, height)
 
-    def _class_loads(self, of: Longs, count: int) -> Floats | None:
-        """Return the load by class and kind of resource, without dominated kinds; None if that would take long."""
+    def _class_loads(self, class_of: Longs, count: int) -> Floats | None:
+        """Return the load by class and kind (class of resources), or None if that would take too long.
+
+        Kinds that another one exceeds in every class are left out: they never decide the length of a step.
+        """
         classes, resources = self.classes, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         row, on = classes.crossed
@@ -158,7 +167,9 @@ class Waits:
         crosses_one = place[on] >= 0
         row, at = row[crosses_one], place[on[crosses_one]]
         # bytes of each class on each kind's representative, then seconds: divided by its capacity
-        load = np.bincount(at * count + of[row], weights=classes.weight[row], minlength=len(representatives) * count)
+        load = np.bincount(
+            at * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
+        )
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
         # heaviest first: a resource can only be dominated by a heavier one
         order = np.argsort(-load.sum(axis=1), kind="stable")
@@ -171,77 +182,78 @@ class Waits:
                 heavy_count += 1
         return np.ascontiguousarray(heavy[:heavy_count].T)
 
-    def count_rows(self, flow: Flow) -> int:
+    def count_rows(self, progress: HopProgress) -> int:
         """Return the number of transfers of the schedule."""
-        hops_of = np.bincount(flow.hops.of, minlength=len(flow.hops))
+        hops_of = np.bincount(progress.hops.class_of, minlength=len(progress.hops))
         return sum(
-            int(hops_of[owned].sum()) * (len(_cut_points(flow.counts[owned])) - 1)
-            for owned in _classes_by_owner(flow.hops)
+            int(hops_of[owned].sum()) * (len(_cut_points(progress.counts[owned])) - 1)
+            for owned in _classes_by_owner(progress.hops)
         )
 
-    def flow_for(self, hops: Hops, steps: int) -> Flow | None:
-        """Return the best flow for `steps` steps, cached for all sizes; None if impossible.
+    def progress_for(self, hops: HopClasses, steps: int) -> HopProgress | None:
+        """Return the best timing of these classes in `steps` steps, cached for all sizes, or None.
 
-        Impossible: too few steps, no data, program unsolved, or no common denominator even for the coarsest parts.
+        None: too few steps, no data, program unsolved, or no common denominator below MAX_DENOMINATOR.
         """
-        if (hops, steps) not in self._flows:
-            self._flows[hops, steps] = self._solve_and_round(hops, steps)
-        return self._flows[hops, steps]
+        if (hops, steps) not in self._progress:
+            self._progress[hops, steps] = self._solve_and_round(hops, steps)
+        return self._progress[hops, steps]
 
-    def _solve_and_round(self, hops: Hops, steps: int) -> Flow | None:
+    def _solve_and_round(self, hops: HopClasses, steps: int) -> HopProgress | None:
+        """Solve the linear program and round the fractions to the coarsest denominator that loses little."""
         if not hops.load.size or steps < hops.steps:
             return None
-        exact = _solve_flow(hops, steps)
+        exact = _solve_progress(hops, steps)
         if exact is None:
             return None
-        goal, flow = _seconds_per_byte(hops, exact), None
-        # the coarsest parts that lose at most LOSS: coarse parts mean few chunks
+        goal, progress = _seconds_per_byte(hops, exact), None
+        # coarse fractions mean few chunks
         for denominator in LEVELS:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
-            counts = _round_flow(hops, exact, denominator)
-            flow = Flow(
+            counts = _round_progress(hops, exact, denominator)
+            progress = HopProgress(
                 hops, counts, denominator, _seconds_per_byte(hops, counts / denominator), _latency_seconds(hops, counts)
             )
-            if flow.time <= goal * (1 + LOSS):
+            if progress.time <= goal * (1 + LOSS):
                 break
-        return flow
+        return progress
 
-    def to_schedule(self, flow: Flow) -> Schedule:
-        """Cut every chunk where some hop of its class pauses, and start every hop when it is due."""
-        plan, hops = self.plan, flow.hops
-        table, rows = [still_chunks([plan], flow.denominator, plan.chunks.denominator)], []
+    def to_schedule(self, progress: HopProgress) -> Schedule:
+        """Return the schedule: every chunk cut where some hop of its chunks' label pauses, every hop when it is due."""
+        plan, hops = self.plan, progress.hops
+        table, rows = [still_chunks([plan], progress.denominator, plan.chunks.denominator)], []
         count = len(table[0][0])
         for owned in _classes_by_owner(hops):
             place = np.full(len(hops), -1, np.int64)
             place[owned] = np.arange(len(owned))
-            hop_rows = np.flatnonzero(place[hops.of] >= 0)
+            hop_rows = np.flatnonzero(place[hops.class_of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
-            for low, high in pairwise(_cut_points(flow.counts[owned])):
+            for low, high in pairwise(_cut_points(progress.counts[owned])):
                 # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
-                due = (flow.counts[owned] < high).sum(axis=1)
+                due = (progress.counts[owned] < high).sum(axis=1)
                 table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
-                rows.append((0, hop_rows, due[place[hops.of[hop_rows]]], number + count))
+                rows.append((0, hop_rows, due[place[hops.class_of[hop_rows]]], number + count))
                 count += len(chunks)
-        return join_plans([plan], table, rows, plan.chunks.denominator * flow.denominator, np.ones(count, np.int64))
+        return join_plans([plan], table, rows, plan.chunks.denominator * progress.denominator, np.ones(count, np.int64))
 
 
-def _classes_by_owner(hops: Hops) -> Iterator[Longs]:
-    """Yield classes of hops whose chunks are cut alike."""
+def _classes_by_owner(hops: HopClasses) -> Iterator[Longs]:
+    """Yield, per label of chunks, the classes of hops of these chunks, which are cut alike."""
     for owner in np.unique(hops.owner).tolist():
         yield np.flatnonzero(hops.owner == owner)
 
 
 def _cut_points(counts: Counts) -> list[int]:
-    """Return where some of these hops pause, from nothing to all."""
+    """Return the amounts after which some of these hops pause, from 0 to the denominator."""
     cuts: list[int] = np.union1d([0], counts).tolist()
     return cuts
 
 
-def _solve_flow(hops: Hops, steps: int) -> Floats | None:
-    """Return the fraction of every class that has passed by the end of every step.
+def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
+    """Return the optimal f[class, step] of the linear program above, or None.
 
-    Variables: these fractions, and the lengths of steps.
+    Variables: f, then the lengths t of steps.
     """
     import scipy.sparse as sp
     from scipy.optimize import linprog
@@ -250,12 +262,13 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
     through, clock = np.arange(places).reshape(len(hops), steps), np.arange(places, places + steps)
     low, high = np.zeros(places + steps), np.full(places + steps, np.inf)
     step = np.arange(steps)
-    # nothing can pass before `depth` steps, everything must have passed `height` steps before the end
+    # nothing can pass before step `depth`, and everything must have passed `height` steps before the end
     high[:places] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
     low[:places] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
     # what has passed cannot shrink: f[h, s] - f[h, s + 1] <= 0
     rows = _Rows()
     rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
+    # f[later, s] - f[earlier, s - lag] <= 0
     for lag in (0, 1):
         after, first = through[hops.later[hops.lag == lag]], through[hops.earlier[hops.lag == lag]]
         rows.add_rows((after[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
@@ -273,21 +286,24 @@ def _solve_flow(hops: Hops, steps: int) -> Floats | None:
 
 
 class _Rows:
-    """Rows of a linear program under construction."""
+    """Rows of a linear program under construction: all are sums of columns times values <= 0."""
 
     def __init__(self) -> None:
         self.count = 0
         self.entries: list[tuple[Longs, Longs, Floats]] = []
 
     def add_rows(self, *terms: tuple[Longs, float]) -> None:
-        """Append as many rows as each term has columns."""
+        """Append rows: the i-th is the sum over terms of value * columns[i]."""
         count = len(terms[0][0])
         for columns, value in terms:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
         self.count += count
 
     def add_step_sums(self, through: Longs, load: Floats, clock: Longs) -> None:
-        """Append a row per step: the load of what passes in it is at most its length."""
+        """Append a row per step s: sum of load * (f[., s] - f[., s - 1]) - t[s] <= 0.
+
+        `through`: columns of f by class and step; `clock`: columns of t.
+        """
         row_of = np.broadcast_to(self.count + np.arange(len(clock)), through.shape)
         self.entries += [
             (row_of.ravel(), through.ravel(), load.ravel()),
@@ -297,22 +313,23 @@ class _Rows:
         self.count += len(clock)
 
     def to_matrix(self, sp: Any, columns: int) -> Any:
+        """Return the rows as a sparse matrix. `sp`: the module scipy.sparse."""
         row, column, value = (np.concatenate(column) for column in zip(*self.entries, strict=True))
         return sp.csr_array((value, (row, column)), shape=(self.count, columns))
 
 
-def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Counts:
-    """Round to multiples of 1 / denominator; halves go down, independent of the solver's last digits.
+def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts:
+    """Return f in integers over the denominator; halves are rounded down, independent of the solver's last digits.
 
-    Rounding is monotone, so orders are preserved; where the solver falls short, predecessors are raised to their
-    successors.
+    Rounding is monotone, so constraints f <= f' stay satisfied; where the solver violates one by its tolerance, the
+    larger side is raised.
     """
     counts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
     counts[:, -1] = denominator
     counts = np.maximum.accumulate(counts, axis=1)
     steps = counts.shape[1]
     while True:
-        # raising a predecessor may violate its own predecessors' constraints: repeat until nothing changes. Counts only
+        # raising one count may violate the constraints of those before it: repeat until nothing changes. Counts only
         # rise and are at most the denominator, so this ends
         before = counts.copy()
         for lag in (0, 1):
@@ -324,19 +341,20 @@ def _round_flow(hops: Hops, exact: Floats, denominator: int) -> Counts:
             return counts
 
 
-def _seconds_per_byte(hops: Hops, through: Floats) -> float:
-    """Return seconds per byte of nbytes: the lengths of all steps together."""
+def _seconds_per_byte(hops: HopClasses, through: Floats) -> float:
+    """Return seconds per byte of nbytes, the sum of the lengths of steps, for f (`through`)."""
     moved = np.diff(through, axis=1, prepend=0.0)
     return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
 
-def _latency_seconds(hops: Hops, counts: Counts) -> float:
+def _latency_seconds(hops: HopClasses, counts: Counts) -> float:
+    """Return the latency of all steps: in each, that of the slowest class of hops that moves data."""
     moving = np.diff(counts, axis=1, prepend=0) > 0
-    return float(np.where(moving, hops.late[:, None], 0.0).max(axis=0).sum())
+    return float(np.where(moving, hops.latency[:, None], 0.0).max(axis=0).sum())
 
 
 @dataclass(frozen=True, eq=False)
-class Before:
+class StartOrder:
     """Hop `later[i]` starts at least `lag[i]` steps after hop `earlier[i]`.
 
     Lag 1 for data it needs, 0 for data sent before it is overwritten.
@@ -347,9 +365,11 @@ class Before:
     lag: Longs
 
 
-def find_constraints(schedule: Schedule) -> Before:
-    """Return the order that any timing of the rows must keep. Contributions to a sum that is not read may arrive in any
-    order.
+def find_constraints(schedule: Schedule) -> StartOrder:
+    """Return the order that any timing of the rows must keep.
+
+    A row waits for the rows whose data it sends, and for those that read or write what it overwrites. Contributions to
+    a sum may arrive in any order unless a row reads the sum between them.
 
     Rank 0 receives from 1 and 2 (rows 0 and 1), then sends to both (rows 2 and 3):
 
@@ -375,24 +395,28 @@ def find_constraints(schedule: Schedule) -> Before:
         np.flatnonzero(~first[begin]),
     )  # versions that replace an earlier one of their cell
     unread = later[read[0][later - 1] == read[1][later - 1]]
-    # the three hazards of a processor pipeline: true dependence, antidependence, output dependence
+    # the three hazards of a processor pipeline: read after write, write after read, and write after write of a version
+    # that nothing reads
     pairs = [
-        # read after write; write after read; write after write of a version that nothing reads
         (_all_pairs(writers, wrote, every, readers, read, every), 1),
         (_all_pairs(readers, read, later - 1, writers, wrote, later), 0),
         (_all_pairs(writers, wrote, unread - 1, writers, wrote, unread), 1),
     ]
     # a row that reads and writes one cell need not wait for itself
     earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
-    lag = np.concatenate([np.full(len(pair[0]), late, np.int64) for pair, late in pairs])
+    lag = np.concatenate([np.full(len(pair[0]), distance, np.int64) for pair, distance in pairs])
     apart = earlier != after
-    return Before(earlier[apart], after[apart], lag[apart])
+    return StartOrder(earlier[apart], after[apart], lag[apart])
 
 
 def _all_pairs(
     left_items: Longs, of_left: Span, left_groups: Longs, right: Longs, of_right: Span, right_groups: Longs
 ) -> tuple[Longs, Longs]:
-    """Pair every item of a left group with every item of the matching right group."""
+    """Return all pairs of an item of a left group and an item of the right group beside it.
+
+    `of_left`, `of_right`: where each group's items begin and end in `left_items` and `right`. `left_groups[i]` is
+    matched with `right_groups[i]`.
+    """
     low, left_count = of_left[0][left_groups], (of_left[1] - of_left[0])[left_groups]
     start, right_count = of_right[0][right_groups], (of_right[1] - of_right[0])[right_groups]
     each = left_count * right_count
@@ -405,11 +429,11 @@ def _all_pairs(
 
 
 @dataclass(frozen=True, eq=False)
-class Alike:
-    """Classes of one schedule by number: of every row, chunk, block and resource.
+class Classification:
+    """The class (a number) of every row (`hop`), chunk, block and resource of a schedule, and what `HopClasses` needs.
 
-    `crossed`: row and resource of every crossing. By row: `late`, the latency of its path; `weight`, its fraction of
-    nbytes; `adds`, whether it contributes to a sum.
+    `crossed`: pairs of a row and a resource that it uses. By row: `latency`, that of its path; `weight`, its
+    fraction of nbytes; `adds`, whether it is a reduction. `before`: the order of rows.
     """
 
     hop: Longs
@@ -417,16 +441,18 @@ class Alike:
     block: Longs
     resource: Longs
     crossed: tuple[Longs, Longs]
-    late: Floats
+    latency: Floats
     weight: Floats
     adds: Bools
-    before: Before
+    before: StartOrder
 
 
-def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
-    """Return the coarsest classes that counting distinguishes: color refinement until the number of classes is stable.
+def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
+    """Return the coarsest classes whose members have equally many neighbours of every other class.
 
-    O(rounds * rows * hops).
+    Color refinement: colors start from the properties of each item (amount, latency, operation, bandwidth). In each
+    round an item's color becomes a hash of its own and its neighbours' colors, until the number of colors is stable.
+    O(rounds * rows * links per row).
     """
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows, resources = schedule.transfers, topology.resources
@@ -440,11 +466,12 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
     row = np.concatenate([row, np.repeat(row, limits_per_link)])
     if limits_per_link.any():
         on = np.concatenate([on, resources.limit_of[ranges(resources.limit_ptr[on], limits_per_link)]])
-    late = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
+    latency = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
-    waits = find_constraints(schedule)
+    start_order = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
-    mark = _hash_rows(_number_values(weights)[chunk], _number_values(late), schedule.op.astype(np.uint64))
+    # first colors: of rows by amount, latency and operation; of resources by capacity; of chunks and blocks by weight
+    mark = _hash_rows(_number_values(weights)[chunk], _number_values(latency), schedule.op.astype(np.uint64))
     place = _hash_rows(_number_values(resources.klass))
     owner = _hash_rows(_number_values(weights))
     home = _hash_rows(_number_values(schedule.collective.weights))
@@ -459,8 +486,12 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
             mark,
             owner[chunk],
             _sum_hashes(_hash_rows(place[on]), row, rows),
-            _sum_hashes(_hash_rows(mark[waits.earlier], waits.lag.astype(np.uint64)), waits.later, rows),
-            _sum_hashes(_hash_rows(mark[waits.later], waits.lag.astype(np.uint64)), waits.earlier, rows),
+            _sum_hashes(
+                _hash_rows(mark[start_order.earlier], start_order.lag.astype(np.uint64)), start_order.later, rows
+            ),
+            _sum_hashes(
+                _hash_rows(mark[start_order.later], start_order.lag.astype(np.uint64)), start_order.earlier, rows
+            ),
         )
         # classes only split (each hash includes the old color), so an unchanged number means a stable partition
         now = sum(len(np.unique(marks)) for marks in (mark, place, owner, home))
@@ -471,23 +502,23 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Alike:
         np.unique(marks, return_inverse=True)[1].astype(np.int64) for marks in (mark, owner, home, place)
     )
     weight = np.asarray(weights, np.float64)[chunk] / float(scale)
-    return Alike(hop, owners, blocks, places, (row, on), late, weight, schedule.op == REDUCE, waits)
+    return Classification(hop, owners, blocks, places, (row, on), latency, weight, schedule.op == REDUCE, start_order)
 
 
-def merge_classes(classes: Alike, owner: Longs) -> Longs:
-    """Merge classes of hops of equally labelled chunks that have one latency and wait for the same classes.
+def merge_classes(classes: Classification, owner: Longs) -> Longs:
+    """Return coarser classes of rows: of equally labelled chunks, one latency, and with the same classes before them.
 
-    For sums before they are complete, the direction is reversed: those that the same classes wait for. `owner`: by row
-    the label of its chunk.
+    For reductions "before" becomes "after": data flow to a root, so run backwards they look like copies from it.
+    `owner`: by row, the label of its chunk.
     """
-    waits, rows = classes.before, len(classes.hop)
-    mixed = ~classes.adds[waits.earlier] & classes.adds[waits.later]  # a sum waits for a copy
+    start_order, rows = classes.before, len(classes.hop)
+    mixed = ~classes.adds[start_order.earlier] & classes.adds[start_order.later]  # a sum order for a copy
     adds = np.zeros(rows, bool) if mixed.any() else classes.adds
-    inside = adds[waits.earlier] == adds[waits.later]
-    first, after, lag = waits.earlier[inside], waits.later[inside], waits.lag[inside]
-    # sums flow towards a root: reversed, they look like copies from it
+    inside = adds[start_order.earlier] == adds[start_order.later]
+    first, after, lag = start_order.earlier[inside], start_order.later[inside], start_order.lag[inside]
+    # sums progress towards a root: reversed, they look like copies from it
     first, after = np.where(adds[first], after, first), np.where(adds[first], first, after)
-    base = _hash_rows(_number_values(owner), _number_values(classes.late), adds.astype(np.uint64))
+    base = _hash_rows(_number_values(owner), _number_values(classes.latency), adds.astype(np.uint64))
     mark, kinds = base, 0
     # refine from the sources on: after i rounds, classes distinguish what lies up to i hops before
     while (now := len(np.unique(mark))) > kinds:
@@ -511,11 +542,12 @@ def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
         depth = reached
 
 
-def _number_values(values: NDArray[Any]) -> Marks:
+def _number_values(values: NDArray[Any]) -> Hashes:
+    """Return for each value its position among the distinct values, ascending."""
     return np.unique(values, return_inverse=True)[1].astype(np.uint64)
 
 
-def _hash_rows(*columns: Marks) -> Marks:
+def _hash_rows(*columns: Hashes) -> Hashes:
     """Return a 64-bit hash of the values side by side."""
     with np.errstate(over="ignore"):
         out = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
@@ -527,7 +559,7 @@ def _hash_rows(*columns: Marks) -> Marks:
         return out
 
 
-def _sum_hashes(values: Marks, at: Longs, size: int) -> Marks:
+def _sum_hashes(values: Hashes, at: Longs, size: int) -> Hashes:
     """Return the sum of values by place, modulo 2^64: independent of their order."""
     out = np.zeros(size, np.uint64)
     with np.errstate(over="ignore"):

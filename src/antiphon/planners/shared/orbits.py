@@ -1,18 +1,24 @@
-"""Planning on symmetric machines: plan one source per orbit; all others are its images.
+"""Find symmetries of a machine, so that planners need to plan only one root per orbit.
 
-Take a subgroup of the machine's symmetries whose non-identity elements move every root (it acts freely on them). Each
-element maps a packing (of trees, of paths) to another, and the mean of all images is as good, and symmetric: a root's
-trees are images of those of its orbit's first root. So a linear program needs trees of one root per orbit, and one row
-per orbit of links and shared limits; its basic optima then have few trees per root, too.
+A symmetry is a permutation of the nodes, links and shared limits that keeps the machine the same. Input of
+`free_group`: a machine, the demand of every root (its amount of data) and the sinks (ranks that receive). Output: a
+group of symmetries that keep demands and sinks, as `Symmetries`, a row per symmetry. Each of them but the identity
+moves every root: mathematicians say that the group acts freely on the roots. So the roots of an orbit are as many as
+the symmetries, and each is the image of the first one by exactly one symmetry.
+
+Why this helps: every symmetry takes a packing (of trees, or of paths) to another one that is as good, and so is the
+mean of all images, which is symmetric. So there is an optimal packing in which each root's trees are images of those of
+the first root of its orbit. A linear program then needs the trees of one root per orbit, and one row per orbit of
+links or shared limits (`rows_of`).
 
 Example: allgather on a 16 x 16 torus has 256 roots. The translations act freely, so one root is planned, and the 1,024
 directed links are 4 rows.
 
-Finding a large free subgroup (`free_group`): start from a symmetry that moves all roots in cycles of equal length, then
-extend by symmetries that commute with all chosen ones; the product is again a free group or is rejected. Commuting
-symmetries are the automorphisms of the machine plus a link from each node to its image. Random elements come from
-product replacement. With many roots random elements rarely work, so `find_turns` first tries rotations of boxes, or of
-rows of a grid, as places suggest.
+How a large free group is found: start with a symmetry that moves all roots in cycles of equal length, then extend the
+group by a symmetry that commutes with all chosen ones, as long as no product keeps a root in place. Symmetries that
+commute with s are the automorphisms of the machine with an extra link from each node to its image by s. Random ones
+come from product replacement. With many roots random ones rarely work, so `find_turns` first tries rotations of the
+boxes, or of the rows of a grid, as the ranks' places suggest.
 """
 
 from __future__ import annotations
@@ -26,33 +32,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.columns import Longs
 from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import LinkType, Topology
 from antiphon.planners.shared.groups import nested_groups
 
-Table = NDArray[np.int64]
-_TRIES = 1500  # random symmetries examined for the first element
-_MORE = 200  # and for each further element
-_MANY = 256  # roots beyond which symmetries suggested by places are tried first: random ones rarely succeed
-MOST = 32  # canonical labellings per search for turns
+Symmetries = NDArray[np.int64]  # a row per symmetry of a group
+# where a symmetry takes each node, then each link, then each shared limit. All are numbered together: nodes first, then
+# links (link l is number nodes + l), then limits. Some functions below use the part for nodes only.
+Symmetry = NDArray[np.int64]
+_TRIES = 1500  # random symmetries examined for the first one chosen,
+_MORE = 200  # and for each further one
+_MANY = 256  # with more roots, symmetries that places suggest are tried first: random ones rarely succeed
+MOST = 32  # rotations tested by `find_turns`, two canonical labellings each
 
 
-def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
-    """Return symmetries that keep demands and sinks and act freely on the roots; the identity first. The more the
-    better.
+def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Symmetries:
+    """Return a group of symmetries, as large as found, that keep demands and sinks and move every root.
 
-    Each element maps nodes, then links, then limits: columns node, nodes + link, nodes + links + limit. O(tries * size)
-    and a few runs of BLISS.
+    The first is the identity, the only one if there are no others. O(tries * size) and a few runs of BLISS, which finds
+    automorphisms.
     """
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
     sink_set, ranks = set(sinks), topology.ranks
     roles: dict[tuple[int, bool], int] = {}
     colour = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
-    # ranks of equal role may be mapped to each other; switches have a color of their own
+    # colors: symmetries take ranks only to ranks of equal role (demand, sink or not), and switches to switches
     colour += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
-    # many roots: first try rotations that the places suggest, which cost only a few canonical labellings
+    # many roots: first try rotations that the places suggest, which only cost a few canonical labellings
     if len(roots) > _MANY:
         for element in _with_links(machine, find_turns(machine, colour, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -71,18 +80,23 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
 def _grow_group(
     machine: Topology,
     colour: list[int],
-    generators: list[Table],
-    roots: Table,
+    generators: list[Symmetry],
+    roots: Longs,
     max_order: int,
     longest: bool,
     seed: int,
-) -> Table:
-    """Extend a group step by step, each time by the commuting symmetry that makes it largest."""
+) -> Symmetries:
+    """Return a free group, extended step by step by the commuting symmetry that makes it largest.
+
+    `generators`: of all symmetries. `max_order`: the most symmetries that a free group can have. `longest`: whether the
+    first symmetry shall have cycles as long or as short as possible.
+    """
     group = np.arange(machine.nodes + machine.links + len(machine.limits), dtype=np.int64)[None]
-    chosen: list[Table] = []
+    chosen: list[Symmetry] = []
     while len(group) < max_order:
         rng = np.random.default_rng(seed + len(chosen))
-        best: tuple[Table, Table] | None = None
+        best: tuple[Symmetries, Symmetry] | None = None
+        # the first symmetry is made to move all roots in cycles of one length
         for element in _random_symmetries(generators, rng, _MORE if chosen else _TRIES):
             power = element if chosen else _even_power(element, roots, longest)
             if power is None:
@@ -94,16 +108,15 @@ def _grow_group(
                     break
         if best is None:
             break
+        # go on among the symmetries that commute with all chosen ones
         group = best[0]
         chosen.append(best[1])
         generators = _commuting_symmetries(machine, colour, chosen) if len(group) < max_order else []
     return group
 
 
-def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Table]) -> list[Table]:
-    """Return symmetries that commute with all of `chosen`: automorphisms of the machine plus a link from each node
-    to its image.
-    """
+def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Symmetry]) -> list[Symmetry]:
+    """Return generators of the symmetries that commute with all of `chosen`."""
     nodes = machine.nodes
     marked = machine
     for number, element in enumerate(chosen):
@@ -119,8 +132,8 @@ def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence
     return _with_links(machine, automorphisms(marked, colour))
 
 
-def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]:
-    """Extend symmetries of nodes to links and limits."""
+def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Symmetry]:
+    """Return symmetries of nodes with their images of links and limits, without those that do not fit the limits."""
     nodes, links = machine.nodes, machine.links
     limits: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
     for number, limit in enumerate(machine.limits):
@@ -128,32 +141,30 @@ def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[T
     out = []
     for permutation in symmetries:
         mapped = link_map(machine, permutation).astype(np.int64)
-        over = np.zeros(len(machine.limits), np.int64)
+        limit_images = np.zeros(len(machine.limits), np.int64)
         # a limit's image is the limit on its links' images, of the same bandwidth
-        for (bandwidth, those), numbers in limits.items():
-            images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
+        for (bandwidth, limit_links), numbers in limits.items():
+            images = limits.get((bandwidth, frozenset(mapped[list(limit_links)].tolist())))
             if images is None or len(images) != len(numbers):
                 break  # the mapping of parallel links does not fit their limits
-            over[numbers] = images
+            limit_images[numbers] = images
         else:
-            out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + over]))
+            out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + limit_images]))
     return out
 
 
-def _max_group_order(generators: Sequence[Table], roots: Table) -> int:
-    """Return an upper bound on the order of a free group: the greatest common divisor of the sizes of the roots'
-    orbits.
-    """
+def _max_group_order(generators: Sequence[Symmetry], roots: Longs) -> int:
+    """Return an upper bound on the size of a free group, which divides the size of every orbit of roots."""
     if not generators:
         return 1
     return math.gcd(*np.unique(_orbit_labels(generators)[roots], return_counts=True)[1].tolist())
 
 
-def _orbit_labels(generators: Sequence[Table]) -> Table:
-    """Return for each number the smallest in its orbit. [1, 2, 0, 3] and [0, 1, 2, 3] give [0, 0, 0, 3].
+def _orbit_labels(generators: Sequence[Symmetry]) -> Longs:
+    """Return for each number the smallest in its orbit. Permutation [1, 2, 0, 3] gives [0, 0, 0, 3].
 
-    Labels are propagated and doubled: a few rounds of O(size) per generator. (SciPy's connected components do the same,
-    but importing SciPy delays jobs that wait for their plans.)
+    Labels spread along images, and by pointer doubling: a few rounds of O(size) per generator. (SciPy's connected
+    components do the same, but importing SciPy delays jobs that wait for their plans.)
     """
     label = np.arange(len(generators[0]))
     while True:
@@ -166,8 +177,8 @@ def _orbit_labels(generators: Sequence[Table]) -> Table:
             return label
 
 
-def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
-    """Yield the generators, then random symmetries by product replacement."""
+def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator, tries: int) -> Iterator[Symmetry]:
+    """Yield the generators, then `tries` random symmetries."""
     if not generators:
         return
     yield from generators
@@ -185,7 +196,7 @@ def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tr
                 yield total
 
 
-def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
+def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | None:
     """Return the power of the symmetry whose cycles of roots all have one length, as long (or as short) as possible."""
     lengths = set(_cycle_lengths(element, roots))
     common = math.gcd(*lengths)
@@ -199,7 +210,7 @@ def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
     return None
 
 
-def _cycle_lengths(element: Table, roots: Table) -> list[int]:
+def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     """Return the lengths of the cycles of the roots. Pointer doubling: each takes the minimum over twice as many steps.
 
     >>> sorted(_cycle_lengths(np.array([1, 2, 0, 4, 3, 5]), np.array([0, 1, 2, 3, 4])))
@@ -212,7 +223,8 @@ def _cycle_lengths(element: Table, roots: Table) -> list[int]:
     return np.unique(first_seen, return_counts=True)[1].tolist()
 
 
-def _permutation_power(element: Table, times: int) -> Table:
+def _permutation_power(element: Symmetry, times: int) -> Symmetry:
+    """Return the permutation applied `times` times, by repeated squaring."""
     out = np.arange(len(element))
     while times:
         if times & 1:
@@ -221,13 +233,16 @@ def _permutation_power(element: Table, times: int) -> Table:
     return out
 
 
-def _extend_group(group: Table, element: Table, roots: Table, max_order: int) -> Table | None:
-    """Return the group extended by a symmetry that commutes with it; None if that fixes a root or adds nothing."""
+def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order: int) -> Symmetries | None:
+    """Return the group extended by a symmetry that commutes with it.
+
+    None if the symmetry is in the group, if some product keeps a root in place, or if there are more than `max_order`.
+    """
+    # append the cosets of element, element^2, ... until a power lies in the group
     members = {row.tobytes() for row in group}
     cosets, at = [group], element
     while at.tobytes() not in members:
         coset = group[:, at]
-        # a free action: no element but the identity may fix a root
         if np.any(coset[:, roots] == roots) or len(group) * (len(cosets) + 1) > max_order:
             return None
         cosets.append(coset)
@@ -235,18 +250,18 @@ def _extend_group(group: Table, element: Table, roots: Table, max_order: int) ->
     return np.concatenate(cosets) if len(cosets) > 1 else None
 
 
-def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
-    """Return the orbit of every link and limit."""
+def rows_of(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
+    """Return the number of the orbit of every link, then of every shared limit."""
     first_image = group[:, topology.nodes :].min(axis=0)
     return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
 
 
-def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
-    """Yield node permutations that keep colors and rotate the roots, level by level of their places, the outermost
-    first.
+def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:
+    """Yield symmetries of nodes that keep colors and rotate the roots, level by level of their places, outermost first.
 
-    Where a level cannot be rotated as a whole (cards of a box in pairs, say), it is divided into levels. O(levels *
-    links log links): with all roots distinguished a canonical labelling is a refinement.
+    On 4 boxes of 8 GPUs these take each box to the next, or each GPU to the next in its box. A level that cannot be
+    rotated as a whole (8 GPUs that are joined in pairs) is divided into two levels. O(levels * links log links): as all
+    roots are distinguished, canonical labelling is quick.
     """
     fans, seating = nested_groups(machine, roots)
     grid = np.array(seating).reshape(fans[::-1])
@@ -256,15 +271,16 @@ def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -
 
 
 class _LabelledRoots:
-    """A machine whose roots are distinguished one by one."""
+    """A machine whose roots get colors of their own, to test whether a permutation of the roots is a symmetry."""
 
     def __init__(self, machine: Topology, colour: Sequence[int]) -> None:
         self.machine, self.colour = machine, colour
         self.left = MOST
 
-    def turn_axis(self, grid: Table, axis: int) -> list[Table]:
-        """Return the symmetries that rotate this axis, or the coarsest factors of its length that can all be
-        rotated; [] if none.
+    def turn_axis(self, grid: Longs, axis: int) -> list[Symmetry]:
+        """Return the symmetry that rotates this axis of the grid of roots, or those that rotate factors of it; or [].
+
+        If the axis cannot be rotated as a whole, its length is split into two factors, each rotated in turn.
         """
         count = grid.shape[axis]
         if count < 2:
@@ -281,8 +297,8 @@ class _LabelledRoots:
                     return [*outer, *inner]
         return []
 
-    def extend_to_symmetry(self, grid: Table, images: Table) -> Table | None:
-        """Return the symmetry of the machine that maps `grid` to `images`, if there is one."""
+    def extend_to_symmetry(self, grid: Longs, images: Longs) -> Symmetry | None:
+        """Return a symmetry of the machine that takes the roots of `grid` to those of `images`, if there is one."""
         colour = np.array(self.colour)
         if not self.left or not np.array_equal(colour[grid], colour[images]):
             return None
@@ -290,14 +306,14 @@ class _LabelledRoots:
         (label, key), (image_label, other) = (self._canonical_label(ranks) for ranks in (grid, images))
         if key != other:
             return None
-        # equal canonical forms: label maps grid's machine, back undoes the label of the images' machine
+        # equal canonical forms: label leads from the grid's machine to the form, back from there to the images' machine
         back = np.empty(len(image_label), np.int64)
         back[image_label] = np.arange(len(image_label))
-        symmetry: Table = back[label]
+        symmetry: Symmetry = back[label]
         return symmetry
 
-    def _canonical_label(self, ranks: Table) -> tuple[NDArray[np.int32], str]:
-        """Return the canonical labelling with these ranks numbered in this order."""
+    def _canonical_label(self, ranks: Longs) -> tuple[NDArray[np.int32], str]:
+        """Return the canonical labelling of the machine with these ranks in distinct colors, and the canonical form."""
         colours = list(self.colour)
         top = max(colours) + 1
         for number, rank in enumerate(ranks.ravel().tolist()):

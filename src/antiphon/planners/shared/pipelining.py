@@ -1,18 +1,20 @@
-"""Pipeline a plan for a message size: equal pieces, uneven parts, or a start time for every hop.
+"""Choose how to pipeline a schedule for a message size: equal pieces, uneven parts, or start times per hop.
 
-A plan of S steps in n equal pieces takes S + n - 1 steps, each 1/n as long plus the latency of a step:
+Input: one or several unpipelined schedules of a collective (here called plans), the options of the planner, and message
+sizes. Output (`stage_plans`): the schedule that model alpha-beta predicts to be fastest at each size.
+
+A plan of S steps in n equal pieces (slices) takes S + n - 1 steps, each 1/n as long plus the latency of a step:
 
     time(n) = (S + n - 1) * (latency + bytes / (n * rate))
 
-Few pieces leave links idle while the pipeline fills and drains, many pay latency. `pipe_schedule` finds the best n (the
-time has one minimum, so a golden-section search suffices). Two refinements avoid the idle ends:
+With few pieces links are idle while the pipeline fills and drains; with many, latency is paid often. `pipe_schedule`
+finds the best n (the time has one minimum, so a golden-section search suffices). Two refinements use the idle ends:
 
     uneven parts   (uneven.py)      several plans, or chunks of one, start in any step with any amount of data
-    hop timing     (hop_timing.py)  every hop gets its own start times
+    hop timing     (hop_timing.py)  every hop gets its own start times (option `waits`)
 
-`stage_plans` tries all three and yields the fastest. Both refinements multiply the number of chunks, so they must be
-faster by a margin (`min_gain_uneven`, `min_gain_timed` of `PIPELINING`), and are skipped where equal pieces are at a
-lower bound.
+`stage_plans` tries all three. Both refinements multiply the number of chunks, so they must be faster by a margin
+(`min_gain_uneven`, `min_gain_timed` of `PIPELINING`), and are skipped if equal pieces are near a lower bound.
 
 Example: a chain of 3 hops with 1 us per step, 1 MB at 1 GB/s. One piece: 3 * 1001 us. 45 pieces: 47 * (1 + 22.2) =
 1091 us, near the 1000 us that the link needs.
@@ -33,13 +35,14 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.hop_timing import Flow, Hops, Waits
-from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, longest_chunk
+from antiphon.planners.shared.hop_timing import HopClasses, HopProgress, HopTimer
+from antiphon.planners.shared.uneven import MOST_ROWS, StartSizes, UnevenStarts, longest_chunk
 
+# numbers of steps that uneven parts and hop timing are tried with
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest: tried where no size is given
-QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # quiet steps (first, last) that are tried,
-RANGE = (1, 4, 16, 64, 256, 1024)  # numbers of pieces where no size is given
+EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # without a size: steps beyond the fewest, one schedule each
+QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # (first, last) steps that use only paths of least latency: choices tried
+RANGE = (1, 4, 16, 64, 256, 1024)  # without a size: numbers of pieces, one schedule each
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,18 @@ class PipeliningLimits:
     """Thresholds of the choice between equal pieces, uneven parts and hop timing."""
 
     usual_bytes: int = 2**20  # the message size for which steps are chosen without a size
-    min_gain_uneven: float = (
-        1.005  # uneven parts multiply the chunks, so they must be this much faster than equal pieces
-    )
-    min_gain_timed: float = 1.001  # and hop timing than uneven parts
-    max_fewer_steps: int = (
-        5  # uneven parts need fewer steps than equal pieces, but at least this fraction (1 / 5) of them
-    )
+    min_gain_uneven: float = 1.005  # uneven parts must be this much faster than equal pieces,
+    min_gain_timed: float = 1.001  # and hop timing this much faster than uneven parts
+    max_fewer_steps: int = 5  # uneven parts are tried from 1 / 5 of the steps of the best equal pieces on
     max_quiet_steps: int = 12  # with at most this many steps, quiet steps (QUIET) are tried
     patience: int = 2  # numbers of steps tried beyond the best
     few_steps: int = 24  # up to this many, all numbers are tried; above, only those that the trend of the time suggests
     min_gain_steps: float = 5e-4  # fraction of the time that another number of steps must be likely to save
-    timed_from: float = 1.005  # hop timing is tried from this multiple of the time at the full rate
+    timed_from: float = 1.005  # hop timing is tried if equal pieces take from this multiple of the time at full rate
     timed_to: float = 2.0  # up to this one
-    max_places: int = 7000  # classes of hops times steps of the program of hop timing: four CPU seconds
-    max_timed_rows: int = 300_000  # transfers with hop timing
-    deep: int = 5  # classes are chosen for this many times the fewest steps; the search begins with half of that
+    max_places: int = 7000  # classes of hops times steps in the linear program of hop timing: four CPU seconds
+    max_timed_rows: int = 300_000  # transfers of a schedule with hop timing
+    deep: int = 5  # classes are chosen for this many times the plan's steps; the search begins with half of that
     max_pieces: int = 2**20  # pieces of a message
     min_bytes: int = 64  # bytes of a piece
     grid: int = 4  # pieces grow by this factor until the time grows, too; the best lies within two such factors
@@ -72,9 +71,11 @@ PIPELINING = PipeliningLimits()
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Options `pieces`, `steps` and `waits` (None: if that is faster), the message sizes, and the machine's measured
-    profile.
+class PipelineOptions:
+    """Options `pieces`, `steps` and `waits` as requested of a planner, the message sizes, and the machine's profile.
+
+    None leaves a choice open: `pieces` and `steps` to the fastest, `waits` to whether it is faster; a size of None is
+    any size.
     """
 
     planner: str
@@ -85,6 +86,7 @@ class Asked:
     waits: bool | None = False
 
     def __post_init__(self) -> None:
+        """Raise Invalid for options that exclude each other."""
         if self.pieces is not None and self.steps is not None:
             raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
         if self.waits and self.steps is None:
@@ -92,8 +94,8 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
-    """A schedule, its options, and, in equal pieces, the number of its plan."""
+class PipelinedSchedule:
+    """A schedule, the options that produce it, and, in equal pieces, the number of its plan."""
 
     schedule: Schedule
     options: dict[str, int]
@@ -101,11 +103,11 @@ class Staged:
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
+class PipelinePlans:
     """Plans to pipeline for several sizes; intermediate results are cached.
 
-    `kinds`: schedules that start unevenly instead of the plans, each as a whole; the first `min_kinds` of them are used
-    together or not at all.
+    `kinds`: schedules to mix in uneven parts instead of the plans, all chunks of each together. If not all fit the
+    linear program, the last are left out, but at least `min_kinds` stay.
     """
 
     plans: Sequence[Schedule]
@@ -114,33 +116,38 @@ class Ready:
     min_kinds: int = 1
 
     @cached_property
-    def uneven(self) -> Uneven:
-        return Uneven(self.kinds or self.plans, self.topology, together=bool(self.kinds), min_plans=self.min_kinds)
+    def uneven(self) -> UnevenStarts:
+        """The plans (or kinds) prepared for uneven parts."""
+        return UnevenStarts(
+            self.kinds or self.plans, self.topology, together=bool(self.kinds), min_plans=self.min_kinds
+        )
 
     @cached_property
-    def waits(self) -> Waits | None:
-        """Hop timing of the plan; None with several plans."""
-        return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
+    def timer(self) -> HopTimer | None:
+        """The plan prepared for hop timing; None with several plans."""
+        return None if self.kinds or len(self.plans) > 1 else HopTimer(self.plans[0], self.topology)
 
 
-def stage_plans(ready: Ready, options: Asked) -> Iterator[Staged]:
-    """Yield schedules with their options: every plan in equal pieces (with `pieces`: the first), and all together
-    unevenly.
-    """
+def stage_plans(prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
+    """Yield pipelined schedules for all sizes: as the options say, else the fastest; without a size, several."""
     for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
-        yield from _stage_size(nbytes, ready, options)
+        yield from _stage_size(nbytes, prepared, options)
 
 
-def _stage_size(nbytes: int | None, ready: Ready, options: Asked) -> Iterator[Staged]:
-    plans, topology = ready.plans, ready.topology
+def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
+    """Yield pipelined schedules for one size. `pieces` applies to the first plan only, `steps` to a mix of all."""
+    plans, topology = prepared.plans, prepared.topology
+    # option `steps`: a mix in uneven parts, or hop timing
     if options.steps is not None:
-        moving = ready.uneven.classes
-        yield Staged(
-            _in_steps(ready, options, nbytes) if moving else plans[0], _step_options(options.steps, bool(options.waits))
+        moving = prepared.uneven.classes
+        yield PipelinedSchedule(
+            _in_steps(prepared, options, nbytes) if moving else plans[0],
+            _step_options(options.steps, bool(options.waits)),
         )
         return
+    # otherwise every plan in equal pieces first
     equal = [
-        Staged(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
+        PipelinedSchedule(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
         for piece_schedule in pipe_schedule(
             plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile
@@ -150,64 +157,65 @@ def _stage_size(nbytes: int | None, ready: Ready, options: Asked) -> Iterator[St
         yield from equal
     elif nbytes is None:
         yield from equal
-        yield from _step_variants(ready.uneven)
+        yield from _step_variants(prepared.uneven)
     else:
-        yield _fastest_variant(equal, ready, options, nbytes)
+        yield _fastest_variant(equal, prepared, options, nbytes)
 
 
 def _step_options(steps: int, waits: bool) -> dict[str, int]:
+    """Return the options of a schedule with this number of steps."""
     return {"steps": steps, "waits": True} if waits else {"steps": steps}
 
 
-def _piece_option(options: Asked, number: int, nbytes: int | None) -> int | None:
-    """Return the option; without a size, all plans but the first stay in one piece: the shallow ones serve small
-    messages.
-    """
+def _piece_option(options: PipelineOptions, number: int, nbytes: int | None) -> int | None:
+    """Return the pieces of plan `number`: the option; but without a size 1, except for the first (deepest) plan."""
     return 1 if number and nbytes is None else options.pieces
 
 
-def _step_variants(uneven: Uneven) -> Iterator[Staged]:
+def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:
+    """Yield schedules in uneven parts with several numbers of steps, for an unknown size."""
     for extra_steps in EXTRA_STEPS:
         steps = uneven.least_steps + extra_steps
         best = _best_sizes(uneven, steps, PIPELINING.usual_bytes)
         if best is not None:
-            yield Staged(uneven.to_schedule(best[1]), {"steps": steps})
+            yield PipelinedSchedule(uneven.to_schedule(best[1]), {"steps": steps})
 
 
-def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbytes: int) -> Staged:
-    """Return the fastest of equal pieces, uneven parts and hop timing.
+def _fastest_variant(
+    equal: Sequence[PipelinedSchedule], prepared: PipelinePlans, options: PipelineOptions, nbytes: int
+) -> PipelinedSchedule:
+    """Return the fastest of equal pieces, uneven parts and hop timing; the latter only where they may pay."""
+    topology = prepared.topology
 
-    If equal pieces reach the lower bound, the others are not tried.
-    """
-    topology = ready.topology
-
-    def seconds(candidate: Staged) -> float:
+    def seconds(candidate: PipelinedSchedule) -> float:
+        """Return the predicted time of a candidate."""
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
     best = min(equal, key=seconds)
+    # near the lower bound nothing can be gained
     if (
-        ready.waits is not None
+        prepared.timer is not None
         and options.profile is None
-        and seconds(best) <= PIPELINING.min_gain_uneven * _time_floor(ready.plans[0], topology, nbytes)
+        and seconds(best) <= PIPELINING.min_gain_uneven * _time_floor(prepared.plans[0], topology, nbytes)
     ):
         return best
-    # hop timing only pays between near-optimal and latency-dominated times
-    rate = throughput(ready.plans[0], topology)
+    # hop timing pays neither near the full rate nor where latency dominates
+    rate = throughput(prepared.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
-    timed, sure = None, False
+    timed, enclosed = None, False
     if (
-        ready.waits is not None
+        prepared.timer is not None
         and options.waits is None
         and PIPELINING.timed_from * full < seconds(best) < PIPELINING.timed_to * full
     ):
-        timed, sure = best_hop_timing(ready.waits, nbytes, full)
+        timed, enclosed = best_hop_timing(prepared.timer, nbytes, full)
     uneven_plan = None
-    if not sure:
+    if not enclosed:
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
-        min_steps = max(equal_steps // PIPELINING.max_fewer_steps, ready.uneven.least_steps)
+        min_steps = max(equal_steps // PIPELINING.max_fewer_steps, prepared.uneven.least_steps)
         uneven_plan = _fastest_uneven(
-            ready.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full
+            prepared.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full
         )
         if uneven_plan is not None and seconds(uneven_plan) * PIPELINING.min_gain_uneven < seconds(best):
             best = uneven_plan
@@ -219,112 +227,120 @@ def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbyt
 
 
 def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
-    """Return a lower bound on the time of uneven parts of the plan: its load, and the latency of its longest chunk."""
+    """Return a lower bound on the time of this plan however it is pipelined.
+
+    That is the time of its load at the full rate, and the least latency times the steps of its longest chunk.
+    """
     rate = throughput(plan, topology)
     quickest = min((kind.latency for kind in topology.types), default=0.0)
     return longest_chunk(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
-def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
-    """Return the schedule for the requested number of steps; raises Unsupported if there is none."""
+def _in_steps(prepared: PipelinePlans, options: PipelineOptions, nbytes: int | None) -> Schedule:
+    """Return the schedule for the requested number of steps (option `steps`); raises Unsupported if there is none."""
     steps = options.steps
     assert steps is not None
-    if steps < ready.uneven.least_steps:
-        raise Unsupported(f"planner {options.planner}: takes {ready.uneven.least_steps} steps or more; give as many")
+    if steps < prepared.uneven.least_steps:
+        raise Unsupported(f"planner {options.planner}: takes {prepared.uneven.least_steps} steps or more; give as many")
     if options.waits:
-        return _in_time(ready.waits, steps, options)
-    best = _best_sizes(ready.uneven, steps, PIPELINING.usual_bytes if nbytes is None else nbytes)
+        return _in_time(prepared.timer, steps, options)
+    best = _best_sizes(prepared.uneven, steps, PIPELINING.usual_bytes if nbytes is None else nbytes)
     if best is None:
         raise Unsupported(f"planner {options.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return ready.uneven.to_schedule(best[1])
+    return prepared.uneven.to_schedule(best[1])
 
 
-def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
-    if waits is None or waits.plan.joint is not None:
+def _in_time(timer: HopTimer | None, steps: int, options: PipelineOptions) -> Schedule:
+    """Return the schedule with hop timing (options `steps` and `waits`); raises Unsupported if there is none."""
+    if timer is None or timer.plan.joint is not None:
         raise Unsupported(f"planner {options.planner}: hops of such a plan have no time of their own; leave waits out")
-    if waits.plan.transfers > PIPELINING.max_timed_rows:
+    if timer.plan.transfers > PIPELINING.max_timed_rows:
         raise Unsupported(
-            f"planner {options.planner}: {waits.plan.transfers} transfers; up to {PIPELINING.max_timed_rows} may wait; "
+            f"planner {options.planner}: {timer.plan.transfers} transfers; up to {PIPELINING.max_timed_rows} may wait; "
             "leave waits out"
         )
-    class_levels = list(_class_levels(waits, steps))
-    flow = _hop_flow(waits, steps)
-    if flow is not None:
-        return waits.to_schedule(flow)
+    class_levels = list(_class_levels(timer, steps))
+    progress = _hop_progress(timer, steps)
+    if progress is not None:
+        return timer.to_schedule(progress)
     min_steps = min((hops.steps for hops in class_levels), default=0)
     if steps < min_steps:
         raise Unsupported(f"planner {options.planner}: hops that wait take {min_steps} steps or more; give as many")
     why = (
         "too large for"
-        if all(waits.flow_for(hops, steps) is not None for hops in class_levels)
+        if all(timer.progress_for(hops, steps) is not None for hops in class_levels)
         else "no solution was found for"
     )
     raise Unsupported(f"planner {options.planner}: {why} hops that wait in {steps} steps; leave waits out")
 
 
-def _class_levels(waits: Waits, steps: int) -> Iterator[Hops]:
-    """Yield the classes of hops whose program is small enough, the finest first.
+def _class_levels(timer: HopTimer, steps: int) -> Iterator[HopClasses]:
+    """Yield the classes of hops whose linear program is small enough, the finest first.
 
-    For few steps, no finer ones than the search for the best number of steps uses, so the steps alone determine the
-    classes.
+    For few steps they are no finer than those that the search for the best number of steps uses: so the result depends
+    on the number of steps alone.
     """
-    yield from waits.class_levels(PIPELINING.max_places // max(steps, PIPELINING.deep * waits.plan.steps))
+    yield from timer.class_levels(PIPELINING.max_places // max(steps, PIPELINING.deep * timer.plan.steps))
 
 
-def _hop_flow(waits: Waits, steps: int) -> Flow | None:
-    """Return the flow of the finest classes that do not cut chunks into too many; None where none fits."""
-    if waits.plan.transfers > PIPELINING.max_timed_rows or waits.plan.joint is not None:
+def _hop_progress(timer: HopTimer, steps: int) -> HopProgress | None:
+    """Return the timing of the finest classes of hops that does not cut chunks into too many; None if there is none."""
+    if timer.plan.transfers > PIPELINING.max_timed_rows or timer.plan.joint is not None:
         return None
-    for hops in _class_levels(waits, steps):
-        flow = waits.flow_for(hops, steps)
-        if flow is not None and waits.count_rows(flow) <= PIPELINING.max_timed_rows:
-            return flow
+    for hops in _class_levels(timer, steps):
+        progress = timer.progress_for(hops, steps)
+        if progress is not None and timer.count_rows(progress) <= PIPELINING.max_timed_rows:
+            return progress
     return None
 
 
-def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | None, bool]:
-    """Return the best number of steps for the size, from few on until more cannot gain what they cost.
+def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[PipelinedSchedule | None, bool]:
+    """Return the schedule with hop timing in the best number of steps, tried upwards until more cannot pay.
 
-    Also return whether the best lies between numbers tried: then uneven parts need not be tried, as hop timing covers
-    them. `full`: seconds if links were never idle.
+    Also return whether that number is neither the first nor the last tried: then uneven parts need not be tried, as hop
+    timing covers them. `full`: seconds if links were never idle.
     """
-    best: tuple[float, int, Flow] | None = None
+    best: tuple[float, int, HopProgress] | None = None
     first, between = 0, False
     for steps, next_steps in pairwise(STEPS):
-        if 2 * steps < PIPELINING.deep * waits.plan.steps:
+        if 2 * steps < PIPELINING.deep * timer.plan.steps:
             continue
-        flow = _hop_flow(waits, steps)
-        if flow is None:
+        progress = _hop_progress(timer, steps)
+        if progress is None:
             break
-        predicted, first = flow.time * nbytes + flow.latency, first or steps
+        predicted, first = progress.time * nbytes + progress.latency, first or steps
         # more steps became slower: the best is behind us, and inside the range if it was not the first number tried
         if best is not None and predicted >= best[0]:
             between = best[1] > first
             break
-        best = (predicted, steps, flow)
+        best = (predicted, steps, progress)
         # more steps can save at most what exceeds the full rate, but cost latency in proportion
-        if flow.time * nbytes - full < flow.latency * (next_steps - steps) / steps:
+        if progress.time * nbytes - full < progress.latency * (next_steps - steps) / steps:
             between = steps > first
             break
     return (
-        (None, False) if best is None else (Staged(waits.to_schedule(best[2]), _step_options(best[1], True)), between)
+        (None, False)
+        if best is None
+        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], True)), between)
     )
 
 
-def _sizes_for(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
-    """Return the sizes for `steps` steps; None where it takes more steps, or would be too large."""
+def _sizes_for(uneven: UnevenStarts, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
+    """Return how much starts in which of `steps` steps; None if that takes more steps, or too many transfers."""
     if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
         return None
     sizes = uneven.sizes_for(steps, quiet)
     return sizes if sizes is not None and uneven.count_rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> Staged | None:
-    """Return the best of these numbers of steps for the size: the time falls with steps, then grows with their latency.
+def _fastest_uneven(
+    uneven: UnevenStarts, nbytes: int, step_numbers: Sequence[int], full: float
+) -> PipelinedSchedule | None:
+    """Return the schedule in uneven parts in the best of these numbers of steps; None if none is possible.
 
-    `full`: seconds if links were never idle.
+    The time falls with steps, then grows with their latency. `full`: seconds if links were never idle.
     """
-    results: dict[int, tuple[float, Sizes]] = {}
+    results: dict[int, tuple[float, StartSizes]] = {}
     worse, untried = 0, list(step_numbers)
     few_steps = bool(step_numbers) and step_numbers[-1] <= PIPELINING.few_steps
     while untried:
@@ -340,28 +356,28 @@ def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], fu
         if few_steps and worse == PIPELINING.patience:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)
-    return None if best is None else Staged(uneven.to_schedule(results[best][1]), {"steps": best})
+    return None if best is None else PipelinedSchedule(uneven.to_schedule(results[best][1]), {"steps": best})
 
 
 def _next_steps(
-    results: Mapping[int, tuple[float, Sizes]], untried: Sequence[int], nbytes: int, full: float
+    results: Mapping[int, tuple[float, StartSizes]], untried: Sequence[int], nbytes: int, full: float
 ) -> int | None:
-    """Return the most promising untried number of steps, or a neighbour of the best; None where none can be better.
+    """Return the most promising untried number of steps, or a neighbour of the best; None if none can be better.
 
-    Model: the time without latency falls as 1 / steps towards `full` (fitted to the two nearest numbers); latency grows
+    Model: the time on links falls with 1 / steps towards `full`, fitted to the two nearest numbers tried; latency grows
     in proportion to steps.
     """
     if not results:
         return untried[len(untried) // 2]
 
     def seconds(steps: int) -> float:
+        """Return the time that the model predicts for an untried number of steps."""
         near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
         moving = [results[tried][1].time * nbytes for tried in near]
-        late = results[near[0]][1].latency * steps / near[0]
-        # through the two nearest tried numbers; with one alone, through it and the limit `full` at infinitely many
-        # steps
+        latency_seconds = results[near[0]][1].latency * steps / near[0]
+        # a line in 1 / steps through the two nearest numbers tried; with one alone, through it and `full` at 0
         slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
-        return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
+        return latency_seconds + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
 
     at = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
@@ -377,8 +393,9 @@ def _next_steps(
     return None
 
 
-def _best_sizes(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
-    """Return the fastest sizes. With few steps it may pay to use no slow paths at the start and at the end."""
+def _best_sizes(uneven: UnevenStarts, steps: int, nbytes: int) -> tuple[float, StartSizes] | None:
+    """Return the time and the starts that are fastest. With few steps, paths of high latency are also tried without
+    use in the first or last step."""
     sizes_found = [
         _sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= PIPELINING.max_quiet_steps else QUIET[:1])
     ]
@@ -387,7 +404,7 @@ def _best_sizes(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] 
 
 
 def check_number(option: str, number: object, minimum: int) -> None:
-    """Check an option that is a number, if set."""
+    """Raise Invalid unless the option is None or a whole number of at least `minimum`."""
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < minimum):
         raise Invalid(f"option {option}: expected a whole number of {minimum} or more, got {quote(number)}")
 
@@ -395,9 +412,7 @@ def check_number(option: str, number: object, minimum: int) -> None:
 def pipe_schedule(
     schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
-    """Yield the schedule in `pieces`; without them, in the best number for every size, or in several numbers without
-    a size.
-    """
+    """Yield the schedule in `pieces` slices; None: in the best number for every size, several without a size."""
     check_number("pieces", pieces, 1)
     if pieces is not None:
         yield replace(schedule, pieces=pieces)
@@ -413,6 +428,7 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
     """Return the number of pieces with which model alpha-beta is fastest, to within a few thousandths of the time."""
 
     def seconds(pieces: int) -> float:
+        """Return the predicted time in this number of pieces."""
         return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
 
     return least_of(seconds, most_pieces(schedule, nbytes))

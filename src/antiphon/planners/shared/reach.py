@@ -1,9 +1,10 @@
-"""How ranks reach each other: neighbours, trees of shortest paths, and planners to suggest instead.
+"""Find how ranks reach each other: neighbours, trees of shortest paths, and other planners to suggest.
 
-`Reach.neighbours` are the ranks one step away: by direct links, or by one path through switches (no path passes through
-a rank). `Reach.tree_from` is a breadth-first tree over such steps, which prefers links that earlier trees used little,
-so that trees from many sources spread over parallel paths. `star_routes` computes the same for machines where everyone
-is one step away, without a loop over sources.
+A hop leads from one rank to another by a direct link or by links through switches, never through a third rank.
+`Reach.neighbours` returns the ranks one hop away, with paths. `Reach.tree_from` returns a tree of the fewest hops from
+a source to all ranks; it prefers links that earlier trees used little, so that trees from many sources spread over
+parallel paths. `star_routes` computes the same for machines where all ranks are one hop apart, in NumPy without a loop
+over sources. `suggest_planners` words the hint in error messages of planners.
 
 Example: ranks 0, 1, 2 on a switch (node 3): the neighbours of 0 are {1: ((0>3, 3>1),), 2: ((0>3, 3>2),)}.
 """
@@ -28,23 +29,21 @@ from antiphon.core.routes import Routes, out_links
 from antiphon.core.topology import Topology
 from antiphon.registry import Entry, PlannerCapabilities, find
 
-Path = tuple[int, ...]
+Path = tuple[int, ...]  # links, in order
 
 
 @dataclass(frozen=True)
 class Hop:
-    """The last hop to a rank: from which rank, over which links; the number of hops so far; the links back, if
-    known.
-    """
+    """How a tree leads to a rank."""
 
-    parent: int
-    path: Path
-    depth: int
-    back: Path = ()
+    parent: int  # the rank that it receives from
+    path: Path  # over these links
+    depth: int  # hops from the root
+    back: Path = ()  # the links in the other direction, if known
 
 
-def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
-    """Return the undirected tree of these hops, hung from another rank."""
+def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
+    """Return the hops of the same undirected tree with rank `start` as its root."""
     near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
     for rank, hop in hops:
         near[hop.parent][rank] = (hop.path, hop.back)
@@ -59,7 +58,7 @@ def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
 
 
 class Reach:
-    """The one-step neighbourhoods of a machine, and trees of shortest paths that prefer little-used links."""
+    """A machine's neighbours and trees, cached. `used`: by link, how often trees use it, relative to its bandwidth."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -71,7 +70,7 @@ class Reach:
         self.near: dict[int, dict[int, tuple[Path, ...]]] = {}
 
     def neighbours(self, rank: int) -> dict[int, tuple[Path, ...]]:
-        """Return the ranks one step away with their paths: all parallel direct links, or one path through switches."""
+        """Return the ranks one hop away with their paths: all parallel direct links, or one path through switches."""
         if rank not in self.near:
             paths_to: dict[int, list[Path]] = {}
             path_to_switch: dict[int, Path] = {rank: ()}
@@ -81,8 +80,7 @@ class Reach:
                 for link in self.out[node]:
                     head, path = self.head[link], (*path_to_switch[node], link)
                     if head < self.topology.ranks:
-                        # all parallel direct links count as paths, but of the paths through switches only the first
-                        # (shortest)
+                        # all parallel direct links are kept, but of the paths through switches only the first
                         if head != rank and (node == rank or head not in paths_to):
                             paths_to.setdefault(head, []).append(path)
                     elif head not in path_to_switch:
@@ -92,7 +90,7 @@ class Reach:
         return self.near[rank]
 
     def tree_from(self, source: int) -> dict[int, Hop]:
-        """Return how every reachable rank is reached from the source by shortest paths."""
+        """Return a tree with the fewest hops: for every reachable rank (and the source) the hop that leads to it."""
         if source not in self.trees:
             tree = {source: Hop(-1, (), 0)}
             level = [source]
@@ -119,6 +117,7 @@ class Reach:
         return self.trees[source]
 
     def _fullest_use(self, path: Path) -> float:
+        """Return the use of the path's most used link if another tree took it."""
         return max(self.used[link] + 1 / self.width[link] for link in path)
 
 
@@ -126,6 +125,7 @@ def find_center(trees: Reach, members: Sequence[int]) -> int:
     """Return the member with the least distance to its farthest member."""
 
     def farthest(source: int) -> int:
+        """Return the hops to the farthest member; a large number if some member is out of reach."""
         tree = trees.tree_from(source)
         return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
 
@@ -140,10 +140,10 @@ def find_center(trees: Reach, members: Sequence[int]) -> int:
 
 
 def star_routes(topology: Topology, sources: Longs) -> Routes | None:
-    """Return the paths from each source to all other ranks, in order of ranks; None unless each pair has exactly one.
+    """Return the paths from each source to all other ranks, in order of ranks; None unless all are one hop away.
 
-    Only for machines where every rank is one step away. Equal to the paths of `Reach`, but for all sources at once:
-    O(sources * links), without a loop over sources.
+    Also None if parallel links leave a choice. The paths are those of `Reach`, but computed for all sources at once:
+    O(sources * links).
 
     >>> from antiphon.topologies import topology
     >>> routes = star_routes(topology("star:ranks=3"), np.array([2, 0]))
@@ -153,10 +153,10 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
     entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # first link that enters each node
-    flat, who, node = entered_by.reshape(-1), np.arange(len(sources)), sources
+    flat, source_index, node = entered_by.reshape(-1), np.arange(len(sources)), sources
     while len(node):
         link_count = first[node + 1] - first[node]
-        of, link = np.repeat(who, link_count), order[ranges(first[node], link_count)]
+        of, link = np.repeat(source_index, link_count), order[ranges(first[node], link_count)]
         # (source, node) as one number
         key = of * topology.nodes + heads[link]
         new = (flat[key] < 0) & (heads[link] != sources[of])
@@ -166,25 +166,25 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
         if node is sources and not (is_first | switch).all():  # parallel links to a rank: more than one path
             return None
         switch &= is_first
-        who, node = of[switch], heads[link[switch]].astype(np.int64)
+        source_index, node = of[switch], heads[link[switch]].astype(np.int64)
     reached = entered_by[:, : topology.ranks] >= 0
     if int(reached.sum()) < len(sources) * (topology.ranks - 1):
         return None
-    who, node = np.nonzero(reached)
-    return _ways_back(topology, entered_by, sources, who, node)
+    source_index, node = np.nonzero(reached)
+    return _trace_paths(topology, entered_by, sources, source_index, node)
 
 
-def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs, node: Longs) -> Routes:
-    """Return the path to each of these nodes from the source sources[who], by the links that entered them."""
-    places, links, at = [], [], np.arange(len(who))
-    hops = np.zeros(len(who), np.int64)
+def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, source_index: Longs, node: Longs) -> Routes:
+    """Return the path to each node[i] from sources[source_index[i]], by the links that entered nodes, backwards."""
+    places, links, at = [], [], np.arange(len(source_index))
+    hops = np.zeros(len(source_index), np.int64)
     while len(at):
-        link = entered_by[who[at], node]
+        link = entered_by[source_index[at], node]
         places.append(at)
         links.append(link)
         hops[at] += 1
         node = topology.link_src[link].astype(np.int64)
-        unfinished = node != sources[who[at]]
+        unfinished = node != sources[source_index[at]]
         at, node = at[unfinished], node[unfinished]
     ends = np.cumsum(hops)
     out = np.empty(int(hops.sum()), np.int32)
@@ -194,9 +194,9 @@ def _ways_back(topology: Topology, entered_by: Ints, sources: Longs, who: Longs,
 
 
 def suggest_planners(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
-    """Suggest those of these planners whose table entries support the collective, the number of ranks and the machine.
+    """Return the hint to use those of the named planners that support this collective on this machine, or `other`.
 
-    On 4096 ranks of a torus no alltoall is planned; the ring works for any relation:
+    On 4096 ranks of a torus the first three plan no alltoall, but `ring` plans an allgather:
 
     >>> from antiphon.topologies import topology
     >>> torus = topology("torus:dims=64x64")
@@ -213,6 +213,7 @@ def suggest_planners(topology: Topology, collective: Collective, *names: str, ot
 
 
 def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective: Collective) -> bool:
+    """Return whether a planner's declared capabilities cover the collective, the number of ranks and the machine."""
     can = entry.can
     if collective.kind not in can.collectives:
         return False
@@ -222,6 +223,6 @@ def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective:
 
 
 def _is_joined(topology: Topology, collective: Collective) -> bool:
-    """Return whether links or switches lead from the first member to all others."""
+    """Return whether all members are one hop from the first."""
     first, *other_members = collective.members
     return Reach(topology).neighbours(first).keys() >= set(other_members)

@@ -1,17 +1,22 @@
-"""Paths between ranks, one per transfer: `find_paths` for pairs of ranks, `with_routes` for a schedule.
+"""Choose a path between every two ranks that exchange data: `with_routes` adds routes to a schedule.
+
+Input: a schedule that names senders and receivers but no links, or pairs of ranks (`find_paths`). Output: the schedule
+with a route for every transfer, or a path per pair.
 
 A transfer takes its direct link (the widest of several), else a shortest path through switches; no path passes through
 a rank. Among equally short paths the widest links are taken, and among equally wide ones a different one for every
 destination, so that many transfers use all of them. At a switch `level` hops above the ranks with k equal links up,
-the choice is
+the number of the link is
 
     (destination / k^level) mod k        (destination-modulo routing of fat trees, D-mod-k)
 
 Example: a leaf switch with 2 uplinks sends to even destinations over the first, to odd ones over the second. A spine
 one level up with 2 equal links chooses by the next bit of the destination.
 
-All pairs are routed together in NumPy: `Switched` holds the links at switches, `find_links` advances all pairs hop by
-hop.
+If ranks have several equal uplinks (to planes of switches), `with_routes` also stripes the data over them.
+
+All pairs are routed together in NumPy: `Switched` holds the links at switches; its `find_links` follows all pairs link
+by link.
 """
 
 from __future__ import annotations
@@ -44,17 +49,18 @@ from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_STRIPES = 8
-MOST_CELLS = 2**20  # distances and links in one batch
-HIGHEST = 6  # levels that are distinguished
-FAR = 2**30  # hops: out of reach
+MOST_STRIPES = 8  # stripes of the data over equal uplinks
+MOST_CELLS = 2**20  # distances and links in one batch of destinations
+HIGHEST = 6  # levels of switches that are distinguished
+FAR = 2**30  # distance of what is out of reach
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """One path per pair of ranks: pair i takes `table[i]`; `plain[i]`: it is the only direct link.
+    """One path per pair of ranks: pair i takes `table[i]`.
 
-    `ways[i]`: number of equally good links out of the source. `lost`: pairs without a path (empty paths).
+    `plain[i]`: whether that is the only direct link, so that the schedule need not name it. `equal_links[i]`: number of
+    equally good links out of the source. `lost`: pairs without a path (their paths are empty).
     """
 
     table: Routes
@@ -64,10 +70,10 @@ class Paths:
 
 
 def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
-    """Return a path for every pair. `turn`: take the next of the equally good links out of the source.
+    """Return a path for every pair of source and destination.
 
-    O(links log links), and for pairs without a direct link O(links on their paths) and a search per switch next to a
-    destination.
+    `turn`: choose the `turn`-th next of the equally good links out of the source, for striping. O(links log links), and
+    for pairs without a direct link O(links on their paths) and a search per switch next to a destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -79,12 +85,12 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths
     width = _width_rank(topology)
     link, number = _direct_links(topology, src, dst, width)
     far = np.flatnonzero(number == 0)
-    way_count = np.ones(len(src), np.int64)
+    equal_links_out = np.ones(len(src), np.int64)
     hops = np.ones(len(src), np.int64)
     hops[far] = 0
     routed_rows: list[tuple[Longs, Ints]] = []
     for rows, lengths, links, equal_links in _switched_paths(topology, src, dst, far, width, turn):
-        hops[rows], way_count[rows] = lengths, equal_links
+        hops[rows], equal_links_out[rows] = lengths, equal_links
         routed_rows.append((rows, links))
     # assemble both kinds of paths in one ragged table
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
@@ -95,14 +101,14 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths
         inside = links >= 0
         at = ptr[rows][:, None] + np.arange(links.shape[1])
         flat[at[inside]] = links[inside]
-    return Paths(Routes(ptr, flat), number == 1, way_count, np.flatnonzero(hops == 0))
+    return Paths(Routes(ptr, flat), number == 1, equal_links_out, np.flatnonzero(hops == 0))
 
 
 def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
-    """Return the schedule with routes where the machine leaves a choice; Unsupported where a pair has no path.
+    """Return the schedule with routes; a transfer whose ranks have one direct link needs none.
 
-    On a machine whose ranks have several equal uplinks (planes of switches), data are striped over them. O(rows), and
-    `find_paths` for each pair of ranks.
+    Raises Unsupported, in the name of `planner`, if a pair has no path. If ranks have several equal uplinks, data are
+    striped over them. O(rows), and `find_paths` for the pairs of ranks.
 
     Over two switches (nodes 2 and 3), half of the data each:
 
@@ -118,8 +124,8 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
-    stay = src == dst  # rows within a rank take no route
-    lost = first.lost[~stay[first.lost]]
+    within_rank = src == dst  # rows within a rank take no route
+    lost = first.lost[~within_rank[first.lost]]
     if len(lost):
         at = int(lost[0])
         would = suggest_planners(
@@ -131,13 +137,16 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
-    lanes = [_with_routes(schedule, stripe, inverse, stay) for stripe in stripes]
+    lanes = [_with_routes(schedule, stripe, inverse, within_rank) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
 
 
-def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) -> Schedule:
-    """Give rows the route of their pair, unless it is the only direct link or there is none. O(rows)."""
-    named = np.flatnonzero(~(by_pair.plain | stay))
+def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bools) -> Schedule:
+    """Return the schedule with the routes of one stripe. `pair`: by row, the number of its pair. O(rows).
+
+    Rows over the only direct link, and rows within a rank (`within_rank`, by pair), get no route.
+    """
+    named = np.flatnonzero(~(by_pair.plain | within_rank))
     if not len(named):
         return schedule
     number = np.full(len(by_pair.plain), -1, np.int32)
@@ -156,7 +165,7 @@ def narrowest_link(topology: Topology, paths_of_pairs: Paths) -> int:
 
 
 def _width_rank(topology: Topology) -> Longs:
-    """Return per link a small number that grows with its bandwidth. O(links).
+    """Return, by link, the position of its bandwidth among those of the machine, ascending. O(links).
 
     >>> from antiphon.core.topology import LinkType, build
     >>> slow, fast = LinkType("pcie", "10GB/s"), LinkType("nvlink", "25GB/s")
@@ -186,17 +195,17 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     have = key[order][first]
     want = src.astype(np.int64) * nodes + dst
     at = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    hit = have[at] == want
-    return np.where(hit, order[first][at], -1), np.where(hit, number[at], 0)
+    has_link = have[at] == want
+    return np.where(has_link, order[first][at], -1), np.where(has_link, number[at], 0)
 
 
 def _switched_paths(
     topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
-    """Yield (pairs, hops, their links padded with -1, equal links out of the source), for a batch of destinations at a
-    time.
+    """Yield, for a batch of destinations at a time, pairs and their paths through switches.
 
-    O(hops), and a search per switch next to a destination.
+    As (pairs, numbers of links, links padded with -1, equal links out of the source). `far`: the pairs without a direct
+    link. O(links on paths), and a search per switch next to a destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -223,7 +232,10 @@ def _switched_paths(
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links by owner: owner i has rows ptr[i] to ptr[i + 1], the widest first. `head`: the switch where each ends."""
+    """Links by owner (a node, or a pair of nodes): owner i has rows ptr[i] to ptr[i + 1], the widest first.
+
+    `head`: the switch at the other end; `width`: a number that grows with the bandwidth.
+    """
 
     ptr: Longs
     link: Longs
@@ -231,14 +243,13 @@ class Links:
     width: Longs
 
     def count_links(self, owner: Ints | Longs) -> Longs:
+        """Return the number of links of each of these owners."""
         return self.ptr[owner + 1] - self.ptr[owner]
 
 
 @dataclass(frozen=True, eq=False)
 class NearLinks:
-    """Paths to targets: hops (0: unreachable), the links padded with -1, and the number of equally good links at the
-    source.
-    """
+    """Paths, one per row: the number of links (0: unreachable), the links padded with -1, equal links at the source."""
 
     hops: Longs
     links: Ints
@@ -247,11 +258,11 @@ class NearLinks:
 
 @dataclass(frozen=True, eq=False)
 class Switched:
-    """The links at switches, which are numbered from 0 here.
+    """The links at switches, as tables. Switches are numbered from 0 here.
 
-    `up`: links to a switch, by node. `down`: links to a rank, by pair (switch, rank). `pair`: these pairs ascending, as
-    switch * ranks + rank. `near`: per rank the switches with a link to it, from near_ptr[rank] on. `level`: hops of
-    each switch above the ranks.
+    `up`: links to a switch, by the node that they leave. `down`: links from a switch to a rank, by pair. `pair`: these
+    pairs ascending, as switch * ranks + rank. `near`: the switches with a link to a rank, from near_ptr[rank] on.
+    `level`: by switch, its distance from the ranks: 0 next to ranks.
     """
 
     ranks: int
@@ -265,7 +276,9 @@ class Switched:
 
     @staticmethod
     def of_topology(topology: Topology, width: Longs) -> Switched:
-        """Build the tables. O(links log links). Ranks 0 and 1 at a switch:
+        """Return the tables of a machine. `width`: by link, a number that grows with its bandwidth. O(links log links).
+
+        Ranks 0 and 1 at a switch:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 2), (1, 2)], LinkType("wire", "1GB/s"))
@@ -291,7 +304,7 @@ class Switched:
         )  # fmt: skip
 
     def split_batches(self, src: Ints | Longs, place: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
-        """Yield ranges of targets that fit one batch. `place`: each pair's target number, ascending. O(pairs)."""
+        """Yield ranges (low, high) of targets that fit one batch. `place`: by pair, its target's number, ascending."""
         near = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
         beyond = len(self.up.link) - int(self.up.ptr[self.ranks])  # links from switch to switch
         cells = near + beyond + sums(place, self.up.count_links(src), len(targets))
@@ -299,9 +312,10 @@ class Switched:
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
     def find_links(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
-        """Return a path from every src to the target of its place.
+        """Return a path from every src[i] to targets[place[i]], through switches.
 
-        A search per switch next to a target, O(outgoing links) per pair, and per target and switch on the path.
+        Backward searches give the distance from every switch to every target; then each path takes, link by link, a
+        switch that is one nearer. Pairs that are at one switch with one target share the choice.
 
         Rank 0 at switch 3, ranks 1 and 2 at switch 4; from 0 and 1 to 2:
 
@@ -319,10 +333,10 @@ class Switched:
         links[:, :1] = first[:, None]
         for left_now in range(
             links.shape[1] - 1, 0, -1
-        ):  # pairs with this many hops to go; distinct (target, switch) once
+        ):  # the pairs with this many links to go; each distinct (target, switch) is decided once
             going = np.flatnonzero(hops > left_now)
-            questions, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
-            at, switch = questions // self.switches, questions % self.switches
+            requests, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
+            at, switch = requests // self.switches, requests % self.switches
             if left_now > 1:
                 link, head, _, _ = self._next_links(distance, at, switch + self.ranks, targets, 0)
                 at_switch[going] = head[which]
@@ -332,7 +346,7 @@ class Switched:
         return NearLinks(hops, links, equal_links)
 
     def _target_distances(self, targets: Longs) -> Ints:
-        """Return per target and switch the number of hops, FAR if unreachable."""
+        """Return [target, switch]: the number of links from the switch to the target, FAR if unreachable."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
@@ -356,8 +370,10 @@ class Switched:
     def _next_links(
         self, distance: Ints, place: Longs, node: Ints | Longs, targets: Longs, turn: int
     ) -> tuple[Ints, Longs, Longs, Longs]:
-        """Return for every node the best link towards its target: link, switch, distance (FAR: none), number of
-        equal links.
+        """Return, by row, the best link from node[i] towards targets[place[i]].
+
+        As arrays: the link, the switch that it leads to, the links that remain from there (FAR: unreachable), and the
+        number of equally good links.
         """
         link_count = self.up.count_links(node)
         row, owner = ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
@@ -377,8 +393,7 @@ class Switched:
         begin = np.flatnonzero(starts(owner))
         count = np.diff(np.append(begin, len(owner)))
         reached = owner[begin]
-        # D-mod-k (Zahavi): on level l take link (target / count^l) mod count, so that targets spread evenly over equal
-        # links
+        # D-mod-k (Zahavi): on level l take link (target / count^l) mod count; so targets spread over equal links
         level = np.append(np.zeros(self.ranks, np.int64), self.level)[node[reached]]
         chosen = row[begin + (targets[place[reached]] // count**level + turn) % count]
         link, head, equal_links = (
@@ -390,7 +405,7 @@ class Switched:
         return link, head, min_hops, equal_links
 
     def _last_links(self, switch: Longs, target: Longs) -> Ints:
-        """Return from every switch the link to the adjacent target: the widest, ties by D-mod-k."""
+        """Return the link from every switch[i] to the rank target[i] next to it: the widest, ties by D-mod-k."""
         group = np.searchsorted(self.pair, switch * self.ranks + target)
         row = ranges(self.down.ptr[group], self.down.count_links(group))
         owner = np.repeat(np.arange(len(group)), self.down.count_links(group))
@@ -401,7 +416,7 @@ class Switched:
 
 
 def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:
-    """Return the hops of every switch above the ranks, at most HIGHEST: 0 next to ranks, 1 next to these, ..."""
+    """Return the level of every switch, at most HIGHEST: 0 if a rank leads to it, 1 if one of level 0 does, ..."""
     ranks = topology.ranks
     level = np.zeros(topology.nodes, np.int64)
     level[ranks:] = HIGHEST

@@ -1,14 +1,17 @@
-"""Build schedules from rows: ranks in a chosen order, rows by seat, several roots, routes at the end.
+"""Build schedules from rows, in the steps that most planners share: options, seats, roots, routes, provenance.
 
-A row is one transfer: step, chunk, source, destination, operation. Regular algorithms are written on seats 0..P-1 as
-NumPy columns, and `rows_to_schedule` replaces seats by ranks. Combinators extend them:
+A row is one transfer: step, chunk, sender, receiver, and whether it copies or reduces. Regular algorithms are written
+for seats 0..P-1 (positions in an order of the members) as NumPy columns; `rows_to_schedule` replaces seats by ranks.
+Irregular ones, such as trees, list rows with their links: `schedule_of`, `schedule_in_parts`. Then
 
-    plan_backwards     reduce from broadcast, reducescatter from allgather (run the dual backwards)
-    per_root           several roots: one schedule per root, side by side
-    fold_extra_ranks   allreduce among a power of two, extended to the remaining ranks
-    finish_schedule    add routes, pieces and provenance
+    plan_backwards     makes a reduce of a broadcast, a reducescatter of an allgather (their duals), run backwards
+    machine_for_dual   returns the machine on which that dual is to be planned
+    per_root           plans several roots: one schedule per root, side by side
+    fold_extra_ranks   extends an allreduce among a power of two to the remaining ranks
+    finish_schedule    adds routes, pieces (slices) and provenance
 
-Example: a chain 2 -> 0 -> 1 is rows (0, 0, 0, 1) and (1, 0, 1, 2) on seats with order [2, 0, 1].
+Example: a broadcast along the chain of ranks 2 > 0 > 1 is rows (step 0, chunk 0, seat 0 to 1) and (step 1, chunk 0,
+seat 1 to 2), with the members in the order 2, 0, 1.
 """
 
 from __future__ import annotations
@@ -35,13 +38,14 @@ from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.routing import with_routes
 
-MOST_TRANSFERS = 2**28
+MOST_TRANSFERS = 2**28  # of a schedule
+# Options that several planners have:
 Order = Annotated[
     str | int | Sequence[int] | None, Option("the ranks in this order, such as 0,3,2,1 (default: by number)")
 ]
 Pieces = Annotated[int, Option("pipelining depth", minimum=1)]
 Directions = Annotated[int, Option("2: half of the data each way round a ring", choices=(1, 2))]
-# Where the default depends on the collective:
+# pieces with other defaults:
 PiecesOrBest = Annotated[
     int | None, Option("pipelining depth (default: the best for the message size, several without one)", minimum=1)
 ]
@@ -52,23 +56,24 @@ UnevenSteps = Annotated[
 ChainPieces = Annotated[
     int | None, Option("pipelining depth (default: 32 for broadcast and reduce, else 1)", minimum=1)
 ]
-Make = Callable[[Collective], Schedule]
+Make = Callable[[Collective], Schedule]  # plans a collective
 Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """The members by position: seat i is `rank[i]`, the collective's member number `member[i]`."""
+    """The members in some order: at seat (position) i is rank `rank[i]`, which is number `member[i]` of the members."""
 
     rank: Ints
     member: Longs
 
     def __len__(self) -> int:
+        """Return the number of members."""
         return len(self.rank)
 
     @staticmethod
     def in_order(collective: Collective, order: Order = None, first: int | None = None) -> Seats:
-        """Seat the members in this order (default: by number), rotated so that rank `first` comes first. O(P log P).
+        """Return the members in this order (default: by number), rotated so that rank `first` comes first.
 
         >>> seats = Seats.in_order(Collective("allgather", 5, (0, 2, 4)), "4,0,2", first=0)
         >>> seats.rank.tolist(), seats.member.tolist()
@@ -111,8 +116,9 @@ def rows_to_schedule(
     collective: Collective, seats: Seats, step: ArrayLike, chunk: ArrayLike, src: ArrayLike, dst: ArrayLike,
     op: int = COPY, chunks_per_block: int = 1,
 ) -> Schedule:  # fmt: skip
-    """Make a schedule without routes from rows whose ends are seats, with every block in `chunks_per_block` chunks.
-    O(rows).
+    """Return a schedule without routes from rows whose senders and receivers are seats. O(rows).
+
+    `op`: COPY or REDUCE, that of all rows. Every block is divided into `chunks_per_block` equal chunks.
 
     >>> chain = Collective("broadcast", 3, roots=(2,))
     >>> schedule = rows_to_schedule(chain, Seats.in_order(chain, first=2), [0, 1], [0, 0], [0, 1], [1, 2])
@@ -128,16 +134,16 @@ def rows_to_schedule(
 
 
 def collective_among(collective: Collective, kind: str, root: int | None = None) -> Collective:
-    """Return another collective among the same ranks, to compose with.
+    """Return a collective of another kind among the same ranks, to be composed into one of the original kind.
 
-    It has no weights: chunks are shares of blocks, and composing drops blocks of weight 0. `finish_schedule` restores
-    them.
+    Its blocks have equal weight, since composing would drop blocks of weight 0. (Chunks are shares of blocks, which do
+    not depend on weights.) `finish_schedule` restores the original collective.
     """
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
 def plan_backwards(collective: Collective, make: Make) -> Schedule:
-    """Plan the dual collective with `make`, and run the plan backwards."""
+    """Return the plan that `make` makes of the dual collective (a broadcast for a reduce), run backwards."""
     return invert(make(dual(collective)[0]))
 
 
@@ -165,6 +171,7 @@ def per_root(collective: Collective, make: Make) -> Schedule:
     base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
 
     def joint(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
+        """Return a column of all schedules, one after the other."""
         return np.concatenate([column(i, s) for i, s in enumerate(schedules)])
 
     chunks = Chunks(
@@ -194,9 +201,10 @@ def _blocks_of(collective: Collective, root: int) -> Longs:
 
 
 def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
-    """Extend an allreduce among some ranks to all (two more steps; Thakur, Rabenseifner and Gropp 2005). O(rows).
+    """Return an allreduce among some ranks (`core`), extended to `extra` ranks by two more steps. O(rows).
 
-    Each extra rank adds its data to a partner's before, and copies the result from it afterwards.
+    Each extra rank first adds its data to those of its partner, and at the end copies the result from it (Thakur,
+    Rabenseifner and Gropp 2005).
 
     Ranks 0 and 1 exchange; rank 2 goes through rank 0:
 
@@ -237,7 +245,10 @@ def finish_schedule(
 
 
 def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
-    """Make a schedule of rows. `shares`: per chunk its block and fraction of it; chunks of a block are contiguous."""
+    """Return a schedule of these rows. `shares`: by chunk, its block and fraction of it.
+
+    The chunks of a block come one after the other, and lie in it in this order.
+    """
     denominator = math.lcm(*{share.denominator for _, share in shares})
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported(
@@ -251,9 +262,9 @@ def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], 
 def schedule_in_parts(
     collective: Collective, shares: Sequence[tuple[int, int]], denominator: int, rows: Sequence[Row]
 ) -> Schedule:
-    """Return a schedule with chunks one behind the other in their blocks.
+    """Return a schedule of these rows. `shares`: by chunk, its block and its size in 1 / `denominator` of the block.
 
-    `shares`: per chunk its block, and its size in units of 1 / `denominator` of the block.
+    The chunks of a block come one after the other, and lie in it in this order.
     """
     # Offsets: a running sum of the shares that restarts with every block.
     block, share = np.array(shares, np.int64).reshape(-1, 2).T
@@ -271,11 +282,11 @@ def schedule_in_parts(
 
 
 def machine_for_dual(topology: Topology) -> tuple[Topology, Ints | None]:
-    """Return a machine to plan the dual collective on, and what to pass to `invert` with the plan.
+    """Return a machine to plan the dual collective on, and by link its opposite, for `invert` (None: not needed).
 
-    If every link and shared limit has an equal opposite, the machine itself, so that gathering is exactly as fast as
-    spreading (the reversed machine would be the same up to numbering, but a search might end elsewhere). Otherwise the
-    reversed machine. O(links log links).
+    If every link and shared limit has an equal opposite, this is the machine itself: the reversed one would be the same
+    up to numbering, but a search on it might end with another plan, and then a reduce would not be exactly as fast as a
+    broadcast. Otherwise it is the reversed machine. O(links log links).
     """
     try:
         links = opposite_links(topology)

@@ -1,16 +1,22 @@
-"""The linear program of uneven starts: how much of each class of chunks starts in each step.
+"""The linear program of uneven parts (uneven.py): how much of each plan starts in each step.
 
-    variables   b[c, s]   amount of class c that starts in step s
+Input: schedules of one collective (plans), each divided into classes of chunks that start together (`ChunkClass`), and
+a number of steps. A class that starts in step s loads links in steps s, s + 1, ..., as its own schedule says. Output
+(`solve_starts`): how much of each class starts in each step, such that all steps together are shortest.
+
+    variables   b[c, s]   fraction of the data that class c starts in step s
                 t[s]      length of step s
                 p[plan]   fraction of the data that goes by each plan
     minimize    sum of t[s]
-    such that   sum_s b[c, s] = p[plan of c]        classes of a plan carry the same data
+    such that   sum over s of b[c, s] = p[plan of c]        all classes of a plan carry the same fraction
                 sum of p = 1
-                t[s] >= sum over c, level l of load[c, kind, l] * b[c, s - l]     for every kind of resource
+                t[s] >= sum over c and l of load[c, kind, l] * b[c, s - l]      for every kind of resource
 
-In the middle of a long pipeline all steps are alike, so `_Line` represents them by one; only the steps at both ends
-have variables of their own. Resources that all classes load alike are one kind, and kinds that another dominates are
-dropped.
+Here load[c, kind, l] is the load of class c in the l-th step after its start.
+
+In the middle of a long pipeline all steps are alike, so `_StepGroups` gives them variables in common; only the steps at
+both ends have their own. A kind is a set of links and shared limits that all classes load alike; kinds that another
+always exceeds are left out.
 
 Example: a chain of two links in three steps: half starts in step 0, half in step 1. Each step lasts 1/2.
 """
@@ -24,27 +30,23 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
 
-ALIKE = 0.01  # of the largest load of a plan: kinds of resources that differ by less are merged
-
-
-EDGE = 12  # steps beyond the deepest with starts of their own: with 4, up to 0.7 % of the time is lost
-
-
-MANY = 10_000  # entries above which the interior point method (with crossover) takes a quarter of the time
-
-
-QUICKER = 1e-3  # of the time: minimum gain from using the slowest paths where others are quick
-
-
-TIE = 1e-5  # of the time: random tie-break, since solvers are slow among many equally good solutions
+ALIKE = 0.01  # kinds whose loads differ by less than this fraction of a plan's largest are merged
+EDGE = 12  # steps at each end, beyond the deepest class, with their own variables: with 4, up to 0.7 % slower
+MANY = 10_000  # nonzero entries above which the interior point method (with crossover) takes a quarter of the time
+QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest path
+TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
 
 
 def drop_dominated(load: Floats, decimals: int) -> Floats:
-    """Return the rows that no other row exceeds everywhere; rows equal to `decimals` digits count as one."""
+    """Return the rows of a matrix that no other row equals or exceeds in every column.
+
+    Of rows that are equal to `decimals` digits, one is kept.
+    """
     return load[_undominated_rows(load, decimals)]
 
 
 def _undominated_rows(load: Floats, decimals: int) -> list[int]:
+    """Return the numbers of the rows that `drop_dominated` keeps, the heaviest first."""
     top = load.max(initial=0.0)
     if not top:
         return []
@@ -58,10 +60,11 @@ def _undominated_rows(load: Floats, decimals: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Class:
+class ChunkClass:
     """Chunks of a plan that start together.
 
-    `load[kind, step]`: seconds per byte of nbytes by kind of resource; `latency`: of the slowest path in each step.
+    Steps count from their start. `load[kind, step]`: seconds per byte of nbytes by kind of resource; `latency[step]`:
+    that of the slowest path in use, in seconds.
     """
 
     plan: int
@@ -71,18 +74,19 @@ class Class:
 
     @property
     def steps(self) -> int:
+        """Steps from the start to the end of the last chunk."""
         return self.load.shape[1]
 
 
-class _Line:
-    """Steps as the linear program sees them: in the middle of many, every step is represented by one.
+class _StepGroups:
+    """The steps as the linear program sees them: those in the middle of a long pipeline count as one step, repeated.
 
-    While pipelines fill and drain, every step is its own. `kind`: of every step; `shown`: whether the step's loads
-    appear in the program.
+    While the pipeline fills and drains every step is its own. `kind[s]`: the number of step s's length variable;
+    `shown[s]`: whether the program has rows for step s.
     """
 
     def __init__(self, steps: int, deepest: int) -> None:
-        """`deepest`: the maximum number of steps of any class."""
+        """`deepest`: the most steps of any class."""
         self.steps, self.edge = steps, deepest + EDGE
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
         every = np.arange(steps)
@@ -94,7 +98,7 @@ class _Line:
         self.kinds = int(self.kind[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
-        """Return, for a class with this depth, the number of the variable for each starting step."""
+        """Return, for each step in which a class of this depth can start, the number of the class's variable."""
         every = np.arange(self.steps - depth + 1)
         last = len(every) - self.edge
         if last <= self.edge:
@@ -102,31 +106,32 @@ class _Line:
         return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
 
 
-def count_entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
-    """Return the number of entries of the linear program for a class, if the deepest class takes `deepest` steps.
+def count_entries(chunk_class: ChunkClass, kinds: Sequence[int], steps: int, deepest: int) -> int:
+    """Return the number of entries of the linear program that a class needs: kinds and steps times starts.
 
-    >>> count_entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
+    `deepest`: steps of the deepest class.
+
+    >>> count_entries(ChunkClass(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
     8
     """
     if chunk_class.steps > steps:
         return 0
     return int((chunk_class.load[list(kinds)] > 0).sum()) * (
-        int(_Line(steps, deepest).start_variables(chunk_class.steps)[-1]) + 1
+        int(_StepGroups(steps, deepest).start_variables(chunk_class.steps)[-1]) + 1
     )
 
 
 def solve_starts(
-    classes: Sequence[Class], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
+    classes: Sequence[ChunkClass], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
 ) -> list[Floats] | None:
-    """Return for every class how much starts in each possible step; None if the program was not solved.
+    """Return, by class, the fraction of the data that starts in each possible step; None if the program is unsolved.
 
-    Classes of a plan carry the same data. `kinds`: the resources that count; `shut`: by class and step where nothing
-    may start. Among nearly equal solutions those with quick paths are preferred: a step lasts as long as its slowest
-    path.
+    `kinds`: the kinds of resources that count. `shut`: by class and step, whether starting is forbidden. Among nearly
+    equal solutions those with paths of low latency are preferred, since a step lasts as long as its slowest path.
 
     A chain of two links is done in three steps by halves:
 
-    >>> chain = Class(0, np.arange(1), np.eye(2), np.zeros(2))
+    >>> chain = ChunkClass(0, np.arange(1), np.eye(2), np.zeros(2))
     >>> solve_starts([chain], [0, 1], 3)
     [array([0.5, 0.5])]
     """
@@ -134,22 +139,22 @@ def solve_starts(
     from scipy.optimize import linprog
 
     plans = sorted({chunk_class.plan for chunk_class in classes})
-    line = _Line(steps, max(chunk_class.steps for chunk_class in classes))
+    line = _StepGroups(steps, max(chunk_class.steps for chunk_class in classes))
     places = [line.start_variables(chunk_class.steps) for chunk_class in classes]
     first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
     clock, choice = int(first[-1]), int(first[-1]) + line.kinds
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
-    late = np.array([chunk_class.latency.max() for chunk_class in classes])
-    # a slight surcharge on classes with slow paths decides between nearly equal solutions
-    dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
+    latencies = np.array([chunk_class.latency.max() for chunk_class in classes])
+    # a slight surcharge on classes with slow paths prefers quick ones among nearly equal solutions
+    surcharge = QUICKER * (latencies - latencies.min()) / (latencies.max() or 1.0)
     rows, columns, values = [], [], []
     cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
-    # a represented step counts as many times as it stands for
+    # a length variable counts as many times as there are steps that it stands for
     cost[clock:choice] = np.bincount(line.kind)
     equal = np.zeros((len(classes) + 1, len(cost)))
     for number, (chunk_class, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
         load = chunk_class.load[list(kinds)]
-        # what starts in step s loads step s + level: one entry per (kind, level) and starting step
+        # what starts in step s loads step s + level: one entry per kind, level and starting step
         kind, level = np.nonzero(load)
         at = level[:, None] + np.arange(len(place))
         shown = line.shown[at]
@@ -159,7 +164,7 @@ def solve_starts(
         columns_of = slice(begin, begin + int(place[-1]) + 1)
         equal[number, columns_of] = np.bincount(place)
         equal[number, choice + plans.index(chunk_class.plan)] = -1
-        cost[columns_of] = dear[number] * equal[number, columns_of]
+        cost[columns_of] = surcharge[number] * equal[number, columns_of]
         if shut is not None:
             upper_bound[begin + place[shut[number]]] = 0
     equal[-1, choice:] = 1
@@ -168,12 +173,12 @@ def solve_starts(
     values.append(np.full(len(kinds) * line.kinds, -1.0))
     shape = (len(kinds) * line.kinds, len(cost))
     upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
-    # the interior-point solver is quicker here, but returns a mixture of equal optima: a tiny random cost makes it
-    # unique
+    # the interior point method is quicker on large programs, but returns a mixture of equal optima: a tiny random cost
+    # makes the optimum unique
     large = upper.nnz >= MANY
     if large:
-        apart = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
-        cost[:clock] += apart * equal[:, :clock].sum(axis=0)
+        tie_break = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
+        cost[:clock] += tie_break * equal[:, :clock].sum(axis=0)
     solution = linprog(
         cost,
         A_ub=upper,
@@ -188,11 +193,11 @@ def solve_starts(
     return [solution.x[begin + place] for begin, place in zip(first.tolist(), places, strict=False)]
 
 
-def merge_kinds(classes: Sequence[Class]) -> list[Class]:
-    """Merge resources that all classes load alike, and drop those that another dominates.
+def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:
+    """Return the classes with one kind for all resources that every class loads alike, without dominated kinds.
 
     >>> load = np.array([[1.0, 0], [1, 0], [2, 0], [0, 1]])
-    >>> merge_kinds([Class(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
+    >>> merge_kinds([ChunkClass(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
     [[2.0, 0.0], [0.0, 1.0]]
     """
     load = np.concatenate([chunk_class.load for chunk_class in classes], axis=1)
@@ -202,11 +207,11 @@ def merge_kinds(classes: Sequence[Class]) -> list[Class]:
     return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
 
 
-def distinct_kinds(classes: Sequence[Class]) -> list[int]:
-    """Return kinds of resources such that no two are nearly equal.
+def distinct_kinds(classes: Sequence[ChunkClass]) -> list[int]:
+    """Return kinds (by number), one for each set of nearly equal ones (ALIKE).
 
     >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
-    >>> distinct_kinds([Class(0, np.arange(1), load, np.zeros(2))])
+    >>> distinct_kinds([ChunkClass(0, np.arange(1), load, np.zeros(2))])
     [0, 2]
     """
     tops: dict[int, float] = {}

@@ -1,15 +1,19 @@
-"""How much of a plan starts in which step: uneven parts avoid the idle ends of a pipeline of equal pieces.
+"""Pipeline in uneven parts: start schedules in any step, each time with another amount of data.
 
-Input: plans of one collective (deep fast ones, shallow quick ones), each a schedule that its chunks pass through once.
-A plan may start anew in every step, each time with another part of the data; it then occupies its links for its depth.
-The amounts solve a linear program (start_program.py) for the least time in N steps, where each step lasts as long as
-its fullest link or shared limit. Chunks of one class (with few chunks: every chunk) start independently of others.
+A pipeline of equal pieces leaves links idle while it fills and drains. Input here: one or several unpipelined schedules
+of a collective (plans; for example a deep one of high rate and a shallow one of low rate), and a number N of steps. A
+plan may start anew in every step with another part of the data, and then runs through its own steps. Output
+(`UnevenStarts`): one schedule of N steps.
+
+The amounts solve a linear program (start_program.py) for the least total time, where each step lasts as long as its
+fullest link or shared limit. The chunks of a plan need not start together: they are divided into classes (every chunk
+one, if there are few; else by depth) that start independently.
 
 Example: a deep fast plan and a shallow slow one, N steps. The deep plan starts from step 0 on; in the last steps, when
 it could no longer finish, the shallow one starts with the remaining data, on links that would otherwise idle.
 
-The solution is rounded to fractions with a common denominator; long runs of equal starts become pieces of one chunk, so
-that the schedule stays small (`_starts_of`).
+The solution is rounded to fractions with a common denominator. Long runs of equal starts in consecutive steps become
+one chunk in several pieces, so that the schedule stays small (`_starts_of`).
 """
 
 from __future__ import annotations
@@ -28,21 +32,24 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
+from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 
 MOST_ALONE = 64  # up to this many chunks, each is a class
-MOST_CELLS = 50_000  # of a linear program
-MOST_ROWS = 3 * 2**19  # transfers of a schedule that begins unevenly
-NOTHING = 1e-9
+MOST_CELLS = 50_000  # entries of a linear program
+MOST_ROWS = 3 * 2**19  # transfers of a schedule in uneven parts
+NOTHING = 1e-9  # amounts below this count as 0
 LONG = 8  # at least this many consecutive equal starts become pieces of one chunk
-SIMPLE, NEAR = 256, 1e-7
-LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # denominators to which sizes are rounded
-LOSS = 5e-4  # of the time, that rounding them may cost
+SIMPLE, NEAR = 256, 1e-7  # denominators tried before rounding, and the tolerance within which they fit
+LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # denominators to which amounts are rounded in turn
+LOSS = 5e-4  # fraction of the time that rounding may cost
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
-    """Per class the units of 1 / `denominator` that start in each step; seconds per byte of nbytes, and of latency."""
+class StartSizes:
+    """How much starts when: `counts[class, step]` / `denominator` of the data.
+
+    `time`: seconds per byte of nbytes; `latency`: seconds, of all steps together.
+    """
 
     counts: NDArray[np.int64]
     denominator: int
@@ -50,17 +57,17 @@ class Sizes:
     latency: float
 
 
-class Uneven:
-    """Plans divided into classes of chunks, with the load of each."""
+class UnevenStarts:
+    """Plans prepared for uneven parts: divided into classes of chunks; solutions are cached for all message sizes."""
 
     def __init__(
         self, plans: Sequence[Schedule], topology: Topology, together: bool = False, min_plans: int = 1
     ) -> None:
-        """`together`: chunks of a plan have equal depth and start together. `min_plans`: use at least this many of
-        the first plans.
+        """`together`: all chunks of a plan form one class. `min_plans`: if the linear program is too large for all
+        plans, leave out the last ones, but at least this many stay.
         """
         self.min_plans = min_plans
-        self._known: dict[tuple[int, tuple[int, int]], Sizes | None] = {}
+        self._cached_sizes: dict[tuple[int, tuple[int, int]], StartSizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
         found_classes = [
             chunk_class
@@ -68,48 +75,53 @@ class Uneven:
             for chunk_class in _chunk_classes(n, plan, topology, together)
         ]
         self.classes = merge_kinds(found_classes) if found_classes else []
-        self.some = distinct_kinds(self.classes)
+        self.kinds = distinct_kinds(self.classes)
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
         self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
+        self._any_slow_path = any((chunk_class.latency > self.quickest).any() for chunk_class in self.classes)
 
     def deepest_of(self, plan: int) -> int:
-        """Return the depth of a plan in steps."""
+        """Return the most steps that a chunk of the plan takes from its start."""
         return max((chunk_class.steps for chunk_class in self.classes if chunk_class.plan == plan), default=0)
 
     @property
     def least_steps(self) -> int:
+        """The fewest steps in which some plan finishes."""
         return min((self.deepest_of(plan) for plan in range(len(self.plans))), default=0)
 
-    def count_rows(self, sizes: Sizes) -> int:
+    def count_rows(self, sizes: StartSizes) -> int:
         """Return the number of transfers of the schedule."""
-        return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.counts), strict=True))
+        return sum(rows * len(starts) for rows, starts in zip(self._rows, _starts_of(sizes.counts), strict=True))
 
     @cached_property
     def _rows(self) -> list[int]:
-        """Transfers of every class."""
+        """Transfers by class."""
         return [
             int(np.isin(self.plans[chunk_class.plan].chunk, chunk_class.chunks).sum()) for chunk_class in self.classes
         ]
 
-    def sizes_for(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
-        """Return the best sizes for `steps` steps, cached for all message sizes; None if impossible.
+    def sizes_for(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
+        """Return how much best starts when in `steps` steps, cached for all message sizes; None if impossible.
 
-        Impossible: no plan finishes in time, the program is too large or unsolved, or there is no common denominator.
-        Where the program would be too large, classes of equal depth start together, then the last plans are left out.
-        `quiet`: numbers of first and last steps that use only the quickest paths.
+        Impossible: no plan finishes in time, the program is too large or unsolved, or no denominator is small enough.
+        If the program would be too large, classes of equal depth are merged, then the last plans are left out. `quiet`:
+        numbers of first and of last steps that use only paths of least latency.
         """
-        if (steps, quiet) not in self._known:
-            self._known[steps, quiet] = self._solve_and_round(steps, quiet)
-        return self._known[steps, quiet]
+        if not self._any_slow_path:  # then quiet steps forbid nothing
+            quiet = (0, 0)
+        if (steps, quiet) not in self._cached_sizes:
+            self._cached_sizes[steps, quiet] = self._solve_and_round(steps, quiet)
+        return self._cached_sizes[steps, quiet]
 
-    def _solve_and_round(self, steps: int, quiet: tuple[int, int]) -> Sizes | None:
+    def _solve_and_round(self, steps: int, quiet: tuple[int, int]) -> StartSizes | None:
+        """Solve the linear program and round the amounts to the coarsest denominator that loses little."""
         exact = None
         # each class on its own if the program is small enough, else classes of equal depth together
         for grouping in (self._each_class, self._merged_classes):
             usable = self._usable_plans(steps, grouping)
             if usable:
-                exact = self._solve_starts(steps, [tied for tied in grouping if tied[0].plan in usable], quiet)
+                exact = self._solve_starts(steps, [merged for merged in grouping if merged[0].plan in usable], quiet)
                 break
         if exact is None:
             return None
@@ -119,14 +131,14 @@ class Uneven:
             if self._common * denominator >= MAX_DENOMINATOR:
                 continue
             rounded = self._round_starts(exact, denominator)
-            finer = Sizes(
+            finer = StartSizes(
                 rounded,
                 denominator,
                 self._seconds_per_byte(rounded / denominator, steps),
                 self._latency_seconds(rounded, steps),
             )
             if sizes is not None and self.count_rows(finer) > MOST_ROWS:
-                break  # too many rows
+                break
             sizes = finer
             if sizes.time <= time * (1 + LOSS):
                 break
@@ -138,11 +150,12 @@ class Uneven:
         return math.lcm(*(plan.chunks.denominator for plan in self.plans))
 
     @cached_property
-    def _each_class(self) -> list[Tied]:
+    def _each_class(self) -> list[MergedClass]:
+        """Every class on its own."""
         return [(chunk_class, (number,)) for number, chunk_class in enumerate(self.classes)]
 
     @cached_property
-    def _merged_classes(self) -> list[Tied]:
+    def _merged_classes(self) -> list[MergedClass]:
         """Classes of a plan with equal depth, merged to start together."""
         numbers_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for number, chunk_class in enumerate(self.classes):
@@ -154,28 +167,29 @@ class Uneven:
             out.append((replace(self.classes[numbers[0]], load=load, latency=late), tuple(numbers)))
         return out
 
-    def _usable_plans(self, steps: int, grouping: Sequence[Tied]) -> list[int]:
-        """Return the plans that finish in `steps` steps, as many as fit the linear program."""
+    def _usable_plans(self, steps: int, grouping: Sequence[MergedClass]) -> list[int]:
+        """Return the plans that finish in `steps` steps, as many as fit the linear program ([]: fewer than needed)."""
         usable: list[int] = []
         cells = 0
         for plan in range(len(self.plans)):
             if 0 < self.deepest_of(plan) <= steps:
                 plan_classes = [chunk_class for chunk_class, _ in grouping if chunk_class.plan == plan]
                 cells += sum(
-                    count_entries(chunk_class, self.some, steps, self._deepest) for chunk_class in plan_classes
+                    count_entries(chunk_class, self.kinds, steps, self._deepest) for chunk_class in plan_classes
                 )
                 if cells > MOST_CELLS:
                     return usable if plan >= self.min_plans else []
                 usable.append(plan)
         return usable
 
-    def _forbidden_starts(self, chunk_class: Class, steps: int, quiet: tuple[int, int]) -> Bools:
-        """Return by starting step whether a slow path would be used in a quiet step."""
+    def _forbidden_starts(self, chunk_class: ChunkClass, steps: int, quiet: tuple[int, int]) -> Bools:
+        """Return, by step, whether the class must not start there since it would use a slow path in a quiet step."""
         slow = chunk_class.latency > self.quickest
         starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
         return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
 
     def _latency_seconds(self, counts: NDArray[np.int64], steps: int) -> float:
+        """Return the latency of all steps: in each, that of the slowest path in use."""
         slowest = np.zeros(steps)
         for class_parts, chunk_class in zip(counts, self.classes, strict=True):
             for start in np.flatnonzero(class_parts).tolist():
@@ -183,22 +197,21 @@ class Uneven:
                 slowest[span] = np.maximum(slowest[span], chunk_class.latency)
         return float(slowest.sum())
 
-    def _solve_starts(self, steps: int, tied_classes: Sequence[Tied], quiet: tuple[int, int]) -> Floats | None:
-        classes = [chunk_class for chunk_class, _ in tied_classes]
-        begun = solve_starts(
-            classes, self.some, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]
+    def _solve_starts(self, steps: int, merged_classes: Sequence[MergedClass], quiet: tuple[int, int]) -> Floats | None:
+        """Return the fraction of the data that starts, by class and step; None if the program is unsolved."""
+        classes = [chunk_class for chunk_class, _ in merged_classes]
+        starts = solve_starts(
+            classes, self.kinds, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]
         )
-        if begun is None:
+        if starts is None:
             return None
         out = np.zeros((len(self.classes), steps))
-        for (_, numbers), class_start in zip(tied_classes, begun, strict=True):
+        for (_, numbers), class_start in zip(merged_classes, starts, strict=True):
             out[list(numbers), : len(class_start)] = class_start
         return out
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
-        """Round by largest remainders: first the fraction of every plan, then the starts of its classes in every
-        step.
-        """
+        """Return the amounts in integers over the denominator: first that of every plan, then its classes' starts."""
         plans = [0.0] * len(self.plans)
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
@@ -211,6 +224,7 @@ class Uneven:
         return out
 
     def _seconds_per_byte(self, sizes: Floats, steps: int) -> float:
+        """Return the sum of the lengths of steps, for fractions by class and step."""
         busy = np.zeros((len(self.classes[0].load), steps))
         for size, chunk_class in zip(sizes, self.classes, strict=True):
             for level in range(min(chunk_class.steps, steps) if size.any() else 0):
@@ -218,20 +232,20 @@ class Uneven:
                 busy[:, level:] += chunk_class.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
-    def to_schedule(self, sizes: Sizes) -> Schedule:
-        """Return one schedule with every class started in its steps; equal consecutive parts become pieces."""
+    def to_schedule(self, sizes: StartSizes) -> Schedule:
+        """Return the schedule: a copy of every class for each of its starts; long runs of equal starts are pieces."""
         common = self._common
         table, rows = [still_chunks(self.plans, sizes.denominator, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
-        for class_parts, begun, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
+        for class_parts, starts, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
             plan = self.plans[chunk_class.plan]
             number = np.full(len(plan.chunks), -1, np.int64)
             number[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
             class_rows = np.flatnonzero(number[plan.chunk] >= 0)
             level = plan.step[class_rows] - _first_steps(plan)[plan.chunk[class_rows]]
             scale = common // plan.chunks.denominator
-            for start, piece_count in begun.items():
+            for start, piece_count in starts.items():
                 share = plan.chunks.share[chunk_class.chunks] * (scale * int(class_parts[start]) * piece_count)
                 table.append((plan.chunks.block[chunk_class.chunks], share))
                 pieces.append(np.full(len(chunk_class.chunks), piece_count))
@@ -240,8 +254,11 @@ class Uneven:
         return join_plans(self.plans, table, rows, common * sizes.denominator, np.concatenate(pieces))
 
 
-def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[Class]:
-    """Divide the moving chunks into classes: each its own if there are few, else by depth (`together`: one class)."""
+def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[ChunkClass]:
+    """Divide a plan's moving chunks into classes: each its own if there are few, else by depth (`together`: one class).
+
+    `plan`: the plan's number.
+    """
     first, last = _first_steps(schedule), np.full(len(schedule.chunks), -1, np.int64)
     np.maximum.at(last, schedule.chunk, schedule.step)
     moving = np.flatnonzero(last >= 0)
@@ -253,7 +270,7 @@ def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: 
         rows = np.flatnonzero(np.isin(schedule.chunk, chunks))
         class_schedule = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
         steps = int((last - first)[chunks].max()) + 1
-        classes.append(Class(plan, chunks, *load_by_step(class_schedule, topology, steps)))
+        classes.append(ChunkClass(plan, chunks, *load_by_step(class_schedule, topology, steps)))
     return classes
 
 
@@ -280,24 +297,24 @@ def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Fl
 
 
 def _starts_of(counts: NDArray[np.int64]) -> list[dict[int, int]]:
-    """Return by class the starting steps with their pieces.
+    """Return, by class, the starting steps with the number of pieces that start there: 1, or `pieces`.
 
-    Pieces: 1, or the length of the shortest long run of equal parts, the same number in all classes.
+    Equal starts in consecutive steps are what pieces of one chunk do. All classes have the same number of pieces: the
+    length of the shortest long run.
     """
     runs = [longest_run(row) for row in counts]
-    # equal parts in consecutive steps are what `pieces` expresses; all classes must have the same number
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
     for row, (start, length) in zip(counts, runs, strict=True):
-        begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
+        starts = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
-            begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
-        out.append(begun)
+            starts = {at: 1 for at in starts if not start < at < start + pieces} | {start: pieces}
+        out.append(starts)
     return out
 
 
 def simple_denominator(sizes: Floats) -> list[int]:
-    """Return the smallest number of parts that makes all sizes whole, if there is one (a list of at most one)."""
+    """Return the smallest denominator up to SIMPLE that all these fractions have, in a list, or [] if there is none."""
     nonzero_sizes = sizes[sizes > NOTHING]
     return [
         k
@@ -318,7 +335,7 @@ def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
 def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     """Round like `whole_numbers`, but keep a long run of equal values equal."""
     start, length = longest_run(values)
-    # the run gets equal integers; the remainder goes to the other values
+    # the run gets equal integers; the other values share what remains
     each = round(float(values[start] / values.sum()) * total)
     rest = total - each * length
     other_values = values.copy()
@@ -339,7 +356,9 @@ def longest_run(values: NDArray[Any]) -> tuple[int, int]:
 
 
 def still_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
-    """Return blocks and shares (in units of 1 / (common * parts_per_share)) of the first plan's chunks that never move.
+    """Return the blocks and shares of chunks that no plan moves, such as blocks that are already in place.
+
+    Shares are in units of 1 / (common * parts_per_share) of a block.
 
     Of an allgather in which only block 1 moves:
 
@@ -364,8 +383,8 @@ def join_plans(
 ) -> Schedule:
     """Join rows of several plans into one schedule; chunks are sorted by block and renumbered.
 
-    `table`: blocks and shares of chunks, in units of 1 / denominator; `rows`: (plan, its rows, their new steps, their
-    new chunks).
+    `table`: blocks and shares of the new chunks, in units of 1 / denominator; `rows`: (number of a plan, some of its
+    rows, their new steps, their new chunks); `pieces`: by new chunk.
 
     Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
 
@@ -377,6 +396,7 @@ def join_plans(
     >>> joint.step.tolist(), joint.chunk.tolist(), joint.chunks.offset.tolist(), joint.chunks.share.tolist()
     ([0, 1], [0, 1], [0, 1], [1, 3])
     """
+    # sort the chunks by block; place[i] is the new number of chunk i
     block = np.concatenate([column_part for column_part, _ in table])
     share = np.concatenate([column_part for _, column_part in table]).astype(np.int64)
     order = np.argsort(block, kind="stable")
@@ -387,15 +407,18 @@ def join_plans(
     first = np.searchsorted(block, block)
     shrink = math.gcd(denominator, *np.unique(share).tolist())
     chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
+    # one table of routes; those of plan n begin at base[n]
     base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
     routes = plans[0].routes
     for plan in plans[1:]:
         routes = routes.join(plan.routes)
 
     def column(name: str) -> NDArray[np.int32]:
+        """Return a column of the rows of all plans."""
         return np.concatenate([getattr(plans[n], name)[row_numbers] for n, row_numbers, _, _ in rows])
 
     def route(n: int, row_numbers: Longs) -> Longs:
+        """Return the routes of a plan's rows, renumbered in the joint table (-1: none)."""
         routes_of_plan = plans[n].route
         if routes_of_plan is None:
             return np.full(len(row_numbers), -1, np.int64)
@@ -409,4 +432,4 @@ def join_plans(
     )  # fmt: skip
 
 
-Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers
+MergedClass = tuple[ChunkClass, tuple[int, ...]]  # classes that start together, as one class, and their numbers

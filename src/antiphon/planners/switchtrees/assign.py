@@ -1,12 +1,16 @@
-"""Which server holds which block: Algorithm 1 from the root downwards, so that no block is left unassigned.
+"""Assign blocks to servers: who of a switch's child collects the child's partial sum of each block.
 
-The paper assigns from the leaves upwards, and its greedy leaves blocks unassigned where subtrees differ (most random
-trees). Downwards it cannot fail: the owners below a switch are fixed; each child keeps the blocks that its own servers
-own and assigns the others so that each server below it has floor or ceil of blocks / servers. That is possible: if n of
-N servers own b blocks each and the child has fewer than N servers, each may hold at least b.
+Input of `deal_blocks`: the owner of every block (the server that ends with its sum), and one child of a switch, a run
+of servers. Output: for every block the server of this child that holds the child's partial sum when the switch
+combines its children. An owner in the child holds its own blocks; the other blocks are dealt out so that each server
+has floor or ceil of blocks / servers. In addition (`gather_holders`): fewer servers may take over what all held.
 
-Example: 4 blocks, owners 0..3, a child with servers 0 and 1: it keeps blocks 0 and 1, and gives server 0 block 2 and
-server 1 block 3, partial results that go on to their owners later.
+The paper (Algorithm 1) assigns from the leaves up, and its greedy method leaves blocks unassigned if subtrees differ,
+as in most random trees. From the root down it cannot fail: where each of N servers owns b blocks and the child has
+fewer than N servers, each of these may hold at least b.
+
+Example: 4 blocks, owners 0..3, a child with servers 0 and 1. They hold blocks 0 and 1, which they own; server 0 also
+holds block 2 and server 1 block 3, partial sums that go on to their owners later.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from antiphon.core.columns import Floats, Longs, starts
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """Blocks by owner: the child of a switch that it is in, and its relative place in this child, from 0 to 1.
+    """Where blocks are owned: `child`, the child of a switch that the owner is in; `at`, its position there, 0 to 1.
 
-    A server with several blocks is a stretch.
+    The blocks of a server that owns several have positions side by side.
     """
 
     child: Longs
@@ -30,7 +34,7 @@ class Owned:
 
     @staticmethod
     def by_child(owner: Longs, low: Longs) -> Owned:
-        """Locate the owners. `low`: the first server of each child, and the end of the last. O(blocks log blocks).
+        """Return where the owners are. `low`: the first server of each child, and the end of the last.
 
         >>> owned = Owned.by_child(np.array([0, 3, 1, 3]), np.array([0, 2, 4]))  # two children of two servers each
         >>> owned.child.tolist(), owned.at.tolist()
@@ -49,10 +53,10 @@ class Owned:
 
 
 def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
-    """Return which of the servers low .. high-1 holds each block, everyone floor or ceil of blocks / servers.
+    """Return which of the servers low .. high-1 holds each block, each server floor or ceil of blocks / servers.
 
-    The owner itself where it is one of them; else the server at the owner's relative place in its own child, as far as
-    all get equally many. O(blocks log blocks).
+    An owner holds its own blocks. Others go to the server at the owner's position in its own child, so that neighbours
+    talk to neighbours, as far as all get equally many. O(blocks log blocks).
     """
     count, blocks = high - low, len(owner)
     if count == 1:
@@ -61,23 +65,25 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     owned_here = (owner >= low) & (owner < high)
     load = np.bincount(owner[owned_here] - low, minlength=count)
     owned_elsewhere = np.flatnonzero(~owned_here)
-    want = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
-    room = _remaining_room(load, np.bincount(want, minlength=count), blocks)
+    # give every server the first of the blocks that are meant for it, as many as it has room for; then fill the rest up
+    target = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
+    room = _remaining_room(load, np.bincount(target, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
-    owned_elsewhere, want = owned_elsewhere[order], want[order]
-    flags = starts(want)
-    rank = np.arange(len(want)) - np.maximum.accumulate(np.where(flags, np.arange(len(want)), 0))
-    fits = rank < room[want]
-    holder[owned_elsewhere[fits]] = want[fits] + low
-    unused_room = room - np.bincount(want[fits], minlength=count)
+    owned_elsewhere, target = owned_elsewhere[order], target[order]
+    flags = starts(target)
+    rank = np.arange(len(target)) - np.maximum.accumulate(np.where(flags, np.arange(len(target)), 0))
+    fits = rank < room[target]
+    holder[owned_elsewhere[fits]] = target[fits] + low
+    unused_room = room - np.bincount(target[fits], minlength=count)
     holder[owned_elsewhere[~fits]] = np.repeat(np.arange(low, high), unused_room)
     return holder
 
 
 def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
-    """Return the number of further blocks that each server takes.
+    """Return the number of further blocks that each server takes. `load`: owned ones; `requests`: ones meant for it.
 
-    Some end with one more than others: those that own more already, then those with most requests.
+    If `blocks` is no multiple of the servers, some end with one more: those that own more already, then those with the
+    most requests.
     """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
@@ -90,14 +96,12 @@ def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
 
 
 def gather_holders(holder: Longs, low: int, high: int, group_count: int) -> Longs:
-    """Return who of `group_count` servers, evenly among low .. high-1, takes over what each held (data
-    rearrangement, 4.2).
-    """
+    """Return the holders after gathering on `group_count` servers, evenly spread over low .. high-1 (section 4.2)."""
     return representatives(high - low, group_count)[holder - low] + low
 
 
 def representatives(count: int, group_count: int) -> Longs:
-    """Return for each server the first of its group, for `group_count` groups of neighbours."""
+    """Return for each of `count` servers the first server of its group, for `group_count` groups of neighbours."""
     group = np.arange(count) * group_count // count
     first = np.flatnonzero(starts(group))
     return first[group]

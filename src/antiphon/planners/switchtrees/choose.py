@@ -1,11 +1,16 @@
-"""Choose a plan per switch: Algorithm 2, from the leaves upwards.
+"""Choose how each switch combines the data of its children: Algorithm 2 of GenTree, from the leaves up.
 
-For each switch, given when its children are done, compare: the plan types among its children (or ACPS where these have
-different sizes), the same after gathering each child's results on fewer servers ("data rearrangement"), and, if nothing
-beats it, co-located PS among all servers below ("flat"), which skips the switches below altogether.
+Input: the rooted tree, and `Cost`, which predicts times for one message size. Output of `choose_plans`: a `Choice` per
+switch. For each switch, given when its children are done, these are compared:
 
-Gathering costs a step within the child but reduces the number of senders, and at a slow uplink a few servers suffice to
-fill it: `holder_counts` starts with the convergence ratio, the uplink's bandwidth over that of the links below.
+    in place     the plan types of types.py among its children; ACPS if these have different numbers of servers
+    rearranged   the same after gathering each child's partial sums on fewer servers ("data rearrangement")
+    flat         co-located parameter servers among all servers below, without any work at the switches below
+
+Gathering costs a step within the child but leaves fewer senders, and a few servers suffice to fill a slow uplink:
+`holder_counts` starts with the convergence ratio, the uplink's bandwidth over that of the links below.
+
+Example: a rack of 16 servers with 1 GB/s each and an uplink of 2 GB/s. The ratio is 1/8, so 2, 4, 8 servers are tried.
 """
 
 from __future__ import annotations
@@ -17,36 +22,31 @@ from math import ceil
 import numpy as np
 
 from antiphon.planners.switchtrees.assign import representatives
-from antiphon.planners.switchtrees.cost import SLACK, Cost, Some
+from antiphon.planners.switchtrees.cost import SLACK, Cost, ServerMask
 from antiphon.planners.switchtrees.tree import Tree
 from antiphon.planners.switchtrees.types import ACPS, CPS
 
-NEVER, AUTO, ALWAYS = "never", "auto", "always"
+NEVER, AUTO, ALWAYS = "never", "auto", "always"  # option `rearrange`
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What happens at a switch after its children are done.
+    """What happens at a switch after its children are done."""
 
-    `kind`: a plan type; "" with a single child. `flat`: among all servers below, nothing at the switches below.
-    `holder_counts`: for each child the number of servers on which its results are gathered first; () for no gathering.
-    `spread`: blocks return from these to their regular owners at the end. `owned`: fractions of the blocks that end in
-    each child, where not in proportion to its servers. `seconds`: with everything below.
-    """
-
-    kind: str
-    seconds: float
-    flat: bool = False
-    holder_counts: tuple[int, ...] = ()
-    spread: bool = False
-    owned: tuple[float, ...] = ()
+    kind: str  # plan type; "" with a single child
+    seconds: float  # until the switch is done, everything below included
+    flat: bool = False  # among all servers below, with nothing at the switches below
+    holder_counts: tuple[int, ...] = ()  # by child, servers on which its partial sums are gathered; (): no gathering
+    spread: bool = False  # blocks go from these servers to their owners at the end
+    owned: tuple[float, ...] = ()  # by child, fraction of the blocks owned there, if not in proportion to its servers
 
 
 def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list[Choice | None]:
-    """Return a choice per switch, None for servers. Isomorphic subtrees are decided once.
+    """Return a choice per node, None for servers. Isomorphic subtrees are decided once.
 
-    `gathers`: whether data may be gathered on fewer servers. Never slower than co-located PS among all, by this
-    estimate. O(kinds of switches * (nodes below + divisors^2)).
+    `rearrange`: the planner's option. `gathers`: whether partial sums may be gathered on fewer servers. By this
+    prediction the result is never slower than co-located parameter servers among all. O(kinds of switches * (nodes
+    below + divisors^2)).
     """
     decided: dict[tuple[int, bool], Choice] = {}
     out: list[Choice | None] = [None] * len(tree.parent)
@@ -54,7 +54,7 @@ def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -
         if not tree.children[node]:
             continue
         # the root is decided apart: there owners may be free
-        key = int(tree.alike[node]), node == 0
+        key = int(tree.shape[node]), node == 0
         if key not in decided:
             decided[key] = _choose_plan(tree, cost, node, out, rearrange, gathers)
         out[node] = decided[key]
@@ -64,6 +64,7 @@ def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -
 def _choose_plan(
     tree: Tree, cost: Cost, node: int, below_choices: list[Choice | None], rearrange: str, gathers: bool
 ) -> Choice:
+    """Return the choice at a switch, given those below."""
     below = _finish_times(tree, node, below_choices)
     if len(below) == 1:
         return Choice("", below[0])
@@ -76,7 +77,7 @@ def _choose_plan(
         # rearrangement must be clearly faster than the best in place, as the model is least sure of it
         if choice.seconds < target * SLACK:
             best, target = choice, choice.seconds
-    # compare with ignoring all switches below: one step among all servers, which may win when latency decides
+    # one step among all servers may win if latency decides
     if any(tree.children[child] for child in tree.children[node]):
         flat = cost.price_flat(node)
         if flat < best.seconds * SLACK:
@@ -91,13 +92,14 @@ def _finish_times(tree: Tree, node: int, choices: list[Choice | None]) -> list[f
 
 
 def _child_sizes(tree: Tree, node: int) -> list[int]:
+    """Return the number of servers of each child."""
     return [int(tree.high[child] - tree.low[child]) for child in tree.children[node]]
 
 
 def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choice, float]:
-    """Return the plan without rearrangement, and the seconds that rearrangement must beat.
+    """Return the best plan without rearrangement, and the seconds that rearrangement must beat.
 
-    Any plan type if the children have equally many servers, else directly to the owners.
+    Any plan type if the children have equally many servers, otherwise ACPS.
     """
     sizes = _child_sizes(tree, node)
     if len(set(sizes)) == 1:
@@ -109,9 +111,10 @@ def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tup
 
 
 def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool) -> Iterator[Choice]:
-    """Yield plans with data rearrangement: results gathered on fewer servers of each child.
+    """Yield plans with data rearrangement: partial sums gathered on fewer servers of each child.
 
-    At the root of an allreduce nobody must own a particular block, so owners are chosen freely there.
+    At the root of an allreduce no server must own a particular block, so owners are free there; ACPS with equally many
+    blocks owned in each child is a choice, too, even without gathering.
     """
     sizes = _child_sizes(tree, node)
     free = node == 0 and cost.kind == "allreduce"
@@ -121,9 +124,10 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
         yield Choice(ACPS, max(below) + cost.price_direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
+    # each choice of holders, priced in stages
     for counts in holder_counts(tree, node, sizes):
         owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
-        # gather first (ready), exchange among the holders, and give back to fixed owners (after)
+        # three stages: gather (done at `ready`), exchange among the holders, and spread to fixed owners (takes `after`)
         holds = _mark_holders(tree, node, counts)
         ready, after = [], [0.0]
         for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
@@ -141,10 +145,10 @@ def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float],
 
 
 def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
-    """Yield numbers of servers of each child that continue.
+    """Yield choices of the number of servers per child that hold its partial sums after gathering.
 
-    As many as fill its uplink, by the convergence ratio, then twice as many, and so on; and as many as the smallest
-    child.
+    As many as fill the child's uplink, by the convergence ratio; then twice as many, and so on; and in each child as
+    many as the smallest child has.
     """
     fewest = []
     for child, size in zip(tree.children[node], sizes, strict=True):
@@ -162,7 +166,8 @@ def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]
         yield equal
 
 
-def _mark_holders(tree: Tree, node: int, counts: list[int]) -> Some:
+def _mark_holders(tree: Tree, node: int, counts: list[int]) -> ServerMask:
+    """Return which servers hold partial sums after gathering on `counts` servers per child."""
     holds = np.zeros(tree.servers, np.bool_)
     for child, count in zip(tree.children[node], counts, strict=True):
         low, high = int(tree.low[child]), int(tree.high[child])

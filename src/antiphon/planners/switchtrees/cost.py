@@ -1,12 +1,20 @@
-"""The time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
+"""Predict the time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
 
-The rules are those of model `genmodel`: a link's load times beta + epsilon * max(w - w_t, 0), with w the number of
-servers that send to one receiver over it. Plan types among the children of a switch are priced by the closed forms
-(`cost.genmodel_forms`); a link that k groups share appears to one of them with k times the beta and k times the
-epsilon.
+Input: the rooted tree with the figures of its links, the message size, and what a switch might do (choose.py). Output:
+seconds. The rules are those of model `genmodel`: a link takes its load times beta + epsilon * max(w - w_t, 0), where w
+is the number of servers that send to one receiver over it; servers take gamma and delta per byte for adding and for
+memory access.
 
-Between plan types the choice is more cautious: there a link bears the excess senders of all k receivers below it, not
-of one alone, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
+Equal children, each with k servers that hold partial sums: k groups, with one server of each child, work at the same
+time, each on 1/k of the data. The closed forms (cost/genmodel/forms.py) price one group. A link that k groups share
+appears to each of them with k times the beta and k times the epsilon. Unequal children and gathering are priced
+directly, by the load and the senders of every link.
+
+Between plan types the choice is more cautious: it assumes that a link bears the excess senders of all k receivers
+below it, not of one alone, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
+
+Example: 4 servers at one switch, 1 s per byte and link, no latency or incast: a reducescatter by CPS takes 3/4 s per
+byte of nbytes, as each server sends 3 of the 4 blocks.
 """
 
 from __future__ import annotations
@@ -24,20 +32,23 @@ from antiphon.planners.switchtrees.assign import representatives
 from antiphon.planners.switchtrees.tree import Direction, Tree
 from antiphon.planners.switchtrees.types import CPS, RHD, RING, fans_of, name_of, steps_of
 
-Some = NDArray[np.bool_]
+ServerMask = NDArray[np.bool_]  # by server, whether it holds partial sums
 SLACK = 1 - 1e-9  # relative: closer times are a tie, won by the plan of fewer steps
 
 
 class Cost:
-    """Prices the parts of a plan for one size. `kind`: allreduce, reducescatter (half of it) or allgather."""
+    """Predicts the times of the parts of a plan for one message size. `kind`: of the collective."""
 
     def __init__(self, tree: Tree, profile: Profile, nbytes: float, kind: str) -> None:
         self.tree, self.nbytes, self.kind = tree, nbytes, kind
         self.server = Server(profile.gamma, profile.delta)
         self.halves = (kind != "allgather", kind != "reducescatter")  # (reducescatter, allgather) present
 
-    def _servers_below(self, holds: Some | None, node: int) -> tuple[slice, Longs]:
-        """Return the nodes below a switch, and the number of holding servers below each."""
+    def _servers_below(self, holds: ServerMask | None, node: int) -> tuple[slice, Longs]:
+        """Return the nodes below a switch as a slice, and for each the number of servers at or below it that hold data.
+
+        `holds`: None if all do.
+        """
         tree, inside = self.tree, slice(node + 1, int(self.tree.end[node]))
         if holds is None:
             return inside, tree.high[inside] - tree.low[inside]
@@ -47,10 +58,10 @@ class Cost:
 
     # ---- plan types of equal children ----
 
-    def list_tiers(self, node: int, holds: Some | None = None, *, crowded: bool = False) -> list[Tier]:
-        """Return the links below a switch as one of the groups in parallel sees them, equal ones once.
+    def list_tiers(self, node: int, holds: ServerMask | None = None, *, crowded: bool = False) -> list[Tier]:
+        """Return the figures (`Tier`) of links below a switch as one of the parallel groups sees them, equal ones once.
 
-        `crowded`: the excess senders of all groups add up.
+        `crowded`: the cautious assumption that the excess senders of all groups add up.
         """
         inside, holder_counts = self._servers_below(holds, node)
         alpha = float(self.tree.alpha[node])
@@ -66,18 +77,19 @@ class Cost:
                 tiers[Tier(alpha, k * beta, k * epsilon * (k if crowded else 1), int(w_t))] = None
         return list(tiers)
 
-    def best_type(self, node: int, count: int, holders: int, holds: Some | None = None) -> tuple[str, float, float]:
-        """Return the plan type for equal children, its seconds, and those of the fastest type without caution.
+    def best_type(
+        self, node: int, count: int, holders: int, holds: ServerMask | None = None
+    ) -> tuple[str, float, float]:
+        """Return the plan type for equal children, its seconds, and those of the type that is fastest without caution.
 
-        `holders`: servers that hold the data in each child. All factorizations are tried, as shortest paths over the
-        divisors. O(divisors^2 * tiers).
+        `count`: children; `holders`: servers per child that hold data. O(divisors^2 * tiers).
         """
-        share, usual = self.nbytes / holders, self.list_tiers(node, holds)
+        share, tiers = self.nbytes / holders, self.list_tiers(node, holds)
         kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, crowded=True))
-        return kind, self._price_type(kind, count, share, usual), self._fastest_type(count, share, usual)[1]
+        return kind, self._price_type(kind, count, share, tiers), self._fastest_type(count, share, tiers)[1]
 
     def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
-        """Return the plan type of least seconds, of equals the one of fewest steps."""
+        """Return the fastest plan type and its seconds; ties: the fewest steps. `share`: bytes of one group's data."""
         seconds, fans = self._best_factorization(count, share, tiers)
         options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
@@ -101,6 +113,7 @@ class Cost:
         return max(genmodel_forms.hcps(fans, share, tier, self.server, self.kind).total for tier in tiers)
 
     def _best_factorization(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
+        """Return the seconds and fan-ins of the fastest hierarchical CPS, over all factorizations of `count`."""
         divisors = [d for d in range(1, count + 1) if count % d == 0]
         # shortest path over divisors: an edge done -> product is a level of fan-in product / done
         best: dict[int, tuple[float, tuple[int, ...]]] = {1: (0.0, ())}
@@ -117,33 +130,45 @@ class Cost:
     # ---- straight from the holders to the owners ----
 
     def price_direct(
-        self, node: int, holder_counts: Sequence[int], owned: Sequence[float], holds: Some | None = None
+        self, node: int, holder_counts: Sequence[int], owned: Sequence[float], holds: ServerMask | None = None
     ) -> float:
-        """Price asymmetric co-located PS: child i's results are on holder_counts[i] of its servers, and it owns
-        owned[i] of all blocks. O(nodes below).
+        """Return the seconds of ACPS: all holders send each block directly to its owner. O(nodes below).
+
+        Child i's partial sums are on holder_counts[i] of its servers, and a fraction owned[i] of all blocks is owned
+        there.
         """
         tree = self.tree
         inside, counts = self._servers_below(holds, node)
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
-        h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
-        rows = len(holder_counts) - 1
-        # fraction of nbytes per holder: sent (everything not owned in its child) and received (its blocks from all
-        # others)
-        out, into = ((1 - y) / h)[child], (rows * y / h)[child]
-        blocks = np.maximum(tree.servers * y / h, 1)
-        ratio = np.maximum(h[None, :] / h[:, None], 1)  # holders in child j per owner in child i
+        holders_per_child, owned_shares = np.array(holder_counts, np.float64), np.array(owned, np.float64)
+        other_children = len(holder_counts) - 1
+        # fractions of nbytes per holder: sent, all that is not owned in its child; received, its blocks from all others
+        out, into = (
+            ((1 - owned_shares) / holders_per_child)[child],
+            (other_children * owned_shares / holders_per_child)[child],
+        )
+        # senders to one server at once: to an owner while reducing (no more than it owns blocks), to a holder in the
+        # allgather
+        blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
+        ratio = np.maximum(
+            holders_per_child[None, :] / holders_per_child[:, None], 1
+        )  # holders in child j per owner in child i
         np.fill_diagonal(ratio, 0)
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]
         seconds = 0.0
-        for happens, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
-            if happens:
+        for present, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
+            if present:
                 up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
                 down = self._slowest_link(tree.down, inside, counts * got, fan)
                 seconds += float(tree.alpha[node]) + max(up, down)
-        return seconds + self._price_combining(float(into.max(initial=0.0)), rows + 1)
+        return seconds + self._price_combining(float(into.max(initial=0.0)), other_children + 1)
 
     def _slowest_link(self, direction: Direction, inside: slice, load: Floats, fan: Floats | Longs) -> float:
+        """Return the seconds of the slowest link, in one direction, of the nodes in a slice.
+
+        `load`: by node, the fraction of nbytes on its link; `fan`: the senders to one receiver over it.
+        """
         # incast: beyond w_t senders at once, every further one costs epsilon per byte
         excess = np.maximum(fan - direction.w_t[inside], 0)
         return (
@@ -151,13 +176,15 @@ class Cost:
         )
 
     def _price_combining(self, received: float, fan: int) -> float:
-        """Price memory work at the busiest server: `received` of nbytes, in values that are combined `fan` at once."""
+        """Return the seconds that the busiest server takes to add up a fraction `received` of nbytes, `fan` values at
+        once. 0 for an allgather.
+        """
         if not self.halves[0] or fan < 2:
             return 0.0
         return received * self.nbytes * (self.server.gamma + self.server.delta * (fan + 1) / (fan - 1))
 
     def price_flat(self, node: int) -> float:
-        """Price co-located PS among all servers below a switch, with anything between. O(nodes below)."""
+        """Return the seconds of co-located parameter servers among all servers below a switch. O(nodes below)."""
         inside, k = self._servers_below(None, node)
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
@@ -166,18 +193,18 @@ class Cost:
             self._slowest_link(direction, inside, k * (n - k) / n, senders)
             for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
-        # one step: the longest latency below, and the slowest link; k of n servers below a link send to the n - k
-        # beyond
+        # one step: the longest latency below and the slowest link; over a link the k servers below it send to the
+        # n - k others, and receive from them
         once = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(ends)
         return once * sum(self.halves) + self._price_combining((n - 1) / n, n)
 
     # ---- data rearrangement ----
 
     def price_gather(self, node: int, group_count: int, share: float, *, back: bool = False) -> float:
-        """Price data rearrangement: every server below gives its data, `share` of nbytes, to the representative of its
-        group.
+        """Return the seconds of data rearrangement: `group_count` servers below a node gather the data of all.
 
-        In the allgather it gets them back. `back`: the opposite direction. O(servers * depth).
+        Each server gives a fraction `share` of nbytes to the first of its group, and in the allgather gets it back.
+        `back`: the opposite direction, for `Choice.spread`. O(servers * depth).
         """
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         to = representatives(high - low, group_count) + low
@@ -185,14 +212,14 @@ class Cost:
         moving = src != to
         src, to = src[moving], to[moving]
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
-        for happens, ends in zip(halves, ((src, to), (to, src)), strict=True):
-            if happens:
+        for present, ends in zip(halves, ((src, to), (to, src)), strict=True):
+            if present:
                 seconds += self._price_moves(*ends, share)
         fan = -(-(high - low) // group_count)
         return seconds + self._price_combining(share * (1 if back else fan - 1), 2 if back else fan)
 
     def _price_moves(self, src: Longs, dst: Longs, share: float) -> float:
-        """Price one step in which each src sends its share to its dst."""
+        """Return the seconds of one step in which each src sends a fraction `share` of nbytes to its dst."""
         if not len(src):
             return 0.0
         tree, busiest = self.tree, 0.0
@@ -210,6 +237,7 @@ class Cost:
         return float(latency.max()) + busiest
 
     def _busiest_link(self, direction: Direction, nodes: Longs, dst: Longs, share: float) -> float:
+        """Return the seconds of the busiest link. Row i sends `share` over the link above nodes[i], to dst[i]."""
         # by link and destination: number of senders over the link
         pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
@@ -220,9 +248,9 @@ class Cost:
 
 
 def _is_better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int, ...]]) -> bool:
-    """Return whether the first plan is better: faster, or as fast with fewer steps, then larger first fan-ins.
+    """Return whether the first (seconds, fan-ins) is better: faster, else fewer steps, else larger first fan-ins.
 
-    Large fan-ins first touch memory least.
+    With large fan-ins first, the least memory is accessed.
     """
     # within the tolerance they count as equal, so that rounding never decides
     if not first[0] * SLACK <= second[0] <= first[0] / SLACK:

@@ -1,22 +1,28 @@
-"""GenTree: plans for trees of switches by GenModel (GenModel and GenTree paper, section 4, Algorithms 1 and 2).
+"""The planner `gentree`: plans for trees of switches, by GenModel (paper on GenModel and GenTree, section 4).
 
-Servers hang below switches, switches below switches. A reducescatter is done bottom-up: at each switch, after its
-children are done, the children combine their partial results by one of several plan types:
+Input: an allreduce, reducescatter or allgather on a machine whose ranks (servers in the paper) are the leaves of a tree
+of switches. Output: a plan per message size, with what each switch does in its provenance.
 
-    CPS      co-located parameter servers: everyone sends each owner its part directly; one step, high fan-in
+In a reducescatter each block of the data has an owner, the server that ends with its sum. The work goes bottom-up: at
+each switch, after its children (switches or servers directly below) are done, the k children combine their partial sums
+by one of several plan types:
+
+    CPS      co-located parameter servers: all send their part of each block directly to its owner; one step, fan-in k
     ring     k - 1 steps, fan-in 1
     RHD      recursive halving, log2 k steps
-    a x b    hierarchical CPS with these fan-ins
-    ACPS     asymmetric CPS, where children have different numbers of servers
+    a x b    hierarchical CPS with these fan-ins, one step per level
+    ACPS     asymmetric CPS, for children with different numbers of servers
 
-GenModel prices latency, bandwidth, memory accesses (delta) and incast (epsilon: many senders to one receiver lose
-bandwidth beyond w_t), so the best type depends on the size and on each switch's links. A switch may also be skipped
-("flat": all servers below exchange directly), or data may first be gathered on fewer servers of each child
-("rearrangement") so that the link above is not oversubscribed. The allgather is the reducescatter backwards.
+GenModel prices latency, bandwidth, memory accesses (delta) and incast (epsilon: a receiver with more than w_t senders
+at once loses bandwidth), so the best type depends on the message size and on each switch's links. A switch may also be
+skipped ("flat": all servers below exchange directly), or data may first be gathered on fewer servers of each child
+("rearrangement"), which have fewer senders. The allgather is the reducescatter backwards.
 
-Example: 2 racks of 16 servers, large vectors: 4 x 4 within racks (incast), then CPS between racks.
+Example: 2 racks of 16 servers, large vectors: 4 x 4 within racks (16 senders at once would suffer from incast), then
+CPS between racks.
 
-Several roots are tried, since the tree of a fabric has no natural one (`candidate_roots`).
+Several roots are tried, since the tree of a fabric has no natural one (`candidate_roots`). Stages: `read_tree`
+(graph.py), `root_tree` (tree.py), `choose_plans` (choose.py, with cost.py), `plan_rows` (plan_rows.py, with assign.py).
 """
 
 from __future__ import annotations
@@ -38,10 +44,10 @@ from antiphon.cost import Profile, as_profile
 from antiphon.options import Option
 from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Pieces, refuse_more_than_fits
-from antiphon.planners.switchtrees._lay import block_owners, plan_rows, tree_routes
 from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
 from antiphon.planners.switchtrees.cost import SLACK, Cost
 from antiphon.planners.switchtrees.graph import Graph, read_tree
+from antiphon.planners.switchtrees.plan_rows import block_owners, plan_rows, tree_routes
 from antiphon.planners.switchtrees.tree import Tree, candidate_roots, root_tree
 from antiphon.units import parse_size
 
@@ -69,7 +75,7 @@ def gentree(
     rearrange: Rearrange = AUTO,
     pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
-    """Yield the plan for `nbytes`; without a size those for 1 MB, 100 MB and 1 GB that differ.
+    """Yield the plan for each size; without a size those for 1 MB, 100 MB and 1 GB that differ.
 
     P (P - 1) transfers, twice that for allreduce. O(P^2 + switches * P log P).
     """
@@ -86,6 +92,7 @@ def gentree(
     trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
+    # a plan per size, by the root that suits it best
     for each in sizes:
         tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
         # Two sizes with the same choices differ only in time: yield the plan once.
@@ -102,7 +109,7 @@ def gentree(
 def _best_root(
     trees: list[Tree], graph: Graph, profile: Profile, nbytes: int, kind: str, rearrange: str
 ) -> tuple[Tree, list[Choice | None]]:
-    """Return the root with the fastest plan, the first among equals."""
+    """Return the rooted tree with the fastest plan, the first among equals, and the choice at each of its nodes."""
     best: tuple[Tree, list[Choice | None]] | None = None
     for tree in trees:
         choices = choose_plans(tree, Cost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
@@ -114,15 +121,17 @@ def _best_root(
 
 
 def _plan_seconds(choices: list[Choice | None]) -> float:
+    """Return the predicted time of a plan: that at its root."""
     return choices[0].seconds if choices[0] is not None else 0.0
 
 
 def _without_time(choice: Choice | None) -> Choice | None:
+    """Return a choice without its predicted time, to compare choices."""
     return None if choice is None else replace(choice, seconds=0.0)
 
 
 def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
-    """Describe the plan of every switch that has one."""
+    """Return the plan type of every switch that has one, in words, by the switch's name."""
     plan_words: dict[str, str] = {}
     ahead = [0]
     while ahead:
@@ -139,6 +148,7 @@ def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
 
 
 def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
+    """Return a choice in words, such as "ACPS among 2 of 8 (3 times)"."""
     if choice.flat:
         return f"{choice.kind} of all {tree.high[node] - tree.low[node]} below"
     text = choice.kind
@@ -160,7 +170,7 @@ def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
 def _to_schedule(
     topology: Topology, collective: Collective, graph: Graph, tree: Tree, choices: list[Choice | None]
 ) -> Schedule:
-    """Build the rows of a plan between ranks, with routes."""
+    """Return the schedule of a plan, with routes."""
     kind, count = collective.kind, tree.servers
     server = np.argsort(tree.member)  # of each member
     owner = server if kind != "allreduce" else block_owners(tree, choices[0])

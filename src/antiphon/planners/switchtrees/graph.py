@@ -1,13 +1,17 @@
-"""Read the machine as a tree: servers at switches, parallel switches merged, a box with several NICs as a switch.
+"""Read a machine as a tree of switches with the members as leaves.
 
-Real fabrics are not trees: a leaf-spine network has many spines. Spines that join the same leaves are equivalent, so
-they are merged into one switch whose links have their total bandwidth, from the leaves up (`_merge_switches`).
-(GenTree, section 4.2, takes one of them and forgets the others; that is only right with the bandwidth of all.) A box
-whose GPUs are joined inside and which leaves by several NICs becomes one switch with the GPUs below it.
+Input: a machine and its members. Output of `read_tree`: a `Graph` that is a tree, without a root yet; raises
+Unsupported, with a cycle named, if the machine is no tree even after two simplifications:
 
-Example: 4 leaves, each linked to 2 spines by 100 GB/s links: one spine with 200 GB/s to each leaf.
+    parallel switches   Real fabrics are not trees: a leaf-spine network has many spine switches. Spines that join the
+                        same leaf switches are equivalent, so they are merged into one switch whose links have the total
+                        bandwidth, from the leaves up (`_merge_switches`). (GenTree, section 4.2, keeps one of them and
+                        forgets the others.)
+    boxes               A host whose GPUs are joined inside, and which has several network cards, becomes one switch
+                        with the GPUs below it (`_find_boxes`).
 
-Machines that are no tree even so are refused, with a cycle named in the error.
+Example: 4 leaf switches, each linked to 2 spines by 100 GB/s links, become 4 leaf switches below one spine with 200
+GB/s to each.
 """
 
 from __future__ import annotations
@@ -22,15 +26,15 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.groups import ranks_by_host
 
-WOULD = "use trees, relay, ring or hierarchical-ring"
+WOULD = "use trees, relay, ring or hierarchical-ring"  # hint at the end of errors
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A tree without a root. Nodes 0..servers-1 are the members, the others switches.
+    """A tree without a root. Nodes 0..servers-1 are the members, the others switches (merged ones and boxes, too).
 
-    `near`: neighbours of each node. `links`: physical links from a node to a neighbour. `plain`: each is a single link
-    between single switches, so that a path in the tree is one of the machine. `boxes`: some nodes are boxes.
+    `near`: by node, its neighbours. `links`: the machine's links from a node to a neighbour. `plain`: nothing was
+    merged and each pair has one link, so that a path in the tree is one of the machine. `boxes`: some nodes are boxes.
     """
 
     servers: int
@@ -42,14 +46,12 @@ class Graph:
 
 
 def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
-    """Return the tree that joins these ranks; raises Unsupported, naming a cycle, if there is none. O(links log
-    links).
-    """
+    """Return the tree that joins these ranks; raises Unsupported if there is none. O(links log links)."""
     box, boxes = _find_boxes(topology, members)
     a, b, link = _link_ends(topology, members, box)
     links: dict[tuple[int, int], list[int]] = {}
-    for first, second, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
-        links.setdefault((first, second), []).append(wire)
+    for first, second, link_number in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
+        links.setdefault((first, second), []).append(link_number)
     near: dict[int, set[int]] = {rank: set() for rank in members}
     # only neighbours that are linked both ways: a collective's reducescatter and allgather run in opposite directions
     for first, second in links:
@@ -57,8 +59,10 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
             near.setdefault(first, set()).add(second)
             near.setdefault(second, set()).add(first)
     _only_leaves(topology, members, near, boxes)
-    joint = _merge_switches(topology, near, boxes)
-    merged_into = {node: joint.get(node, node) for node in near}
+    # nodes of the tree: each set of merged switches is represented by its first
+    merged = _merge_switches(topology, near, boxes)
+    merged_into = {node: merged.get(node, node) for node in near}
+    # the tree of merged nodes, without switches that lead to no member
     tree: dict[int, set[int]] = {}
     for node, neighbours in near.items():
         tree.setdefault(merged_into[node], set()).update(merged_into[second] for second in neighbours)
@@ -68,16 +72,17 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
             f"planner gentree: the switches of {topology.name} do not join all ranks that take part; "
             "use relay, or ranks that are joined"
         )
+    # number the nodes, members first, and collect the links between them
     nodes = [*members, *sorted(node for node in tree if node >= topology.ranks)]
     number = {node: i for i, node in enumerate(nodes)}
-    wires: dict[tuple[int, int], list[int]] = {}
+    tree_links: dict[tuple[int, int], list[int]] = {}
     for (first, second), numbers in links.items():
         if (
             merged_into.get(first) in number
             and merged_into.get(second) in number
             and merged_into[first] != merged_into[second]
         ):
-            wires.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
+            tree_links.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
     sides: dict[int, list[int]] = {}
     for node in sorted(merged_into):
         sides.setdefault(merged_into[node], []).append(node)
@@ -85,22 +90,25 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
         len(members),
         tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
-        wires,
-        not boxes and not joint and all(len(links) == 1 for links in wires.values()),
+        tree_links,
+        not boxes and not merged and all(len(links) == 1 for links in tree_links.values()),
         bool(boxes),
     )
 
 
 def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the ends of every link in the tree's view: within a box, a rank's links lead to the box itself."""
+    """Return the ends and numbers of the links, as the tree sees them: a rank's links within a box lead to the box.
+
+    `box`: by node, its box (-1: none). A link between two ranks of a box counts twice, at either of them.
+    """
     src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
     inside = np.zeros(topology.nodes, np.bool_)
     inside[list(members)] = True
     inside[topology.ranks :] = True
     used = inside[src] & inside[dst]
     src, dst, link = src[used], dst[used], link[used]
-    # links within a box become links between a rank and the box: out of a rank, into a rank; the others keep their
-    # ends, with boxes in the place of their switches
+    # links within a box lead from a rank to the box, or from the box to a rank; the others keep their ends, with boxes
+    # in place of the switches and cards inside
     own = (box[src] == box[dst]) & (box[src] >= 0)
     out = src[own & (src < topology.ranks)], box[src[own & (src < topology.ranks)]]
     into = box[dst[own & (dst < topology.ranks)]], dst[own & (dst < topology.ranks)]
@@ -113,9 +121,10 @@ def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[I
 
 
 def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]:
-    """Return per node the number of its box (from `nodes` on; -1: none), and the names of the boxes.
+    """Return, by node, the number of its box (from `topology.nodes` on; -1: none), and the names of the boxes.
 
-    Only if ranks have several neighbours, and places name several hosts whose ranks are joined among themselves.
+    There are boxes if ranks have several neighbours and their places name several hosts. Raises Unsupported if the
+    members of a box are not joined inside it.
     """
     none = np.full(topology.nodes, -1, np.int32)
     pairs = np.unique(topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst)
@@ -131,15 +140,15 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     for node, place in enumerate(topology.places):
         levels = place.split("/")
         box[node] = next((number[p] for i in range(len(levels)) if (p := "/".join(levels[: i + 1])) in number), -1)
-    taking = np.zeros(topology.nodes, np.bool_)
-    taking[list(members)] = True
+    is_member = np.zeros(topology.nodes, np.bool_)
+    is_member[list(members)] = True
     for group in groups:
-        _joined_inside(topology, [rank for rank in group if taking[rank]], box)
+        _check_joined_inside(topology, [rank for rank in group if is_member[rank]], box)
     return box, named
 
 
 def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str] | None:
-    """Return the common prefix of the places of each host's ranks; None if there are fewer than two hosts."""
+    """Return the name of every host, the common beginning of its ranks' places; None if these are not distinct."""
     names = []
     for group in groups:
         paths = [topology.places[rank].split("/")[:-1] for rank in group]
@@ -151,7 +160,7 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
     return names if len(names) > 1 and all(names) and len(set(names)) == len(names) else None
 
 
-def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
+def _check_joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
     """Raise Unsupported unless these ranks are pairwise linked, or joined by switches, without leaving their box."""
     if len(group) < 2:
         return
@@ -197,14 +206,15 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
 
 
 def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
-    """Return which node stands for each switch: switches side by side become one.
+    """Return, for switches that are merged with others, the node that stands for them.
 
-    The tree is taken apart from its leaves. Where no leaf is left, the switches above the lowest ones become one if
-    each of those below is linked with all of them or none (spines; the planes of a fat tree). Else there is a cycle.
+    Leaves are removed round by round, as long as there are any; a tree vanishes. If something is left, it has cycles:
+    the lowest switches left are joined by several switches above them. These are merged if each lower switch is linked
+    with all of them or with none (spines, or the planes of a fat tree). Otherwise raises Unsupported.
     """
-    joint: dict[int, int] = {}
+    merged: dict[int, int] = {}
     remaining = {node: set(neighbours) for node, neighbours in near.items()}
-    low = {node for node in remaining if node < topology.ranks}
+    low = {node for node in remaining if node < topology.ranks}  # servers, and switches right above what was removed
     # each round removes leaves until none is left, then merges one layer of parallel switches
     while len(remaining) > 1:
         leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
@@ -226,25 +236,25 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
         for group in groups:
             first = min(group)
             for node in group:
-                joint[node] = first
+                merged[node] = first
             # what was merged into a switch of this group before now follows it
-            joint |= {node: first for node, to in joint.items() if to in group}
+            merged |= {node: first for node, to in merged.items() if to in group}
             neighbours = set().union(*(remaining.pop(node) for node in group))
             for other in neighbours:
                 remaining[other] = (remaining[other] - group) | {first}
             remaining[first] = neighbours
-    return joint
+    return merged
 
 
 def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
-    """Return groups of switches to merge: those above the lowest nodes, where these have the same ones."""
+    """Return groups of switches to merge: the switches above a low node, if all low nodes at them have the same."""
     groups: list[set[int]] = []
     grouped: set[int] = set()
     for node in sorted(remaining):
         above = remaining[node]
         if node not in low or above & low or len(above) < 2 or above & grouped:
             continue
-        # who hangs on these switches from below: all must be linked with exactly the same ones
+        # all low nodes at these switches must be linked with exactly the same ones
         below = {other for high in above for other in remaining[high] if other in low}
         if all(remaining[other] == above for other in below) and not any(remaining[high] & above for high in above):
             groups.append(set(above))
@@ -286,6 +296,7 @@ def _prune_switches(tree: dict[int, set[int]], members: set[int]) -> None:
 
 
 def _is_connected(tree: dict[int, set[int]]) -> bool:
+    """Return whether all nodes are reached from one."""
     reached = {next(iter(tree))}
     ahead = list(reached)
     while ahead:
@@ -296,7 +307,7 @@ def _is_connected(tree: dict[int, set[int]]) -> bool:
 
 
 def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
-    """Return the place of a switch, of the first and last of merged ones, or of a box."""
+    """Return a node's name: a switch's place, those of the first and last of merged switches, or that of a box."""
     if nodes[0] >= topology.nodes:
         return boxes[nodes[0] - topology.nodes]
     named = [topology.places[node] for node in nodes]
@@ -304,6 +315,7 @@ def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str])
 
 
 def _list_nodes(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
+    """Return the names of up to six nodes, for an error."""
     names = [
         topology.node_name(node) if node < topology.nodes else f"box {_switch_name(topology, [node], boxes)}"
         for node in nodes[:6]

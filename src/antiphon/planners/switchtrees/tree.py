@@ -1,13 +1,17 @@
-"""Root the tree: nodes in preorder, servers in the same order, and the figures of each node's link upwards.
+"""Choose roots for a tree of switches, and store it in arrays with the figures of every link.
 
-Preorder makes subtrees contiguous: the nodes below v are v+1 .. end[v]-1 and its servers low[v] .. high[v]-1, so sums
-over subtrees are differences of prefix sums, and "is below" is a comparison.
+Input: the tree without a root (`Graph`), the machine and GenModel's parameters. `candidate_roots` yields where the root
+may be; `root_tree` returns the `Tree` for one of them.
 
 Where the root is matters: plans are chosen from the leaves to the root, and the root's step is the last. Candidates are
 the middle of the tree, the most balanced switch, and the narrowest link, in whose middle an extra switch may stand.
 
-Isomorphic subtrees get equal numbers (`alike`), so that their plans are chosen once: bottom-up, a subtree's number
-depends on its link figures and on the numbers of its children (Aho, Hopcroft and Ullman).
+Nodes are numbered in preorder, a node before those below it, and servers (the members) in the same order. So subtrees
+are contiguous: the nodes below v are v+1 .. end[v]-1 and its servers low[v] .. high[v]-1. Sums over subtrees are
+differences of prefix sums, and "is below" is a comparison.
+
+Isomorphic subtrees get equal numbers (`shape`), so that their plans are chosen once: bottom-up, a subtree's number
+depends on the figures of its link upwards and on the numbers of its children (Aho, Hopcroft and Ullman).
 
 Example: root R with leaf switches A (servers a, b) and B (c): preorder R A a b B c, end = 6 4 3 4 6 6, and the servers
 of A are low = 0 to high = 2.
@@ -26,16 +30,16 @@ from antiphon.core.topology import Topology
 from antiphon.cost import Profile
 from antiphon.planners.switchtrees.graph import Graph
 
-MIDDLE = -2
-Root = int | tuple[int, int]  # a switch, or the middle of the link between two
+MIDDLE = -2  # number of the extra switch in the middle of a link, as a node of the graph
+Root = int | tuple[int, int]  # a switch, or two: the middle of the link between them
 
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """One direction of the links above all nodes: latency in seconds, beta in seconds per byte, and incast.
+    """By node, the figures of the link to its parent, in one direction.
 
-    `epsilon`: extra seconds per byte and sender beyond `w_t`. `link`: the link, of a bundle the first; -1 for half of a
-    link, below a root in its middle.
+    `latency` in seconds, `beta` in seconds per byte; incast: `epsilon`, extra seconds per byte and sender beyond `w_t`.
+    `link`: its number, of a bundle the first; -1 for half of a link, below a root in its middle.
     """
 
     latency: Floats
@@ -47,28 +51,27 @@ class Direction:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Node 0 is the root; the nodes below v are v+1 .. end[v]-1, the servers low[v] .. high[v]-1.
-
-    `member`: which member of the collective each server is.
-    """
+    """A rooted tree: node 0 is the root; the nodes below v are v+1 .. end[v]-1, the servers low[v] .. high[v]-1."""
 
     names: tuple[str, ...]
     parent: Longs
     end: Longs
     low: Longs
     high: Longs
-    leaf: Longs  # the node of each server
-    member: Longs
+    leaf: Longs  # by server, its node
+    member: Longs  # by server, its number among the members of the collective
     up: Direction
     down: Direction
-    alike: Longs  # equal for isomorphic subtrees, links upwards included
+    shape: Longs  # equal for isomorphic subtrees, links upwards included
 
     @property
     def servers(self) -> int:
+        """Number of servers."""
         return len(self.leaf)
 
     @cached_property
     def children(self) -> list[list[int]]:
+        """By node, the nodes directly below it."""
         children: list[list[int]] = [[] for _ in self.names]
         for node, parent in enumerate(self.parent.tolist()):
             if parent >= 0:
@@ -77,7 +80,7 @@ class Tree:
 
     @cached_property
     def alpha(self) -> Floats:
-        """Latency of the longest path through each switch, from one of its children to another."""
+        """By switch, the latency of the longest path through it, from a server below one child to one below another."""
         far = [np.zeros(len(self.parent)) for _ in range(2)]  # to the farthest server below, upwards and downwards
         out = np.zeros(len(self.parent))
         # nodes are in preorder, so descending numbers visit children before their parents
@@ -99,17 +102,14 @@ class Tree:
 def _largest_pair(up: Floats, down: Floats) -> float:
     """Return the largest sum of one element of each, at different places."""
     i, j = int(up.argmax()), int(down.argmax())
-    # the two maxima are at different children: a path through the switch; otherwise one of them must take its second
-    # best
+    # if the maxima are at one place, one of the two must take its second best
     if i != j:
         return float(up[i] + down[j])
     return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
 
 
 def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
-    """Yield where the root may be: the middle of the tree, the most balanced switch, the narrowest link between
-    switches.
-    """
+    """Yield where the root may be: the tree's middle, the most balanced switch, the narrowest link between switches."""
     yielded: set[Root] = set()
     for root in (*_middle_roots(graph), *_balanced_roots(graph), *_narrowest_roots(graph, topology)):
         if root not in yielded:
@@ -118,11 +118,11 @@ def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
 
 
 def _middle_roots(graph: Graph) -> list[Root]:
-    """Return the center of the tree (peel off leaves round by round): a switch, or a link and both its ends."""
+    """Return the center of the tree: a switch, or a link and both its ends. Found by removing leaves round by round."""
     degree = [len(neighbours) for neighbours in graph.near]
     ring = [node for node in range(len(degree)) if degree[node] <= 1]
     remaining = len(degree)
-    # Jordan: repeatedly removing all leaves leaves the one or two middle nodes
+    # Jordan: removing all leaves again and again ends with one or two nodes in the middle
     while remaining > 2:
         remaining -= len(ring)
         nearer = []
@@ -143,7 +143,7 @@ def _balanced_roots(graph: Graph) -> list[Root]:
     below = [int(node < graph.servers) for node in range(len(order))]
     worst = [0] * len(order)
     for node in reversed(order):
-        # above the node are all servers that are not below it: that branch counts, too
+        # the branch above the node has all servers that are not below it
         worst[node] = max(worst[node], graph.servers - below[node])
         if parent[node] >= 0:
             below[parent[node]] += below[node]
@@ -186,10 +186,11 @@ def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
 
 
 def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
-    """Return the tree from this root. `topology`: as the profile sees it. O(nodes log nodes + links)."""
+    """Return the tree from this root. `topology`: with the profile's figures. O(nodes log nodes + links)."""
     order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
     place = {node: i for i, node in enumerate(order)}
     above = np.array([-1, *(place[parent[node]] for node in order[1:])], np.int64)
+    # subtree sizes give the end of every subtree; counts of servers in preorder give low and high
     server = np.array([0 <= node < graph.servers for node in order])
     high = np.cumsum(server)
     size = np.ones(len(order), np.int64)
@@ -198,17 +199,18 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     end = np.arange(len(order)) + size
     low = high - server
     last = high[end - 1]
+    # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
     rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
-    wires = [(-1, -1)]
+    link_numbers = [(-1, -1)]
     for node in order[1:]:
         to, half = parent[node], 1.0
-        # an end of the split link is measured to its real neighbour, with half of the latency each
+        # an end of a split link: figures of the whole link, with half of its latency
         if to == MIDDLE and isinstance(root, tuple):
             to, half = root[1 - root.index(node)], 0.5
         rows.append((links.bundle_figures(node, to, half), links.bundle_figures(to, node, half)))
-        wires.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
-    up, down = (_make_direction([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
+        link_numbers.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
+    up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
         (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),
@@ -218,12 +220,13 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
 
 
 def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Direction:
+    """Return rows of figures as columns."""
     latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
     return Direction(latency, beta, epsilon, w_t, np.array(links, np.int64))
 
 
 def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Return the same as `_preorder`, with an additional switch in the middle of a link."""
+    """Return preorder and parents, as `_preorder`, from an extra switch in the middle of the link between two nodes."""
     order, parent = _preorder(graph, root[0])
     inside = {root[1]}
     for node in order:
@@ -236,7 +239,7 @@ def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[in
 
 
 def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
-    """Number the subtrees so that isomorphic ones have equal numbers, bottom-up."""
+    """Return a number per subtree such that isomorphic ones have equal numbers. `rows`: figures of links upwards."""
     children: list[list[int]] = [[] for _ in rows]
     number: dict[tuple[object, ...], int] = {}
     out = np.zeros(len(rows), np.int64)
@@ -250,7 +253,7 @@ def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
 
 
 class _Links:
-    """Figures of the bundle of links from one node to a neighbour."""
+    """The figures of the bundle of parallel links from one node of the graph to a neighbour, cached."""
 
     def __init__(self, graph: Graph, topology: Topology, profile: Profile) -> None:
         self.graph, self.topology, self.profile = graph, topology, profile
@@ -262,9 +265,7 @@ class _Links:
         self.memory: dict[tuple[int, float], tuple[float, float, float, int]] = {}
 
     def bundle_figures(self, a: int, b: int, half: float = 1.0) -> tuple[float, float, float, int]:
-        """Return latency (half of it for half of a link), seconds per byte, epsilon and w_t, respecting shared
-        limits.
-        """
+        """Return latency (times `half`), seconds per byte, epsilon and w_t from a to b; shared limits are respected."""
         links = self.graph.links[a, b]
         key = (int(self.topology.link_type[links[0]]), half)
         if len(links) > 1 or links[0] in self.limits:
@@ -274,6 +275,7 @@ class _Links:
         return self.memory[key]
 
     def _measure_bundle(self, links: list[int], half: float) -> tuple[float, float, float, int]:
+        """Return the figures of these links together: the worst latency and incast, the total bandwidth."""
         kinds = [int(self.topology.link_type[link]) for link in links]
         shared: dict[int, float] = {}
         free = 0.0

@@ -1,13 +1,15 @@
-"""Plan types among the children of a switch (GenTree, Table 2): who sends its part to whom in which step.
+"""Plan types among the children of a switch (GenTree, Table 2): which child sends to which in which step.
 
-A type is a tree per child d, directed towards d: every other child sends exactly once. So for any block with one holder
-per child, the type determines how their partial results are combined at the holder in child d.
+Input: a plan type by name, the number of children, and the child d in which a block's owner is. Output of `moves_of`:
+the moves of the block, each from a child to another in some step. Every child but d sends exactly once, so the moves
+form a tree towards d; if each child holds a partial sum of the block, the sum of all ends in d.
 
-    CPS      co-located PS: all to d in one step
-    ACPS     the same, from children of different sizes
-    8x4      hierarchical co-located PS: a step per level; in each, the digit of that level becomes d's
-    RHD      recursive halving: levels of 2; beyond a power of two, a step before and one after
-    ring     once around towards d, a step per child
+    CPS      co-located parameter servers: all send to d in one step
+    ACPS     the same, for children with different numbers of servers
+    8x4      hierarchical CPS: children are numbered by digits, here one of base 8 and one of base 4; a step per digit,
+             in which those children send that differ from d there, to the child with d's digit
+    RHD      recursive halving: all digits of base 2; if children are no power of two, a step before and one after
+    ring     from child to child once around, ending at d
 
 Example: 4 children, type RHD, towards d = 0: in step 0 children 1 and 3 send to 0 and 2, in step 1 child 2 sends to 0.
 """
@@ -21,12 +23,14 @@ import numpy as np
 
 from antiphon.core.columns import Ints
 
-CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"
+CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"  # names of plan types, see above
 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """A row per destination child: the moves towards it, one per other child."""
+    """Moves between children: in `step`, child `src` sends to child `dst`. A row per destination child, a column per
+    other child.
+    """
 
     step: Ints
     src: Ints
@@ -41,7 +45,7 @@ def name_of(fans: Sequence[int]) -> str:
 
 
 def fans_of(kind: str, count: int) -> list[int]:
-    """Return the fan-ins of a level type among this many children."""
+    """Return the fan-ins of a type by levels (any but ring) among this many children."""
     if kind in (CPS, ACPS):
         return [count]
     return [2] * (count.bit_length() - 1) if kind == RHD else [int(f) for f in kind.split("x")]
@@ -61,7 +65,7 @@ def steps_of(kind: str, count: int) -> int:
 
 
 def moves_of(kind: str, count: int, towards: Ints) -> Moves:
-    """Return the moves of a type, a row per child of `towards`. O(rows * count)."""
+    """Return the moves of a type among `count` children, towards each child of `towards`. O(rows * count)."""
     if kind in (CPS, ACPS):
         return _level_moves([count], count, towards)
     if kind == RING:
@@ -72,13 +76,13 @@ def moves_of(kind: str, count: int, towards: Ints) -> Moves:
 
 
 def _other_children(count: int, towards: Ints) -> tuple[Ints, Ints]:
-    """Return (d, i) for every d and each child i other than d, as a column and a table."""
+    """Return the children of `towards` as a column, and a table with all other children in each row."""
     d = towards.astype(np.int32)[:, None]
     return d, (d + np.arange(1, count, dtype=np.int32)[None, :]) % np.int32(count)
 
 
 def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
-    """Return the moves of hierarchical co-located PS (section 3.3 and Figure 5).
+    """Return the moves of hierarchical co-located parameter servers (section 3.3 and Figure 5).
 
     A child sends in the step of the first digit in which it differs from d, to the child that has d's digit there.
     """
@@ -107,7 +111,7 @@ def _ring_moves(count: int, towards: Ints) -> Moves:
 def _halving_moves(count: int, towards: Ints) -> Moves:
     """Return the moves of recursive halving (section 2.1).
 
-    With K the largest power of two: child K+i first gives its data to child i, and gets its part at the end.
+    With K the largest power of two: child K+i first gives its data to child i, and gets its blocks back at the end.
     """
     core = 1 << (count.bit_length() - 1)
     levels = core.bit_length() - 1

@@ -1,13 +1,15 @@
 """The planner `blink`: spanning trees packed as published (Wang et al., MLSys 2020; docs/planners/trees.md#blink).
 
-What it does, by section of the paper:
+Input: any collective but alltoall, on a machine of up to 64 ranks. Output: schedules along the trees that the published
+method packs, for comparison with the exact packing of planner `trees`. By section of the paper:
 
-    3.2, 3.3   trees on direct links by multiplicative weights, then few of them by an integer program
-    3.4        `hybrid`: slower links (PCIe) carry a second set of trees; Equation 8 divides the data between the sets
-    3.5        several servers: each reduces locally, the servers' roots exchange, each broadcasts locally
-    switches   (DGX-2) one-hop trees: every GPU is the root of 1/n of the data
+    3.2, 3.3   trees on direct links by multiplicative weights; an integer program then chooses a few of them
+    3.4        option `hybrid`: slower links (PCIe) carry a second set of trees; Equation 8 divides the data between
+               the sets
+    3.5        several servers: local reduces, an exchange between one rank of each, local broadcasts
+    switches   (as in the DGX-2) one-hop trees: every GPU is the root of 1/n of the data and sends to all others
 
-The trees are packed in blink_packing.py.
+This file chooses between these cases; blink_packing.py holds the algorithms.
 
 Example: a ring of 3 has three spanning trees, the paths that omit one link. The weights method takes them in turn, so
 each ends near half a link's rate: 3/2 in total, used up and down by an allreduce.
@@ -40,7 +42,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import Option
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.pipelining import pipe_schedule
-from antiphon.planners.shared.reach import hung_from
+from antiphon.planners.shared.reach import reroot_tree
 from antiphon.planners.shared.rows import PiecesOrBest
 from antiphon.planners.trees.blink_packing import (
     Blink,
@@ -59,7 +61,7 @@ from antiphon.planners.trees.direct_links import directed_machine, undirected_ma
 from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.trees import FEWEST_TREES_MAX_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
-TURNED = ("reduce", "gather", "reducescatter")
+TURNED = ("reduce", "gather", "reducescatter")  # planned as broadcast, scatter, allgather, and run backwards
 MOST_RANKS = 64
 LEAST_EPSILON = Fraction(1, 200)  # iterations grow with 1 / epsilon^2: some seconds here
 
@@ -117,7 +119,7 @@ def blink(
     hybrid: Hybrid = False,
     t_dpa: PeerAccess = 0.0,
 ) -> Iterator[Schedule]:
-    """Yield the packing of trees, pipelined in `pieces`. Several servers: an allreduce in three phases (3.5)."""
+    """Yield the schedule along Blink's trees, pipelined in `pieces` slices (None: the best number for each size)."""
     if hybrid and len(request.sizes) > 1:  # the division depends on the size
         for nbytes in request.sizes:
             one_size = replace(request, nbytes=nbytes, also=())
@@ -153,6 +155,7 @@ def blink(
 
 
 def _parse_share(name: str, value: Any, minimum: Fraction = Fraction(0)) -> Fraction:
+    """Return an option between 0 and 1 as an exact fraction; raises Invalid."""
     try:
         share = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -164,6 +167,7 @@ def _parse_share(name: str, value: Any, minimum: Fraction = Fraction(0)) -> Frac
 
 
 def _parse_seconds(value: Any) -> Fraction:
+    """Return the option `t_dpa` as an exact number; raises Invalid."""
     try:
         seconds = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -207,7 +211,10 @@ def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule,
 def _three_phases(
     topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], options: BlinkOptions
 ) -> tuple[Schedule, int, str]:
+    """Plan an allreduce over several servers (3.5)."""
+
     def local(ranks: Sequence[int]) -> list[Tree]:
+        """Pack the undirected trees of one server, over the links inside it."""
         return pack_server(links_within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
     schedule, count = three_phases(topology, collective, servers, local)
@@ -215,7 +222,7 @@ def _three_phases(
 
 
 def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[int]) -> str:
-    """Return the shortest place that contains all of these ranks and no other member."""
+    """Return the shortest place, such as box0, that contains all of these ranks (of one server) and no other member."""
     path = topology.places[ranks[0]].split("/")
     other_paths = [topology.places[rank].split("/") for rank in members if rank not in set(ranks)]
     # The shortest prefix that no other member shares.
@@ -224,9 +231,9 @@ def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[in
 
 
 def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions) -> list[TreeSet]:
-    """Return the trees over the fastest kind of link that joins all, and for a hybrid those over all other links.
+    """Return one or two sets of trees: over the kind of links that joins all best, and with `hybrid` over all others.
 
-    Servers are joined by another kind of link than their GPUs: there all links form one set.
+    With several servers and no `hybrid` all links form one set: servers are joined by other links than GPUs.
     """
     if len(ranks_by_host(topology, collective.members)) > 1 and not options.hybrid:
         return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
@@ -294,6 +301,7 @@ def pack_server(subset: LinkSubset, members: Sequence[int], options: BlinkOption
 
 
 def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
+    """Pack undirected trees; behind switches one-hop trees; otherwise, on few ranks, trees in to and out of roots."""
     members = collective.members
     packing = undirected_trees(subset, members, options)
     if packing is not None:
@@ -316,17 +324,18 @@ def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOp
 
 
 def _in_whole_machine(subset: LinkSubset, pair: Pair) -> Pair:
+    """Return a pair of trees in the whole machine's link numbers."""
     up = tuple((rank, parent, subset.map_path(path), depth) for rank, parent, path, depth in pair.up)
     return replace(pair, up=up, down=tuple((r, p, subset.map_path(path), depth) for r, p, path, depth in pair.down))
 
 
 def _pack_allgather(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
-    """Pack every rank's block over all undirected trees, rehung from that rank."""
+    """Send every rank's block along all undirected trees, with that rank as their root."""
     packing = undirected_trees(subset, collective.members, options)
     if packing is None:
         return _pack_exactly(subset, collective)
     trees = tuple(
-        replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=itemgetter(0))))
+        replace(tree, root=root, hops=tuple(sorted(reroot_tree(tree.hops, root).items(), key=itemgetter(0))))
         for root in collective.members
         for tree in map(subset.map_tree, packing.trees)
     )
@@ -334,6 +343,7 @@ def _pack_allgather(subset: LinkSubset, collective: Collective, options: BlinkOp
 
 
 def _pack_from_root(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:
+    """Pack directed trees for a broadcast or scatter."""
     if len(collective.roots) > 1:
         return _pack_exactly(subset, collective)
     try:
@@ -356,5 +366,6 @@ def _pack_exactly(subset: LinkSubset, collective: Collective) -> TreeSet:
 
 
 def _describe_packing(packing: Blink) -> str:
+    """Return in words how trees were packed, for the provenance."""
     count = len(packing.trees)
     return f"multiplicative weights: {packing.packed} trees; integer program: {count}, weights {packing.weights}"

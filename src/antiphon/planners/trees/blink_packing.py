@@ -1,23 +1,27 @@
-"""The parts of Blink (Wang et al., MLSys 2020): tree packing, three phases over servers, two kinds of links at once.
+"""The algorithms of Blink (Wang et al., MLSys 2020), which blink.py combines into a planner. Numbers are its sections.
 
-Packing (3.2, 3.3) is the multiplicative-weights method of Garg and Könemann (1998). Every edge has a length:
+    3.2, 3.3   `blink_broadcast`, `blink_allreduce` pack trees on a machine without switches
+    3.5        `three_phases` plans an allreduce over several servers
+    3.4        `split_by_rate` divides data between two kinds of links; `of_kinds` and `with_links` select links
+
+Packing is the multiplicative-weights method of Garg and Könemann (1998). Every edge has a length:
 
     length[e] = 1 / capacity[e]
     repeat: take the tree of least length, as heavily as its narrowest edge allows;
             length[e] *= 1 + epsilon * weight / capacity[e]     for its edges
     until   total weight, scaled down to fit >= (1 - epsilon) * min over rounds of (sum length * capacity / tree length)
 
-The right-hand side is an upper bound by LP duality. Then (3.2.1) an integer program gives weights of 0 or 1 to the
-trees; where its best misses the optimum by more than the threshold, weights are relaxed: integers, then halves, thirds
-and so on, at last fractions. The number of trees of the first part depends on epsilon and ties (10 to 299 on one
-machine). Results are exact rationals that fit; floats only guide.
+The right-hand side is an upper bound by LP duality. This packs many trees (10 to 299 on one machine, by epsilon and
+ties), so an integer program then chooses few of them (3.2.1), with weights of 0 or 1. If its best total misses the
+optimum by more than the threshold, weights are relaxed: integers, then halves, thirds and so on, at last fractions.
+Results are exact rationals that fit; floats only guide.
 
-Three phases (3.5), for any number of servers of any size: every server packs its own trees. Their shares of the data
-differ between servers, so the data are cut where any server's shares end (common refinement). A part is reduced over
-its tree in every server to that tree's root; the roots exchange it over one-hop trees, each server's carrying 1/n of
-the part; then it goes down the same trees. The data are also cut where the shares of a server's network cards end, each
-proportional to the card's rate, so that a part's root can be a rank at its card (undirected trees can be hung
-anywhere).
+Three phases, for any number of servers of any size: every server packs its own undirected trees. Their shares of the
+data differ between servers, so the data are cut wherever a share of any server ends. Each part of the data has one tree
+in every server. It is (1) reduced over these trees to their roots, (2) exchanged between the n roots, where each root
+adds up 1/n of the part and sends the result to the others, (3) broadcast down the same trees. The data are also cut
+where the shares of a server's network cards end, each proportional to the card's rate: then the root of a part's tree
+can be a rank at the part's card.
 
 Example: servers with shares (1/2, 1/2) and (1/3, 2/3): three parts, of 1/3, 1/6 and 1/2.
 """
@@ -41,27 +45,28 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import SharedLimit, Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
+from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
-from antiphon.planners.trees.direct_links import Directed, Undirected, hang_arcs, hang_edges
+from antiphon.planners.trees.direct_links import Directed, Undirected, tree_of_arcs, tree_of_edges
 from antiphon.planners.trees.fewest import tightest_side
 from antiphon.planners.trees.pricing import cheapest_tree
 from antiphon.planners.trees.spanning import weakest_partition_of
 from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
-Chosen = tuple[int, ...]
-Weighted = list[tuple[Fraction, Chosen]]
-Plain = tuple[int, int, int]  # a, b, capacity
-FINEST = 8  # largest denominator of weights tried before fractions
-GRAIN = 2**20  # denominator to which fractions are rounded down
-NODES = 100  # of the integer program
-Local = Callable[[Sequence[int]], list[Tree]]
+EdgeSet = tuple[int, ...]  # a tree, by the numbers of its edges
+WeightedTrees = list[tuple[Fraction, EdgeSet]]
+FINEST = 8  # largest denominator of weights that the integer program tries
+GRAIN = 2**20  # denominator to which weights are rounded down after that
+NODES = 100  # branch-and-bound nodes per integer program
+PackServer = Callable[[Sequence[int]], list[Tree]]  # packs the undirected trees of one server's ranks
 
 
 @dataclass(frozen=True)
 class Blink:
-    """Trees with total `rate` bytes/s, of `optimum`. The weights method packed `packed` trees; `weights`: those
-    that the integer program could use: "0 or 1", "whole", "1/2", ..., "fractions".
+    """Packed trees, in bytes/s: their total `rate`, and the `optimum` of any packing.
+
+    `packed`, `packed_rate`: number and rate of the trees before the integer program chose among them. `weights`: the
+    weights that it could choose from: "0 or 1", "whole", "1/2", ..., "fractions".
     """
 
     trees: tuple[Tree, ...]
@@ -75,52 +80,63 @@ class Blink:
 def blink_broadcast(
     machine: Directed, root: int, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)
 ) -> Blink:
-    """Pack arborescences from a root (a rank) by least-cost arborescences (3.2)."""
+    """Pack directed trees out of a root (a rank) (3.2).
+
+    `epsilon`: accuracy of the multiplicative weights. `threshold`: fraction of the optimum that may be lost to have few
+    trees.
+    """
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     _, optimum = tightest_side(machine, root)
     usable = [e for e, (_, b, _) in enumerate(arcs) if b != top]
     ends = [arcs[e][:2] for e in usable]
 
-    def least(lengths: Sequence[float]) -> Chosen:
+    def least(lengths: Sequence[float]) -> EdgeSet:
+        """Return the cheapest tree out of the root, as positions in `usable`."""
         return least_arborescence(n, ends, lengths, top)
 
     packed = multiplicative_weights([arcs[e][2] for e in usable], least, epsilon)
     selected, weights = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
-    trees = tuple(hang_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
+    trees = tuple(tree_of_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
 
 
 def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)) -> Blink:
-    """Pack undirected spanning trees, for reduce one way and broadcast the other (3.3)."""
+    """Pack undirected spanning trees, for a reduce up and a broadcast down (3.3); options as `blink_broadcast`."""
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
     optimum, _ = weakest_partition_of(n, edges)
     ends = [edge[:2] for edge in edges]
 
-    def least(lengths: Sequence[float]) -> Chosen:
+    def least(lengths: Sequence[float]) -> EdgeSet:
+        """Return the cheapest spanning tree."""
         return least_spanning_tree(n, ends, lengths)
 
     packed = multiplicative_weights([c for *_, c in edges], least, epsilon)
     selected, weights = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
-    trees = tuple(hang_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
+    trees = tuple(tree_of_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
 
 
-def _blink_result(trees: tuple[Tree, ...], optimum: Fraction, packed: Weighted, unit: Fraction, weights: str) -> Blink:
+def _blink_result(
+    trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weights: str
+) -> Blink:
+    """Return the result with rates in bytes/s; `packed` and `unit` are those before the integer program."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
     return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weights)
 
 
 def multiplicative_weights(
-    capacity: Sequence[int], find_least_tree: Callable[[Sequence[float]], Chosen], epsilon: float
-) -> Weighted:
-    """Return trees with exact weights that fit, in total within epsilon of the optimum. O(edges ln(edges) /
-    epsilon^2) trees.
+    capacity: Sequence[int], find_least_tree: Callable[[Sequence[float]], EdgeSet], epsilon: float
+) -> WeightedTrees:
+    """Return trees with exact weights that fit the capacities, their total within epsilon of the optimum.
+
+    `find_least_tree`: returns the tree of least total length for given lengths of edges. It is called O(edges *
+    ln(edges) / epsilon^2) times.
     """
     if not 0 < epsilon < 1:
         raise Invalid(f"epsilon: expected a number between 0 and 1, got {epsilon}")
     length = [1.0 / c for c in capacity]
     load = [0] * len(capacity)
-    times: dict[Chosen, int] = {}
+    times: dict[EdgeSet, int] = {}
     total, proved = 0, float("inf")
     for _ in range(1000 + ceil(4 * len(capacity) * (1 + log(len(capacity) + 1)) / epsilon**2)):
         tree = find_least_tree(length)
@@ -143,7 +159,7 @@ def multiplicative_weights(
     return sorted(((Fraction(w) / scale, tree) for tree, w in times.items()), key=lambda x: (-x[0], x[1]))
 
 
-def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> Chosen:
+def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> EdgeSet:
     """Return a minimum spanning tree (Kruskal); ties go to the first edge. O(edges log edges)."""
     label = list(range(vertices))
     chosen = []
@@ -157,9 +173,10 @@ def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: 
     return tuple(sorted(chosen))
 
 
-def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float], root: int) -> Chosen:
-    """Return the cheapest arborescence (Chu and Liu; Edmonds). Every vertex must be reachable. O(vertices^3) at
-    worst.
+def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float], root: int) -> EdgeSet:
+    """Return the arcs of the cheapest tree out of the root (Chu and Liu; Edmonds), which must reach every vertex.
+
+    O(vertices^3) at worst.
     """
     cost = np.full((vertices, vertices), np.inf)
     arc = np.zeros((vertices, vertices), np.int64)
@@ -172,9 +189,9 @@ def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: S
 
 
 def select_few_trees(
-    packed: Weighted, capacity: Sequence[int], optimum: Fraction, threshold: Fraction = Fraction(1, 20)
-) -> tuple[Weighted, str]:
-    """Return fewer trees with coarse weights (in units) at (1 - threshold) of the optimum, and how coarse (3.2.1)."""
+    packed: WeightedTrees, capacity: Sequence[int], optimum: Fraction, threshold: Fraction = Fraction(1, 20)
+) -> tuple[WeightedTrees, str]:
+    """Return fewer trees with coarse weights that reach (1 - threshold) of the optimum, and how coarse (3.2.1)."""
     if not 0 <= threshold < 1:
         raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
     selected, weights = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
@@ -183,16 +200,16 @@ def select_few_trees(
 
 @lru_cache(maxsize=64)
 def _select_trees(
-    packed: tuple[tuple[Fraction, Chosen], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
-) -> tuple[Weighted, str]:
-    """Cached: collectives that go both ways need the same trees, and integer programs take most of the time."""
+    packed: tuple[tuple[Fraction, EdgeSet], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
+) -> tuple[WeightedTrees, str]:
+    """Do the work of `select_few_trees`, cached: integer programs take long, and several collectives use the same."""
     trees = [tree for _, tree in packed]
     uses = np.zeros((len(capacity), len(trees)))
     for i, tree in enumerate(trees):
         uses[list(tree), i] = 1
     widest = [min(capacity[e] for e in tree) for tree in trees]
     min_total = (1 - threshold) * optimum
-    best: tuple[Fraction, Weighted, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
+    best: tuple[Fraction, WeightedTrees, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
     for grain in range(FINEST + 1):  # 0: weights of 0 or 1
         scale = max(grain, 1)
         max_weight = [1 if grain == 0 else width * scale for width in widest]
@@ -213,7 +230,8 @@ def _select_trees(
     return best[1], "fractions"
 
 
-def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[Chosen]) -> Weighted:
+def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[EdgeSet]) -> WeightedTrees:
+    """Return the trees with nonzero weight, the heaviest first. `scale`: denominator of the weights."""
     weighted_trees = [(Fraction(w, scale), tree) for w, tree in zip(chosen, trees, strict=True) if w]
     return sorted(weighted_trees, key=lambda x: (-x[0], x[1]))
 
@@ -221,8 +239,10 @@ def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[Chosen]) 
 def _integer_weights(
     uses: Any, capacity: Sequence[int], max_weight: Sequence[int], enough: int | None
 ) -> list[int] | None:
-    """Return integral weights that fit, with the greatest sum; or with sum `enough` on the fewest trees. None if not
-    found.
+    """Return integral weights of trees that fit the capacities, or None if none are found.
+
+    With the greatest sum; or, with `enough`, on the fewest trees whose weights sum to that at least. `uses[edge,
+    tree]`: 1 if the tree uses the edge.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -237,6 +257,7 @@ def _integer_weights(
             options={"node_limit": NODES},
         )
     else:
+        # variables: the weights, then per tree 0 or 1 for "chosen"
         zero = np.zeros_like(uses)
         # a weight is nonzero only if its tree is chosen: w <= max_weight * chosen
         allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
@@ -262,8 +283,11 @@ def _integer_weights(
     return weights if fits and min(weights) >= 0 and (enough is None or sum(weights) >= enough) else None
 
 
-def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Chosen]) -> Weighted:
-    """Return a vertex of the linear program (at most as many trees as edges), rounded down so that it fits."""
+def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[EdgeSet]) -> WeightedTrees:
+    """Return the weights of greatest sum that the linear program finds, rounded so that they fit.
+
+    The solver returns a vertex, so at most as many trees as edges have weight.
+    """
     from scipy.optimize import linprog
 
     program = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
@@ -275,8 +299,9 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Chos
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
-    """Return a one-hop tree from every member; raises Unsupported where two are joined neither directly nor over
-    switches.
+    """Return from every member a tree that reaches all others in one hop, of rate 1.
+
+    Raises Unsupported if two members are joined neither directly nor through switches.
     """
     reach = Reach(topology)
     trees = []
@@ -295,7 +320,7 @@ def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
 
 
 @dataclass(frozen=True)
-class _Exit:
+class _NetworkCard:
     """Ranks of a server that leave it by the same network card, and the card's rate."""
 
     ranks: tuple[int, ...]
@@ -303,15 +328,17 @@ class _Exit:
 
 
 def three_phases(
-    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], local: Local
+    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], local: PackServer
 ) -> tuple[Schedule, int]:
-    """Return an allreduce and its number of parts. `local` packs the undirected trees of one server's ranks.
-    O(rows).
+    """Return an allreduce over several servers in three phases, and its number of parts.
+
+    `servers`: the ranks of each. `local`: packs the undirected trees of a server's ranks. O(rows).
     """
     reach = Reach(topology)
+    # cut the data wherever the share of a tree or of a network card ends, in any server
     packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
-    exits = [_network_exits(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
-    lists: list[Sequence[Tree | _Exit]] = [*packed, *exits]
+    network_cards = [_network_cards(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
+    lists: list[Sequence[Tree | _NetworkCard]] = [*packed, *network_cards]
     refinement = refine_shares(lists)
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
     if denominator >= MAX_DENOMINATOR:
@@ -321,32 +348,37 @@ def three_phases(
     data = Spans.side_by_side(np.array([int(share * denominator) for share, _ in refinement]))
     load: dict[int, Fraction] = defaultdict(Fraction)
     stages: list[Part] = []
+    # each part of the data: choose a root in every server, at the part's card if there are cards
     for number, (share, items) in enumerate(refinement):
         trees = [item for item in items if isinstance(item, Tree)]
-        cards = [item for item in items if isinstance(item, _Exit)]
-        tops = []
+        cards = [item for item in items if isinstance(item, _NetworkCard)]
+        roots = []
         for server, tree in enumerate(trees):
-            tops.append(_choose_root(tree, cards[server].ranks, load) if cards else tree.root)
-            load[tops[-1]] += share
-        hung = [hung_from(tree.hops, top) for tree, top in zip(trees, tops, strict=True)]
+            roots.append(_choose_root(tree, cards[server].ranks, load) if cards else tree.root)
+            load[roots[-1]] += share
+        rerooted = [reroot_tree(tree.hops, top) for tree, top in zip(trees, roots, strict=True)]
         stages += _part_stages(
-            reach, collective.ranks, list(zip(tops, hung, strict=True)), data.take(np.array([number]))
+            reach, collective.ranks, list(zip(roots, rerooted, strict=True)), data.take(np.array([number]))
         )
     return laid(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
 
 
 def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
-    """Reduce in all servers, each over its tree; exchange between the roots, an equal fraction each; broadcast."""
+    """Return the three phases for one part of the data, as schedules with the step in which each starts.
+
+    `trees`: per server the root and its tree; `data`: where the part lies in the whole of the data.
+    """
     start = max(_tree_height(hops) for _, hops in trees)
     servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
     stages = [replace(Part.alone(up, data), start=start - up.steps) for up, _ in servers]
+    # the roots exchange: each reduces an equal fraction from the others, then sends it back to them
     if len(trees) > 1:
         edge = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
         for number, (middle, _) in enumerate(trees):
-            other_tops = [top for top, _ in trees if top != middle]
+            other_roots = [top for top, _ in trees if top != middle]
             star = {
                 top: Hop(middle, _one_hop_path(reach, middle, top), 1, _one_hop_path(reach, top, middle))
-                for top in other_tops
+                for top in other_roots
             }
             own_data = data.cut(np.zeros(1, np.int64), edge[number : number + 1], edge[number + 1 : number + 2])
             stages += [
@@ -358,7 +390,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
 
 
 def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
-    """Return a reduce to the root of a tree, and a broadcast from there."""
+    """Return a reduce up a tree to its root, and a broadcast down from there."""
     high, members = _tree_height(hops), (top, *hops)
     up: list[Row] = [(high - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
     down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
@@ -370,13 +402,14 @@ def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedul
 
 
 def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
-    """Return, of the ranks at a card, the one least used as a root, then the one with the least deep tree."""
-    return min(ranks, key=lambda rank: (load[rank], _tree_height(hung_from(tree.hops, rank)), rank))
+    """Return, of the ranks at a card, the one that is root of the least data so far; ties: with the shallowest tree."""
+    return min(ranks, key=lambda rank: (load[rank], _tree_height(reroot_tree(tree.hops, rank)), rank))
 
 
-def _network_exits(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_Exit]:
-    """Group a server's ranks by the first link (or shared limit) of their path out; each card gets data in
-    proportion to its rate.
+def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_NetworkCard]:
+    """Return the network cards of server number `at`, with their ranks and rates.
+
+    Ranks share a card if their paths to another server begin with the same link or shared limit.
     """
     topology = reach.topology
     outside = servers[at - 1][0]
@@ -389,10 +422,11 @@ def _network_exits(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> l
         groups.setdefault(key, []).append(rank)
         narrowest = min([limit.bandwidth for limit in limits], default=topology.bandwidth(first))
         speed[key] = min(narrowest, speed.get(key, Fraction(0)) + topology.bandwidth(first))
-    return [_Exit(tuple(ranks), speed[key]) for key, ranks in groups.items()]
+    return [_NetworkCard(tuple(ranks), speed[key]) for key, ranks in groups.items()]
 
 
 def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
+    """Return the links of a direct path, or of one through switches; raises Unsupported if there is none."""
     one_hop_paths = reach.neighbours(src).get(dst)
     if not one_hop_paths:
         raise Unsupported(
@@ -403,17 +437,19 @@ def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
 
 
 def _tree_height(hops: dict[int, Hop]) -> int:
+    """Return the depth of the deepest hop."""
     return max((hop.depth for hop in hops.values()), default=0)
 
 
 @dataclass(frozen=True)
 class LinkSubset:
-    """Same ranks and switches, fewer links: link i is link `links[i]` of the whole machine."""
+    """A machine with some links of the whole machine: its link i is number `links[i]` there. Ranks are the same."""
 
     topology: Topology
     links: tuple[int, ...]
 
     def map_path(self, path: Iterable[int]) -> tuple[int, ...]:
+        """Return a path in the whole machine's link numbers."""
         return tuple(self.links[link] for link in path)
 
     def map_tree(self, tree: Tree) -> Tree:
@@ -442,7 +478,7 @@ def with_links(topology: Topology, keep: NDArray[np.bool_]) -> LinkSubset:
 
 
 def of_kinds(topology: Topology, kinds: Iterable[str]) -> LinkSubset:
-    """Return the machine with the links of these kinds only."""
+    """Return the machine with the links of these kinds only, such as "nvlink"."""
     kept_kinds = set(kinds)
     keep = np.array([kind.kind in kept_kinds for kind in topology.types])[topology.link_type]
     return with_links(topology, keep)
@@ -455,10 +491,10 @@ def links_within(topology: Topology, place: str) -> LinkSubset:
 
 
 def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
-    """Return how much of `total` goes over the slow set (PCIe) so that both finish together (Equation 8).
+    """Return how much of `total` goes over the slow links (PCIe) so that both kinds finish together (Equation 8).
 
-    `fast`, `slow`: rates of the sets; `waiting`: T_dpa, the delay before the slow one may start. Where the equation is
-    negative (small data, not treated in the paper) all data use the fast set. O(1).
+    `fast`, `slow`: rates of trees over each kind; `waiting`: T_dpa, the delay before the slow ones may start. If the
+    equation is negative (little data, which the paper does not treat), all data use the fast links.
     """
     share = (total * slow - waiting * slow * fast) / (slow + fast)
     return max(share, Fraction(0))

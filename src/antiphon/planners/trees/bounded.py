@@ -1,13 +1,18 @@
-"""Packings of trees of bounded depth out of one root, near the greatest rate of such trees.
+"""Pack trees of bounded depth out of one root, near the greatest rate that such trees can have.
 
-A heuristic column generation (compare columns.py): trees are grown at prices of links, at first prices that grow
-exponentially with the load of earlier trees (multiplicative weights), then those of a linear program over all trees so
-far, blended with the former, until the rate gains no more. With symmetries that fix the root, a tree represents all its
-images, and a row of the program is an orbit of links or limits.
+Input: a machine, its root and members (`Machine`), and the maximum depth. Output (`pack_bounded`): trees with rates
+that fit all links and shared limits together. It is the engine of the planner `shallow`.
+
+The method is a heuristic column generation (compare columns.py). Trees are grown at prices of links. The first prices
+grow exponentially with the load that earlier trees put on a link (multiplicative weights), so that trees avoid each
+other. Then a linear program finds the best rates of all trees so far; its dual prices, blended with the former, show
+where another tree would help. This repeats until the rate gains no more. With symmetries that keep the root in place,
+a tree stands for all its images, and a row of the program is an orbit of links or limits.
 
 Growing one tree: minimum spanning trees of bounded depth are NP-hard (facility location is a special case), so no
-optimum is promised. `grow_tree` starts with the fewest hops, or with the cheapest paths. Then it adds hubs: the rank
-that saves most becomes the parent of every rank that it serves for less within the depth, until nothing is saved.
+optimum is promised. `grow_tree` starts with a tree of the fewest hops, or of the cheapest paths. Then it adds hubs: the
+rank that saves most becomes the parent of every rank that it can serve for less within the depth, until nothing is
+saved.
 
 Example: root 0, eight ranks at price 10 from the root and price 1 from each other, depth 2. All from the root cost 80.
 One hub costs 10 + 7 * 1 = 17.
@@ -29,20 +34,20 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
-from antiphon.planners.shared.orbits import Table, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
 from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.to_schedule import Mirrored, Tree
+from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 
-Hops = tuple[tuple[int, Hop], ...]
+Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the root with the hop that leads to it
 
 
 @dataclass(frozen=True)
 class BoundedLimits:
     """Effort and tolerances of the search for trees of bounded depth."""
 
-    round_effort: int = 4000  # this many / ranks trees are grown at prices of loads, then at prices of programs,
-    min_rounds: int = 24  # lower limit of that number
-    max_rounds: int = 120  # upper limit of that number
+    round_effort: int = 4000  # rounds of each stage = this / ranks,
+    min_rounds: int = 24  # at least this many
+    max_rounds: int = 120  # and at most this many
     max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
     hub_effort: int = 3 * 10**4  # fixed effort of a hub
     min_trees: int = 10  # trees for which the effort must suffice
@@ -52,12 +57,12 @@ class BoundedLimits:
     random_factors: tuple[float, float] = (0.5, 2.0)  # of prices, so that trees differ
     min_gain: float = 1e-4  # relative: smaller differences of rates do not count
     sparse_rounds: int = 4  # programs solved for few trees
-    rare: float = 0.1  # fraction of a usual rate that counts as little
-    large_ranks: int = 128  # ranks beyond which symmetries within boxes would make too many trees
+    rare: float = 0.1  # rates below this fraction of the mean rate count as small
+    large_ranks: int = 128  # on more ranks, symmetries within boxes would multiply the trees too much
     tie_price: float = 1e-6  # of the mean price: surcharge per link, more on slow ones
     solver_gap: float = 1e-7  # relative optimality gap of the linear programs
-    max_denominator: int = 10**6  # of rates,
-    min_rate: Fraction = Fraction(1, 1000)  # above this fraction of a unit link; smaller rates would be distorted by it
+    max_denominator: int = 10**6  # of rates in unit links,
+    min_rate: Fraction = Fraction(1, 1000)  # if above this; rounding would distort smaller rates
     missing_price: float = 1e30  # price of a missing path
     min_saving: float = 1e-9  # relative: a change must save more
 
@@ -66,22 +71,27 @@ BOUNDED = BoundedLimits()
 
 
 class Machine:
-    """A machine as trees out of one root use it: rows of links and limits, cheapest paths between ranks."""
+    """A machine prepared for growing trees out of one root.
+
+    `capacity`: by row, bytes/s; a row is a link, a shared limit, or an orbit of these under `group`. `spent`: effort so
+    far. `grown_trees`: every tree that was grown.
+    """
 
     def __init__(
-        self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None,
+        self, topology: Topology, root: int, members: Sequence[int], group: Symmetries | None = None,
         links: Longs | None = None,
     ) -> None:  # fmt: skip
-        """`group`: symmetries that keep the root and the members (default: the identity alone). `links`: the links that
-        paths may use (default: all)."""
+        """`members`: the ranks that trees reach. `group`: symmetries that keep the root and the members (default: only
+        the identity). `links`: the links that paths may use (default: all)."""
         self.topology, self.root, self.spent = topology, root, 0
-        self.grown_trees: dict[Hops, None] = {}  # all trees that were grown
+        self.grown_trees: dict[Hops, None] = {}
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
         self.row = rows_of(topology, self.group)
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
+        # of_row[i] is a row that link of_link[i] loads: its own, and those of its limits
         limits_per_link = np.diff(resources.limit_ptr)
         self.of_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
         self.of_link = np.concatenate(
@@ -91,6 +101,7 @@ class Machine:
             topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
         )
         link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
+        # a slight surcharge per link, larger on slow ones, decides between equally cheap paths
         self.slow = BOUNDED.tie_price * (
             1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links)
         )
@@ -102,45 +113,53 @@ class Machine:
         return len(self.group) == 1
 
     def grow_priced(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
-        """Return a cheap tree at prices of rows, and its load; None if no tree is that shallow. `near`: another
-        starting tree.
+        """Return a cheap tree at these prices of rows, and its load on each row; None if no tree is that shallow.
+
+        `near`: as for `grow_tree`.
         """
         link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
-        quote = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
+        priced_paths = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
+        # grow the tree over positions in the members, then look up its links
         cells = len(self.place) ** 2 + BOUNDED.hub_effort
-        parents_found = grow_tree(
-            quote[0], self.place[self.root], max_depth, max(BOUNDED.max_effort // BOUNDED.min_trees // cells, 1), near
+        grown = grow_tree(
+            priced_paths[0],
+            self.place[self.root],
+            max_depth,
+            max(BOUNDED.max_effort // BOUNDED.min_trees // cells, 1),
+            near,
         )
-        if parents_found is None:
+        if grown is None:
             return None
-        self.spent += cells * parents_found.hubs
+        self.spent += cells * grown.hubs
         hops = []
         for rank, at in self.place.items():
             if rank != self.root:
-                parent = int(parents_found.parent[at])
-                path = self.paths.path_links(quote, parent, at)
-                hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(parents_found.depth[at]))))
+                parent = int(grown.parent[at])
+                path = self.paths.path_links(priced_paths, parent, at)
+                hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(grown.depth[at]))))
         self.grown_trees[tuple(hops)] = None
         return tuple(hops), self.row_load(hops)
 
     def row_load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
-        """Return how often a tree crosses each row."""
+        """Return how often a tree uses each row."""
         links = np.array([link for _, hop in hops for link in hop.path])
         crossed = np.bincount(links, minlength=self.topology.links)
         load = np.bincount(self.of_row, weights=crossed[self.of_link], minlength=len(self.capacity))
         return load.astype(np.float64)
 
 
-def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()) -> Mirrored | None:
-    """Return trees no deeper than `max_depth`, or None where there are none.
+def pack_bounded(
+    machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
+) -> SymmetricTrees | None:
+    """Return a packing of trees at most `max_depth` deep, or None if no tree is that shallow.
 
-    `goal`: the rate at which to stop; `start_trees`: trees to start with.
+    `goal`: the rate (bytes/s) at which to stop. `start_trees`: trees to start with instead of stage 1.
     """
     # columns of the linear program: trees with their load on every row
     columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(machine.place)))
-    luck = np.random.default_rng(max_depth)
+    rng = np.random.default_rng(max_depth)
     # stage 1: prices from loads only, perturbed in every other turn so that trees differ
     for turn in range(0 if start_trees else rounds):
         if columns and (
@@ -149,7 +168,7 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
         ):
             break
         price = _load_prices(used, machine.capacity) * (
-            luck.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
+            rng.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
         )
         tree = machine.grow_priced(price, max_depth, turn % 4 > 1)
         if tree is None:
@@ -163,13 +182,14 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or machine.spent >= BOUNDED.max_effort:
             break
         before = len(columns)
-        for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
-            dear = _load_prices(used, machine.capacity) * (
-                luck.uniform(*BOUNDED.random_factors, len(used)) if mixed else 1
+        # three trees per round: at the program's prices alone, and at two blends
+        for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
+            price_blend = _load_prices(used, machine.capacity) * (
+                rng.uniform(*BOUNDED.random_factors, len(used)) if blend else 1
             )
-            dear = _blend_prices(price, dear, machine.capacity, mixed)
+            price_blend = _blend_prices(price, price_blend, machine.capacity, blend)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
-                tree = machine.grow_priced(dear, max_depth, near)
+                tree = machine.grow_priced(price_blend, max_depth, near)
                 assert tree is not None
                 columns[tree[0]] = tree[1]
                 used += tree[1]
@@ -181,28 +201,29 @@ def pack_bounded(machine: Machine, max_depth: int, goal: float, start_trees: Seq
 
 
 def _reaches_goal(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
-    """Return whether a large machine needs no more trees."""
+    """Return whether trees with these loads reach the goal already; asked on large machines only, to save time."""
     return len(machine.place) > BOUNDED.large_ranks and _solve_rates(machine, loads)[0].sum() >= goal * (
         1 - BOUNDED.min_gain
     )
 
 
 def _load_prices(used: Floats, capacity: Floats) -> Floats:
+    """Return prices that grow exponentially with each row's load relative to its capacity."""
     full = used / capacity
     top = full.max()
     return exp(BOUNDED.sharpness * (full / top - 1)) / capacity if top else 1 / capacity
 
 
-def _blend_prices(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
-    """Blend two price vectors, each normalized by the price of all capacity."""
-    return (1 - mixed) * price / dot(price, capacity) + mixed * other / dot(other, capacity)
+def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) -> Floats:
+    """Blend two price vectors, each scaled so that all capacity together costs 1. `blend`: weight of `other`."""
+    return (1 - blend) * price / dot(price, capacity) + blend * other / dot(other, capacity)
 
 
 def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
-    """Return rows x trees of relative loads, scaled so that each tree's fullest row is 1, and the scale (rate of each
-    alone).
+    """Return the matrix of the linear program, the rate of each tree if it were alone, and which rows have load.
 
-    All entries are at most 1, so no number is too small for the solver. Rows without load are omitted.
+    An entry [row, tree] is the fraction of the row's capacity that the tree uses at that rate, so at most 1: this suits
+    the solver. Rows without load are left out.
     """
     table = np.array(loads).T / machine.capacity[:, None]
     alone = 1 / table.max(axis=0)
@@ -212,7 +233,7 @@ def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Fl
 
 
 def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Return the best rates of these trees, and the prices of rows."""
+    """Return the rates of trees with these loads that are greatest in total, and the dual prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
@@ -226,26 +247,29 @@ def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Flo
 
 
 def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
-    """Return rates of few trees with the same total and the least mean depth of ranks.
+    """Return rates with the same total on few and shallow trees.
 
-    Few: reweighted L1 minimization; a tree that carried data in one solution becomes cheaper in the next.
+    A linear program minimizes the mean depth of ranks, over all trees weighted by rate. It is repeated with costs that
+    favour trees of large rate in the solution before (reweighted L1 minimization), so that few trees remain.
     """
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
     table, alone, _ = _scaled_table(machine, list(columns.values()))
-    deep = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
+    depth_sums = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
     total_rate, balanced_rates = rates.sum(), rates
     for turn in range(BOUNDED.sparse_rounds):
+        # a tree of small rate costs more, up to twice as much as one of large rate
         rare = total_rate / len(machine.place)
         cost = (
-            deep
-            / deep.mean()
+            depth_sums
+            / depth_sums.mean()
             * (1 + BOUNDED.rare / (balanced_rates / rare + BOUNDED.rare) if turn else 1)
             * alone
             / total_rate
         )
-        answer = linprog(
+        # the total must stay the same, up to the solver's accuracy
+        solution = linprog(
             cost,
             A_ub=sp.csr_array(table),
             b_ub=np.ones(len(table)),
@@ -253,14 +277,14 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
             b_eq=[1 - BOUNDED.solver_gap],
             method="highs-ds",
         )
-        if answer.status != 0:
+        if solution.status != 0:
             break
-        balanced_rates = answer.x * alone
+        balanced_rates = solution.x * alone
     return np.asarray(balanced_rates, np.float64)
 
 
-def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
-    """Return the trees with nonzero rates, each with its images at equal fractions of its rate."""
+def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
+    """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally."""
     min_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = machine.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
@@ -270,11 +294,15 @@ def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mi
                 units.limit_denominator(BOUNDED.max_denominator) if units > BOUNDED.min_rate else units
             ) * unit
             packed_trees.append(Tree(machine.root, rounded_rate, hops))
-    return Mirrored.of_trees(machine.topology, packed_trees, machine.group)
+    return SymmetricTrees.of_trees(machine.topology, packed_trees, machine.group)
 
 
-def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
-    """Return symmetries that fix the root and act freely on as many other members as possible; None without any."""
+def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Symmetries | None:
+    """Return symmetries that keep the root in place and move as many other members as possible; None without any.
+
+    No symmetry but the identity keeps a moved member in place (the group acts freely on them), so that all trees have
+    equally many images.
+    """
     inside = set(members)
     colour = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
     orbit = _label_orbits(automorphisms(topology, colour), topology.nodes)
@@ -282,17 +310,17 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
-    # only ranks in orbits whose size is a multiple of the largest can be moved freely by one group
+    # the group moves the ranks of the largest orbits
     moved = {rank: 1 for rank in other_members if sizes[orbit[rank]] % int(sizes.max()) == 0}
     return _box_rotations(topology, free_group(topology, moved, other_members, seed))
 
 
-def _box_rotations(topology: Topology, group: Table) -> Table:
-    """On large machines, return only the symmetries that rotate boxes: more would only multiply the trees."""
+def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
+    """Return the symmetries; on large machines only those that rotate boxes, since more would multiply the trees."""
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
-    # power = element ** boxes by repeated squaring; elements of that order rotate the boxes
+    # power = element ** boxes, by repeated squaring: the identity for symmetries that rotate the boxes
     power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
     while times:
         power = np.take_along_axis(square, power, 1) if times & 1 else power
@@ -302,6 +330,7 @@ def _box_rotations(topology: Topology, group: Table) -> Table:
 
 
 def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
+    """Return the number of every node's orbit under these permutations."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -313,11 +342,11 @@ def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
 
 
 class PricedPaths:
-    """Cheapest paths from each rank to each other through switches only, with their links."""
+    """Cheapest paths between ranks at changing prices of links, by direct links or through switches."""
 
     def __init__(self, topology: Topology, ranks: Longs, links: Longs) -> None:
-        """Use these links only. Ranks start as duplicates numbered beyond all nodes, so that no path passes through
-        a rank.
+        """Use these links only. In the graph, links out of a rank leave from a second node of it, numbered beyond the
+        topology's nodes: so no path passes through a rank.
         """
         self.ranks, self.nodes, self.links_used = ranks, topology.nodes, links
         src, dst = topology.link_src[links].astype(np.int64), topology.link_dst[links].astype(np.int64)
@@ -326,7 +355,7 @@ class PricedPaths:
         self.size = topology.nodes + topology.ranks
 
     def price_paths(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
-        """Return (price by ranks, predecessors, number of the cheapest link by ends)."""
+        """Return the cost by [from, to] in places of `ranks`, and what `path_links` needs: predecessors, link table."""
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
 
@@ -347,9 +376,9 @@ class PricedPaths:
         ascending = np.argsort(key)
         return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
 
-    def path_links(self, quote: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
-        """Return the links of the cheapest path, ends as places in `ranks`."""
-        _, before, (key, link) = quote
+    def path_links(self, priced_paths: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
+        """Return the links of the cheapest path from `tail` to `head` (places in `ranks`), by `price_paths`."""
+        _, before, (key, link) = priced_paths
         path = []
         node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
         while node != start:
@@ -361,7 +390,7 @@ class PricedPaths:
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """By places: every rank's parent (-1: the root's) and depth; and the number of hubs tried."""
+    """By place in the members: every rank's parent (-1 for the root) and depth; and the number of hubs tried."""
 
     parent: Longs
     depth: Longs
@@ -369,17 +398,17 @@ class GrownTree:
 
 
 def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, near: bool = False) -> GrownTree | None:
-    """Return a cheap tree out of the root, at most `max_depth` deep; None where there is none. O(ranks^2) per hub.
+    """Return a cheap tree out of the root, at most `max_depth` deep; None if there is none. O(ranks^2) per hub.
 
-    `near`: start rank by rank by the cheapest paths, if that reaches all, else with the fewest hops. `hubs`: the most
-    hubs to try.
+    `near`: start with a tree grown rank by rank, each time by the cheapest hop, if that reaches all; by default level
+    by level. `hubs`: the most hubs to try.
     """
     first_tree = (_grow_nearest(cost, root, max_depth) if near else None) or _grow_by_level(cost, root, max_depth)
     return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, *first_tree)
 
 
 def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs, depth: Longs) -> GrownTree:
-    """Add hubs: the rank that saves most becomes the parent of all ranks whose parent it can be for less."""
+    """Improve a tree by hubs: the rank that saves most becomes the parent of all ranks that it serves for less."""
     count = len(cost)
     everyone = np.arange(count)
     hub_count = 0
@@ -404,7 +433,9 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs,
 
 
 def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Grow rank by rank like Prim, from ranks that are not too deep; None if that leaves ranks unreachable.
+    """Return (parents, depths) of a tree grown as by Prim, always by the cheapest hop that keeps within the depth.
+
+    None if that leaves ranks unreachable.
 
     >>> far = BOUNDED.missing_price
     >>> cost = np.array([[far, 2, 3], [far, far, 1], [far, far, far]])
@@ -431,7 +462,7 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs
 
 
 def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Grow level by level, each rank from the cheapest rank of the level before."""
+    """Return (parents, depths) of a tree of fewest hops, each rank below the cheapest rank of the level before."""
     count = len(cost)
     parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     depth[root] = 0
@@ -457,6 +488,7 @@ def _subtree_heights(parent: Longs, depth: Longs) -> Longs:
 
 
 def _tree_depths(parent: Longs, root: int) -> Longs:
+    """Return the depth of every rank."""
     depth = np.full(len(parent), -1, np.int64)
     depth[root] = 0
     todo = depth < 0
@@ -468,7 +500,7 @@ def _tree_depths(parent: Longs, root: int) -> Longs:
 
 
 def _forbid_cycles(saved: Floats, parent: Longs, depth: Longs) -> None:
-    """Zero the savings of moves that would hang a rank below itself."""
+    """Set the savings of moves that would put a rank below itself to 0, in place."""
     everyone = np.arange(len(parent))
     above: Longs = everyone
     for _ in range(int(depth.max())):

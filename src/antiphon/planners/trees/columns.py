@@ -1,27 +1,32 @@
-"""Fractional packing of trees by column generation: a linear program with one row per link and shared limit.
+"""Pack trees by column generation: a linear program whose variables are the rates of trees.
 
-    maximize  sum_j gain_j t_j
-    such that for every group g of trees (those of one root):   sum of their rates = sum_j share_gj t_j
-              for every row (a link, a shared limit, or an orbit of such):   load <= capacity
+Input: a machine, the demand of every root (its relative amount of data) and the sinks, the ranks that receive all of
+it. Output (`Packing`): trees with exact rates that fit all links and shared limits, their total rate, and an upper
+bound on the rate of any packing. The program has a variable per tree and a row per link or shared limit:
+
+    maximize    t                                                   (the rate of the packing)
+    such that   for every root r:   sum of the rates of its trees = demand[r] * t
+                for every row:      sum over trees of (rate * how often the tree uses the row) <= capacity
 
 There are exponentially many trees (columns), so they are generated: solve the program over the trees known so far; its
-dual gives a price per row; a tree that costs less than its group's worth at these prices improves the optimum. Add the
-cheapest tree of each group (pricing.py) and repeat. If no tree is cheaper than its worth, the program is optimal: the
-prices then prove the rate by weak duality. A hop between ranks takes the cheapest path through switches, so paths need
-not be enumerated.
+dual gives a price per row and a worth per root; a tree that costs less than its root's worth at these prices improves
+the optimum. Add the cheapest tree of each root (pricing.py) and repeat. If no tree is cheaper than its worth, the
+program is optimal, and the prices prove the rate by weak duality. A hop between ranks takes the cheapest path through
+switches, so paths need not be enumerated.
 
 Example: broadcast from 0 to 1 and 2 on unit links between all pairs. With the star 0>1, 0>2 alone the rate is 1. Its
 links now have prices, 1>2 and 2>1 are free, so a path such as 0>1>2 is cheaper; with both paths the rate is 2, the cut
 bound.
 
-HiGHS finds the optimum in floats; `Master.solve_exactly` then solves the basis in rationals. Ranks that only relay make
-pricing NP-hard (Steiner trees); then only the cut can prove the rate. With symmetries (shared/orbits) only one root per
-orbit has trees, and a row is an orbit of links or limits.
+HiGHS finds the optimum in floats; `Master.solve_exactly` then solves its basis in rationals. Ranks that only relay make
+pricing NP-hard (Steiner trees); then only the cut bound can prove the rate. With symmetries (shared/orbits.py) only one
+root of each orbit has trees; the others use images of these, and a row stands for an orbit of links or limits.
 
-Depth matters for latency, so `Search` looks for the best rate first and then for the least depth that attains it.
+Depth matters for latency, so `DepthSearch` looks for the best rate first and then for the least depth that attains it.
 
-For an allreduce on machines whose links differ by direction (`pack_allreduce_lp`), trees in to and out of every root r
-carry the same w_r, and the sum of the w_r is maximized. Exhaustive search on small machines found nothing faster.
+For an allreduce on machines whose links differ by direction (`pack_allreduce_lp`) every root r has two groups of
+trees, in to r and out of r. Both carry the same weight w_r, and the sum of the w_r is maximized. Exhaustive search on
+small machines found nothing faster.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.shared.orbits import Table, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
 from antiphon.planners.trees.exact_solve import simple_ratio
 from antiphon.planners.trees.master import TINY, Column, Master, Point
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
@@ -49,12 +54,12 @@ from antiphon.planners.trees.to_schedule import Forest, Tree
 _SIMPLE = (12, 200, 5000)  # largest denominators tried for exact prices
 _DEEPER = 4  # depths tried beyond the least possible, before depth is left free
 _FINE = 2**28  # float prices are rounded to this part of the greatest: sums over trees stay in int64
-_BETTER = 1e-8  # a column must promise this part of the value
-_WARM = 6  # trees per group by growing prices, before the first linear program
-_MOST_ROUNDS = 2000
-_PATIENCE = 8  # rounds with a depth limit and without gain
+_BETTER = 1e-8  # a column must cost less than its worth by this fraction of the value
+_WARM = 6  # trees per group at prices that grow with load, before the first linear program
+_MOST_ROUNDS = 2000  # of pricing per linear program
+_PATIENCE = 8  # rounds without gain, with a depth limit, before giving up
 _TRIES = 6  # random restarts per shallow tree once the quick heuristic stops helping
-_DOUBTS = 3  # times that prices may indicate an unreachable target
+_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach, before giving up
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,13 @@ class Packing:
     """Root r's trees carry demand[r] * rate bytes per second in total. No packing of trees exceeds `bound`."""
 
     rate: Fraction
-    firsts: tuple[Tree, ...]
+    representatives: tuple[Tree, ...]  # the trees of one root per orbit
     bound: Fraction
-    forest: Forest = field(compare=False)
+    forest: Forest = field(compare=False)  # all trees, by symmetries
 
     @property
     def trees(self) -> tuple[Tree, ...]:
+        """All trees of all roots."""
         return self.forest.trees
 
     @property
@@ -77,7 +83,8 @@ class Packing:
 
     @property
     def depth(self) -> int:
-        return max((tree.depth for tree in self.firsts), default=0)
+        """Hops of the deepest tree."""
+        return max((tree.depth for tree in self.representatives), default=0)
 
 
 def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None) -> Packing:
@@ -93,29 +100,33 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
 def pack_orbits(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None
 ) -> Packing | None:
-    """Pack by symmetry: trees of one root per orbit and their images. None if the machine has no useful symmetry."""
+    """Pack trees of one root per orbit; the other roots use their images. None if the machine has no useful symmetry.
+
+    `view`: the symmetries, if known. Otherwise as `pack_lp`, with fewer rows and roots.
+    """
     needed = _check_demand(topology, demand, sinks)
     view = view or View.of(topology, needed, sinks, 0)
-    return _pack_columns(topology, needed, sinks, None, view) if view.alike > 1 else None
+    return _pack_columns(topology, needed, sinks, None, view) if view.images > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A machine modulo some of its symmetries: one root per orbit, and the orbit of every resource."""
+    """A machine modulo some of its symmetries: one root per orbit, and the orbit of every link and shared limit."""
 
-    group: Table
-    roots: list[int]
-    row_of: Table
+    group: Symmetries  # a row per symmetry: the image of every node, link and limit
+    roots: list[int]  # one per orbit
+    row_of: NDArray[np.int64]  # by link, then by limit: the number of its orbit
 
     @property
-    def alike(self) -> int:
+    def images(self) -> int:
+        """Number of images of a tree, itself included."""
         return len(self.group)
 
     @staticmethod
     def of(
-        topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Table | None = None
+        topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Symmetries | None = None
     ) -> View:
-        """Compute the view. `group`: known symmetries; they must preserve demands and sinks, and move every root."""
+        """Return the view by symmetries that preserve demands and sinks and move every root (`group`: if known)."""
         group = free_group(topology, demand, sinks, seed) if group is None else group
         first_image = group[:, : topology.ranks].min(axis=0).tolist()
         return View(group, [root for root in sorted(demand) if first_image[root] == root], rows_of(topology, group))
@@ -130,22 +141,27 @@ class View:
 def _pack_columns(
     topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View
 ) -> Packing:
+    """Pack the trees of one root per orbit; `hops`: maximum depth, None to choose it."""
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
-    groups, share = [Rooted(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
-    search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.alike), cut)
+    groups, share = [TreeGroup(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
+    search = DepthSearch(
+        lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut
+    )
     # Edmonds, and splitting off balanced switches: the cut bound is attained
     attained = not topology.limits and network.balanced
     best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
-    firsts = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates)
-    return Packing(best.value * scale, firsts, best.bound * scale, Forest(topology, view.group, firsts))
+    representatives = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates)
+    return Packing(
+        best.value * scale, representatives, best.bound * scale, Forest(topology, view.group, representatives)
+    )
 
 
 @dataclass(frozen=True)
-class Found:
-    """A packing and an upper bound, in units of the capacities."""
+class DepthPacking:
+    """A packing with some maximum depth, and an upper bound for any depth, in units of the capacities."""
 
     value: Fraction
     bound: Fraction
@@ -153,28 +169,30 @@ class Found:
 
     @property
     def depth(self) -> int:
+        """Hops of the deepest tree."""
         return max(column.depth for column, _ in self.rates)
 
 
-class Search:
-    """One problem at several depths; generated columns are shared between them."""
+class DepthSearch:
+    """One packing problem, solved for several maximum depths; generated columns are shared between them."""
 
-    def __init__(self, make: Callable[[], Generation], bound: Fraction) -> None:
+    def __init__(self, make: Callable[[], ColumnGeneration], bound: Fraction) -> None:
+        """`make`: returns the problem without columns; `bound`: an upper bound on its value."""
         self.make, self.bound = make, bound
         self.pool: list[Column] = []
 
-    def find_best(self, hops: int | None, first: int, attained: bool) -> Found:
-        """Return the best packing at the requested depth; by default the best rate at the least depth that has it.
+    def find_best(self, hops: int | None, first: int, attained: bool) -> DepthPacking:
+        """Return the best packing with at most `hops` hops; if None, one of the best rate at the least depth found.
 
-        `attained`: trees that reach all ranks are known to attain the bound, if deep enough, so shallow ones are tried
-        straight away.
+        `first`: the fewest hops that reach all sinks. `attained`: the bound is known to be attained by trees that are
+        deep enough, so depths are tried from the least on, without the problem of unlimited depth first.
         """
         if hops is not None:
             packing = self.pack_at_depth(hops, self.bound)
             if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
             return packing
-        unlimited = None if attained and self.make().solve_exactly else self.pack_at_depth(None, self.bound)
+        unlimited = None if attained and self.make().is_exact else self.pack_at_depth(None, self.bound)
         goal = self.bound if unlimited is None else unlimited.value
         last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
         # the rate is known; now find the least depth that has it
@@ -185,9 +203,10 @@ class Search:
         assert unlimited is not None, "all sinks are within reach"
         return unlimited
 
-    def _find_shallowest(self, first: int, last: int, goal: Fraction) -> Found | None:
-        """Return the packing that meets the goal at the first depth found to have one; depths advance by two while
-        far from it.
+    def _find_shallowest(self, first: int, last: int, goal: Fraction) -> DepthPacking | None:
+        """Return a packing that meets the goal, at the least depth from `first` to `last` found to have one, or None.
+
+        Depths advance by two while the value is below half the goal; then the depth between is tried last.
         """
         missed, depth = first - 1, first
         while depth <= last:
@@ -200,8 +219,11 @@ class Search:
             depth += 2 if far and depth + 1 < last else 1
         return None
 
-    def pack_at_depth(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> Found | None:
-        """Return the best packing found with at most `hops` hops; None if it cannot reach all sinks."""
+    def pack_at_depth(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> DepthPacking | None:
+        """Return the best packing found with at most `hops` hops; None if no tree of that depth reaches all sinks.
+
+        `target`: the value at which to stop; `all_or_nothing`: a lower value is of no use.
+        """
         generation = self.make()
         if not generation.add_first_columns(hops):
             return None
@@ -214,17 +236,21 @@ class Search:
         exact = generation.master.solve_exactly(point)
         rates, t = generation.master.round_solution(point) if exact is None else exact
         value = sum((g * v for g, v in zip(generation.master.gain, t, strict=True)), Fraction(0))
-        if generation.solve_exactly and hops is None and value < self.bound:
+        if generation.is_exact and hops is None and value < self.bound:
             proved = prove_bound(generation, point, value)
             self.bound = min(self.bound, proved, proved if bound is None else bound)
-        return Found(value, self.bound, rates)
+        return DepthPacking(value, self.bound, rates)
 
 
-def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fraction:
-    """Return an upper bound from the prices at a float optimum, made integral: usually they are simple ratios."""
+def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> Fraction:
+    """Return an upper bound on any packing, by the prices at a float optimum, made integral to be exact.
+
+    Stop once the bound meets `value`, that of the packing.
+    """
     best: Fraction | None = None
     for max_denominator in _SIMPLE:
-        # the optimal prices are rational; guess them from floats, and if they prove nothing better, go finer
+        # optimal prices are usually simple ratios: guess them from floats; if they do not prove the value, allow
+        # larger denominators
         prices = simple_ratio(point.price, max_denominator)
         prices = whole_prices(point.price, generation.fine) if prices is None else prices
         priced = generation.price_all(prices, None)
@@ -251,16 +277,16 @@ def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence
 
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
     """Raise Infeasible if a sink is out of reach of a root, naming the first. `back`: the machine is a reversed one."""
-    ends, fares = {*roots, *sinks}, HopPrices(topology)
+    ends, hop_prices = {*roots, *sinks}, HopPrices(topology)
     first = roots[:1]
     if (
         first
-        and ends <= fares.reachable_from(first).keys()
+        and ends <= hop_prices.reachable_from(first).keys()
         and ends <= HopPrices(reverse(topology)).reachable_from(first).keys()
     ):
         return  # everyone reaches the first root, and it reaches everyone
     for root in roots:
-        lost = sorted(set(sinks) - fares.reachable_from([root]).keys())
+        lost = sorted(set(sinks) - hop_prices.reachable_from([root]).keys())
         if lost:
             ranks = "ranks " if len(lost) > 1 else "rank "
             ranks += ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
@@ -268,8 +294,8 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
 
-def largest_eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
-    """Return the most hops that any tree needs."""
+def largest_eccentricity(topology: Topology, groups: Sequence[TreeGroup], sinks: Sequence[int]) -> int:
+    """Return the hops that the tree needs whose farthest sink is farthest from its root."""
     hops_by_direction = {
         turned: HopPrices(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}
     }
@@ -279,10 +305,11 @@ def largest_eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Se
 
 @dataclass(frozen=True)
 class InAndOut:
-    """`rate`: of the whole vector, bytes per second. No packing of such trees exceeds `bound`.
+    """Trees of an allreduce, in to roots and out of them, with equal rates in and out per root.
 
-    `trees_in` are trees of the reversed machine (core.reshape.reverse: links keep their numbers): a hop leads from the
-    parent down, and reduced data take its path backwards, last link first.
+    `rate`: bytes of nbytes per second, which no packing of such trees exceeds by more than `bound` says. `trees_in`
+    are trees of the reversed machine (core.reshape.reverse: links keep their numbers), so their hops lead away from the
+    root; reduced data take the links of a hop backwards, last link first.
     """
 
     rate: Fraction
@@ -297,13 +324,14 @@ class InAndOut:
 
     @property
     def depth(self) -> int:
+        """Hops of the deepest tree."""
         return max(max((tree.depth for tree in trees), default=0) for trees in (self.trees_in, self.trees_out))
 
 
 def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
-    """Return the fastest trees in and out with common roots, then shallow; every member may be a root.
+    """Return the fastest trees in to and out of common roots, then the shallowest; every member may be a root.
 
-    Each round solves a linear program of links + limits + 2 members rows and prices two trees per member.
+    Each round solves a linear program of (links + limits + 2 * members) rows and prices two trees per member.
     """
     roots = sorted(set(members))
     if len(roots) < 2:
@@ -311,12 +339,14 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     check_reach(topology, roots[:1], roots)
     check_reach(reverse(topology), roots[:1], roots, back=True)
     out, into = network_of(topology).degrees()
-    # each member must send and receive everything at least once
-    limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all data pass every member
+    # upper bound: all data enter and leave every member at least once
+    limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))
     row_of = View.plain(topology, roots).row_of
-    groups = [Rooted(root, turned) for turned in (False, True) for root in roots]
+    groups = [TreeGroup(root, turned) for turned in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
-    search = Search(lambda: Generation(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit)
+    search = DepthSearch(
+        lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit
+    )
     best = search.find_best(None, largest_eccentricity(topology, groups, roots), False)
     scale = topology.resources.scale
     trees: dict[bool, list[Tree]] = {False: [], True: []}
@@ -328,30 +358,31 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
 
 
 @dataclass(frozen=True)
-class Rooted:
-    """The trees of one root; `turned`: on the reversed machine."""
+class TreeGroup:
+    """The group of trees with one root; `turned`: on the reversed machine, that is, in to the root."""
 
     root: int
     turned: bool = False
 
 
-class Generation:
-    """One packing problem: rows (each resource belongs to one), groups of trees, and the objective.
+class ColumnGeneration:
+    """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
-    `exact`: all usable ranks must be reached, so cheapest trees are computed exactly. `alike`: number of images of a
-    tree that load the rows (see shared/orbits); 1 without symmetry.
+    `share`, `gain`, `unit`: see `Master`. `row_of`: by link and limit, its row in the program. `images`: images of a
+    tree under the symmetries, which load the rows together; 1 without symmetry. `is_exact`: whether cheapest
+    trees can be computed exactly, which they can if no rank only relays.
     """
 
     def __init__(
-        self, topology: Topology, groups: Sequence[Rooted], share: Sequence[dict[int, int]], gain: Sequence[int],
-        sinks: Sequence[int], unit: Fraction, row_of: NDArray[np.int64], alike: int,
+        self, topology: Topology, groups: Sequence[TreeGroup], share: Sequence[dict[int, int]], gain: Sequence[int],
+        sinks: Sequence[int], unit: Fraction, row_of: NDArray[np.int64], images: int,
     ) -> None:  # fmt: skip
-        self.topology, self.groups, self.sinks, self.alike = topology, list(groups), sorted(set(sinks)), alike
-        self.fares = HopPrices(topology)
+        self.topology, self.groups, self.sinks, self.images = topology, list(groups), sorted(set(sinks)), images
+        self.hop_prices = HopPrices(topology)
         self.ranks = [_useful_ranks(topology, group, self.sinks) for group in self.groups]
-        self.solve_exactly = all(
+        self.is_exact = all(
             len({group.root, *self.sinks}) == len(ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)
-        )  # else relays make it Steiner trees
+        )
         resources = topology.resources
         self.row_of = row_of
         table = np.array(resources.capacity, object)[resources.klass]
@@ -360,56 +391,61 @@ class Generation:
             capacity[row] += int(c)
         self.master = Master(capacity, share, gain, unit)
         self.tries = min(_TRIES, 2**12 // topology.ranks**2)
-        self.fine = min(_FINE, FAR // self.fares.most)
+        self.fine = min(_FINE, FAR // self.hop_prices.most)
         self.limits: list[list[int]] = [[] for _ in range(topology.links)]
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
                 self.limits[link].append(topology.links + number)
 
-    def make_column(self, number: int, quote: PricedHops, parents: Parents) -> Column:
-        """Return a tree as a column: how often it loads each row, summed over its images."""
+    def make_column(self, number: int, priced_hops: PricedHops, parents: Parents) -> Column:
+        """Return a tree of group `number` as a column: how often it loads each row, summed over its images."""
         group = self.groups[number]
-        hops = quote.tree_hops(parents, group.root, group.turned)
+        hops = priced_hops.tree_hops(parents, group.root, group.turned)
         load: dict[int, int] = {}
         for _, hop in hops:
             for link in hop.path:
                 for resource in (link, *self.limits[link]):
                     row = int(self.row_of[resource])
-                    load[row] = load.get(row, 0) + self.alike
+                    load[row] = load.get(row, 0) + self.images
         rows = sorted(load)
         return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
 
-    def price_tree(self, number: int, quote: PricedHops, hops: int | None, tries: int) -> tuple[int, Parents] | None:
+    def price_tree(
+        self, number: int, priced_hops: PricedHops, hops: int | None, tries: int
+    ) -> tuple[int, Parents] | None:
         """Return the cost and parents of a group's cheapest tree found, at most `hops` deep."""
         group = self.groups[number]
-        cost = quote.cost.T if group.turned else quote.cost
-        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], quote.far, tries)
-        return None if parents is None else (quote.tree_price(cost, parents), parents)
+        cost = priced_hops.cost.T if group.turned else priced_hops.cost
+        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], priced_hops.far, tries)
+        return None if parents is None else (priced_hops.tree_price(cost, parents), parents)
 
     def price_all(
         self, prices: Sequence[int], hops: int | None, tries: int = 0
     ) -> tuple[list[int], list[Column]] | None:
-        """Return, at integral prices of rows, every group's cheapest cost and tree; None if a group has no tree."""
-        big = max(prices, default=0) * self.fares.most >= FAR
-        quote = self.fares.price_hops(np.array(prices, object if big else np.int64)[self.row_of])
+        """Return every group's cheapest cost and tree at integral prices of rows; None if a group has no tree.
+
+        `hops`, `tries`: maximum depth, and restarts of its heuristic.
+        """
+        big = max(prices, default=0) * self.hop_prices.most >= FAR
+        priced_hops = self.hop_prices.price_hops(np.array(prices, object if big else np.int64)[self.row_of])
         costs, columns = [], []
         for number in range(len(self.groups)):
-            cheapest_tree = self.price_tree(number, quote, hops, tries)
+            cheapest_tree = self.price_tree(number, priced_hops, hops, tries)
             if cheapest_tree is None:
                 return None
-            costs.append(cheapest_tree[0] * self.alike)
-            columns.append(self.make_column(number, quote, cheapest_tree[1]))
+            costs.append(cheapest_tree[0] * self.images)
+            columns.append(self.make_column(number, priced_hops, cheapest_tree[1]))
         return costs, columns
 
     def add_first_columns(self, hops: int | None) -> bool:
-        """Add initial columns at prices that grow with load (as in multiplicative weights). False if some root has
-        no tree.
+        """Add initial columns at prices that grow with load (multiplicative weights); False if some root has no
+        tree.
         """
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
         for _ in range(_WARM):
-            steep = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
-            priced = self.price_all(whole_prices(steep, 2**20), hops)
+            load_prices = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
+            priced = self.price_all(whole_prices(load_prices, 2**20), hops)
             if priced is None:
                 return False
             for column in priced[1]:
@@ -420,25 +456,26 @@ class Generation:
     def generate_columns(
         self, hops: int | None, target: Fraction, all_or_nothing: bool
     ) -> tuple[Point, Fraction | None]:
-        """Add columns until none helps or the target is met; return the optimum and the best bound on any packing.
+        """Add columns until none helps or the target is met; return the optimum and an upper bound on any packing.
 
-        The bound is valid only without a depth limit and if trees are exactly cheapest. With a depth limit the search
-        gives up once the value stalls, or (all_or_nothing) once prices on heuristic trees indicate that the target is
-        out of reach.
+        The bound holds only if trees are exactly cheapest (`is_exact`); it is None with a depth limit. With a
+        depth limit the search gives up once the value stalls or, with `all_or_nothing`, once the prices indicate that
+        the target is out of reach.
         """
         master, best = self.master, None
         goal = float(target / master.unit) * (1 - TINY)
-        smooth: NDArray[np.float64] | None = None
-        still, before, doubts = 0, 0.0, 0
+        average_price: NDArray[np.float64] | None = None
+        stalled, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
             point = master.solve_floats()
-            still = 0 if point.value > before * (1 + 1e-6) else still + 1
+            stalled = 0 if point.value > before * (1 + 1e-6) else stalled + 1
             before = max(point.value, before)
-            if point.value >= goal or (hops is not None and still >= _PATIENCE):
+            if point.value >= goal or (hops is not None and stalled >= _PATIENCE):
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
-            smooth = point.price if smooth is None else 0.6 * smooth + 0.4 * point.price
-            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (smooth, point.price)]
+            average_price = point.price if average_price is None else 0.6 * average_price + 0.4 * point.price
+            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (average_price, point.price)]
+            # stop once no tree helps, the bound is met, or the target seems out of reach
             added = any(helped for _, helped, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))
             if hops is None:
@@ -459,8 +496,9 @@ class Generation:
     def _price_round(
         self, point: Point, price: NDArray[np.float64], hops: int | None, tries: int
     ) -> tuple[Fraction, bool]:
-        """Return the bound that the cheapest trees would prove if they were exact, and whether some of them help as
-        columns.
+        """Add the cheapest trees at these prices that improve the optimum; return a bound and whether there were any.
+
+        The bound is one on every packing if the trees are exactly cheapest.
         """
         ints = whole_prices(price, self.fine)
         priced = self.price_all(ints, hops, tries)
@@ -476,10 +514,8 @@ class Generation:
         return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
 
 
-def _useful_ranks(topology: Topology, group: Rooted, sinks: Sequence[int]) -> list[int]:
-    """Return the ranks that a tree of the group may pass: reachable from its root, and from which some sink is
-    reachable.
-    """
+def _useful_ranks(topology: Topology, group: TreeGroup, sinks: Sequence[int]) -> list[int]:
+    """Return the ranks that a tree of the group may pass: on some path from its root to a sink."""
     ahead = HopPrices(reverse(topology) if group.turned else topology)
     behind = HopPrices(topology if group.turned else reverse(topology))
     reached = ahead.reachable_from([group.root])

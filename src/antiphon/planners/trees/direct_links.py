@@ -1,11 +1,12 @@
-"""Represent machines whose ranks are joined directly: the graphs that spanning.py and fewest.py work on.
+"""Represent machines without switches as graphs with integral capacities, and turn sets of edges back into trees.
 
-`undirected_machine` pairs each link with an equal one back (for trees used up and down), `directed_machine` takes links
-as arcs. Both reject switches and shared limits that are narrower than their links, and suggest what to use instead.
-Capacities become integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of 25 GB/s.
+spanning.py, fewest.py and blink_packing.py work on these graphs. `directed_machine` makes an arc of each link between
+the members. `undirected_machine` makes an edge of each link together with an equal one back, for trees that are used
+both ways. Both raise Unsupported at a switch, or at a shared limit that is narrower than its links. Capacities become
+integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of 25 GB/s.
 
-`hang_edges` and `hang_arcs` turn a set of edges or arcs, by number, back into a `Tree`. Undirected trees hang from the
-middle of their longest path, which makes them as shallow as possible: a path of 5 ranks has depth 2.
+`tree_of_edges` and `tree_of_arcs` make a `Tree` of a set of edges or arcs. A tree of edges gets the middle of its
+longest path as its root, which makes it as shallow as possible: a path of 5 ranks has depth 2.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ from antiphon.planners.trees.to_schedule import Tree
 
 
 class Edge(NamedTuple):
-    """Joins vertices a and b (numbers among the members), with integral capacity in units and the links a to b and
-    back.
-    """
+    """Two opposite links between vertices a and b, each with this capacity: `forward` from a to b, and `back`."""
 
     a: int
     b: int
@@ -36,7 +35,7 @@ class Edge(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """From a vertex to a vertex, with integral capacity in units, over these links."""
+    """A link from vertex a to vertex b: capacity in units, and the links of the path (one)."""
 
     a: int
     b: int
@@ -46,7 +45,7 @@ class Arc(NamedTuple):
 
 @dataclass(frozen=True)
 class Undirected:
-    """Ranks (vertex i is rank members[i]) and the edges between them; capacity 1 is `unit` bytes/s."""
+    """A graph of edges: vertex i is rank members[i]; a capacity of 1 is `unit` bytes/s."""
 
     members: tuple[int, ...]
     unit: Fraction
@@ -54,12 +53,13 @@ class Undirected:
 
     @property
     def vertices(self) -> int:
+        """Number of vertices."""
         return len(self.members)
 
 
 @dataclass(frozen=True)
 class Directed:
-    """Ranks and the arcs between them; capacity 1 is `unit` bytes/s."""
+    """A graph of arcs: vertex i is rank members[i]; a capacity of 1 is `unit` bytes/s."""
 
     members: tuple[int, ...]
     unit: Fraction
@@ -67,16 +67,17 @@ class Directed:
 
     @property
     def vertices(self) -> int:
+        """Number of vertices."""
         return len(self.members)
 
 
 def undirected_machine(
     topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
 ) -> Undirected:
-    """Return the links between these ranks (default: all), paired with their opposites. O(links log links).
+    """Return the graph of these ranks (default: all) and of their links, paired with their opposites.
 
     Raises Unsupported at a switch, a narrow shared limit or a link without an equal opposite; Invalid if a rank is cut
-    off.
+    off. `unit`: as for `directed_machine`. O(links log links).
     """
     machine = directed_machine(topology, members, unit)
     unpaired: dict[tuple[int, int, int], list[int]] = {}
@@ -104,10 +105,10 @@ def undirected_machine(
 def directed_machine(
     topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)
 ) -> Directed:
-    """Return the links between these ranks (default: all) as arcs. O(links). Raises Unsupported as
-    `undirected_machine`.
+    """Return the graph of these ranks (default: all) and of the links between them.
 
-    The unit is the largest that divides all bandwidths, and `unit` if specified.
+    Capacities are in the largest unit that divides all bandwidths (and `unit`, unless that is 0). Raises Unsupported
+    at a switch or a narrow shared limit. O(links).
     """
     ranks = tuple(range(topology.ranks) if members is None else sorted(set(members)))
     if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
@@ -136,6 +137,7 @@ def _common_unit(x: Fraction, y: Fraction) -> Fraction:
 
 
 def _check_limits(topology: Topology, links: set[int]) -> None:
+    """Raise Unsupported if a shared limit is narrower than those of its links that are in use."""
     for limit in topology.limits:
         if sum((topology.bandwidth(link) for link in limit.links if link in links), Fraction(0)) > limit.bandwidth:
             raise Unsupported(
@@ -145,6 +147,7 @@ def _check_limits(topology: Topology, links: set[int]) -> None:
 
 
 def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+    """Raise Invalid unless these pairs connect all members."""
     near: list[list[int]] = [[] for _ in members]
     for a, b in pairs:
         near[a].append(b)
@@ -189,12 +192,12 @@ def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[
 
 
 def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """Return the depth of a tree that hangs from its middle."""
+    """Return the depth of the tree of these edges when its root is in the middle."""
     return len(longest_path(vertices, pairs)[0]) // 2
 
 
-def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tree:
-    """Make the tree of these edges, hung from its middle: the vertex with the least depth."""
+def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tree:
+    """Return the tree of these edges (by number), its root in the middle, which gives the least depth."""
     edges = [machine.edges[e] for e in chosen]
     path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
     middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
@@ -214,8 +217,8 @@ def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tr
     return Tree(machine.members[top], rate, tuple(sorted(hops)))
 
 
-def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
-    """Return the arborescence of these arcs from the root."""
+def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
+    """Return the tree of these arcs (by number) out of the root (a rank)."""
     into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
     depth = {machine.members.index(root): 0}
     hops = []

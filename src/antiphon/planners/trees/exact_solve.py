@@ -1,10 +1,13 @@
-"""Exact rational solution of integral linear systems, and simple ratios of floats.
+"""Solve linear systems with integral coefficients exactly, and find simple ratios near floats.
 
-Column generation (columns.py) ends with a basis: which columns are used and which rows are tight. Its rates are the
-solution of a square integral system. Gaussian elimination in rationals would let numerators explode, so Dixon's p-adic
-lifting (1982) is used: invert the matrix once modulo a prime p, then compute the solution's base-p digits one by one.
-Once there are twice as many digits as numerators and denominators have (Hadamard's bound), or earlier if lucky, the
-fractions follow by a half-way extended Euclid. The result is verified in every row, so shortcuts cannot do harm.
+Input of `solve_exactly`: an integral matrix and right-hand side, such as the tree packing of master.py leaves (which
+trees are used, which links are full). Output: the solution as fractions, or None.
+
+Gaussian elimination in rationals would let numerators explode, so Dixon's p-adic lifting (1982) is used: invert the
+matrix once modulo a prime p, then compute the solution's digits in base p one by one. Once there are twice as many
+digits as numerators and denominators can have (Hadamard's bound on determinants), the fractions are uniquely determined
+and found by the extended Euclidean algorithm, stopped halfway. Small fractions appear after fewer digits, so
+reconstruction is tried earlier, too: the result is verified in every row, so that no wrong one can pass.
 
 Example: 3 x = 1 with p = 7: the inverse of 3 is 5. Digits 5, 4, 4, ...: 5 + 4 * 7 = 33, and 33 = 1/3 modulo 49.
 """
@@ -22,15 +25,15 @@ from numpy.typing import NDArray
 from antiphon.planners.trees.pricing import Matrix
 
 PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
-_MOST_DIGITS = 4000
-CLOSE = 1e-7
+_MOST_DIGITS = 4000  # in base PRIME; then give up
+CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
 
 
 def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
-    """Return the x with rows @ x == right, or None if there is none, it is not unique, or the prime is unlucky.
+    """Return the x with rows @ x == right; None if there is none, if it is not unique, or rarely by bad luck.
 
-    `rows` may exceed columns. Dixon's p-adic lifting: one inverse modulo a prime, then one base-p digit of x at a time,
-    then rational reconstruction. The answer is checked in every row. O(columns^2 * rows + digits * columns^2).
+    There may be more rows than columns. Bad luck: the matrix is singular modulo the prime. O(columns^2 * (rows +
+    digits)).
     """
     count, width = rows.shape
     if width == 0:
@@ -42,6 +45,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
         return None
     square = rows[picked]
     inverse = _invert_modulo(square % PRIME)
+    # Python ints where int64 could overflow
     wide = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
     exact: NDArray[Any] = square.astype(object) if wide else square
     residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)
@@ -123,6 +127,7 @@ def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction
 
 
 def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> bool:
+    """Return whether rows @ x == right, exactly."""
     common = math.lcm(*(v.denominator for v in x))
     numerators = [int(v * common) for v in x]
     return all(

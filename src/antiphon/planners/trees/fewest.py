@@ -1,16 +1,20 @@
-"""The fewest trees at the greatest rate, or within a given loss of it, with a proof or a bound; then shallow ones.
+"""Find the fewest trees that reach the greatest rate (or come within a given loss of it), and prove it if possible.
 
-Fewer trees mean larger messages and fewer channels. Why a finite search suffices: the greatest rate of given K trees is
-a vertex of their linear program, so their weights are a_i / D with integral a_i (integral capacities), where D is the
-determinant of a 0/1 matrix with at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ... (Hadamard's problem, OEIS A003432).
-So there are finitely many weight vectors per K, and `Search` settles each completely. Some K need no search.
-Denominators: a rate of 24/7 needs D to be a multiple of 7, so at least 6 trees. Cuts: K trees cross a cut on at most K
-of its links, so their rate is at most the sum of the K widest.
+Input: a graph without switches (direct_links.py), and for a broadcast its root. Output (`Fewest`): weighted trees, and
+a lower bound on the number of trees that the rate needs. Fewer trees mean larger messages and fewer channels; among as
+few trees, shallower ones are then looked for.
 
-`fewest_search` decides whether trees of given weights exist, completely, within a number of search nodes.
+Why a finite search suffices: the best weights of K given trees are a vertex of a linear program with integral
+capacities, so by Cramer's rule they are a_i / D with integers a_i, where D is the determinant of a K x K matrix of
+zeros and ones. Such determinants are at most 1, 1, 2, 3, 5, 9, 32, ... for K = 1, 2, ... (Hadamard's problem, OEIS
+A003432). So for each K there are finitely many weight vectors, and fewest_search.py decides for each whether trees of
+these weights exist. Some K need no search:
 
-Example: a ring of 3 has tau = 3/2. A tree has weight 1 at most, and two of weight 3/4 overload their common edge;
-with D = 2, three trees of weight 1/2 fit. So the minimum is 3.
+    denominators   a rate of 24/7 needs a D that is a multiple of 7, so at least 6 trees
+    cuts           K trees cross a cut on at most K of its links, so their rate is at most the sum of the K widest
+
+Example: allreduce on a ring of 3. The greatest rate is 3/2. One tree has weight 1 at most, and two of weight 3/4
+overload their common edge; with D = 2, three trees of weight 1/2 fit. So the minimum is 3.
 
 Effort is counted in search nodes. Larger machines get the exact packing, minus its lightest trees within the loss.
 """
@@ -26,26 +30,32 @@ from fractions import Fraction
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
-from antiphon.planners.trees.direct_links import Directed, Undirected, hang_arcs, hang_edges, radius
-from antiphon.planners.trees.fewest_search import ArborescenceSearch, Plain, Search, SpanningSearch, Spent
+from antiphon.planners.trees.direct_links import Directed, Undirected, radius, tree_of_arcs, tree_of_edges
+from antiphon.planners.trees.fewest_search import (
+    ArborescenceSearch,
+    NodeLimitReached,
+    Search,
+    SpanningSearch,
+    WeightedEdge,
+)
 from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edges, weakest_partition_of
 from antiphon.planners.trees.to_schedule import Tree
 
-EFFORT = 20_000  # nodes
-MOST_VERTICES = 16
-MOST_EDGES = 80
-MOST_VECTORS = 2000  # weights tried for one number of trees
-MOST_UNITS = 400  # in the greatest rate
-ROUNDS = (60, 600, 6000, 60_000, 10**6)  # nodes per weight vector, from round to round
+EFFORT = 20_000  # search nodes in total
+MOST_VERTICES, MOST_EDGES = 16, 80  # up to this size, and
+MOST_UNITS = 400  # up to this rate in units of capacity, trees are searched for
+MOST_VECTORS = 2000  # weight vectors tried for one number of trees
+ROUNDS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, from round to round
 # largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
-Found = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
+WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
 
 
 @dataclass(frozen=True)
 class Fewest:
-    """Few trees with total `rate` bytes/s (`optimum` is possible); within that loss, at least `at_least` trees are
-    needed.
+    """Trees with total `rate` bytes/s.
+
+    `optimum`: the greatest rate of any packing. `at_least`: no fewer trees than this stay within the requested loss.
     """
 
     trees: tuple[Tree, ...]
@@ -55,9 +65,11 @@ class Fewest:
 
     @property
     def proved(self) -> bool:
+        """Whether the number of trees is proved minimal."""
         return self.at_least == len(self.trees)
 
     def describe(self) -> str:
+        """Return the number of trees in words, and whether it is proved minimal."""
         count = len(self.trees)
         return (
             f"{count} trees, the fewest: proved" if self.proved else f"{count} trees, at least {self.at_least} needed"
@@ -65,61 +77,74 @@ class Fewest:
 
 
 def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
-    """Return the fewest undirected trees for an allreduce at tau * (1 - loss), each hung from its middle."""
+    """Return the fewest undirected trees for an allreduce at the greatest rate (tau) times (1 - loss).
+
+    `effort`: the most search nodes.
+    """
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
     # Nash-Williams and Tutte: tau = min over partitions P of (capacity between the parts) / (|P| - 1)
     tau, partition = weakest_partition_of(n, edges)
     label = {v: i for i, side in enumerate(partition) for v in side}
-    # the partition into single vertices is always checked; the weakest one only where it is another
+    # partitions for pruning: the one into single vertices is always used; add the weakest one if it is another
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
     def make(scale: int, deepest: int | None) -> Search:
+        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
-    def known() -> Found:
+    def known() -> WeightedTrees:
+        """Return an exact packing, with as many trees as that method gives."""
         return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
+        """Return the depth of a tree, by its edges."""
         return radius(n, [edges[e][:2] for e in chosen])
 
-    hunt = _Hunt(n, edges, tau, loss, make, known, depth, cuts, effort)
-    weighted, lower_bound = hunt.find_trees()
-    trees = tuple(hang_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
+    search = _FewestSearch(n, edges, tau, loss, make, known, depth, cuts, effort)
+    weighted, lower_bound = search.find_trees()
+    trees = tuple(tree_of_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
 
 
 def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
-    """Return the fewest arborescences from a root (a rank) at the greatest broadcast rate, times (1 - loss)."""
+    """Return the fewest directed trees out of a root (a rank) at the greatest broadcast rate times (1 - loss).
+
+    `effort`: the most search nodes.
+    """
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     side, rate = tightest_side(machine, root)
-    # Edmonds: the greatest rate is the least capacity into a set without the root. Cuts as masks of the far side: each
-    # other rank alone, all of them, and the minimum cut
+    # Edmonds: the greatest rate is the least capacity into a set without the root. Cuts for pruning, as bit masks of
+    # such sets: each other rank alone, all of them together, and the minimum cut
     inside = sum(1 << v for v in range(n) if v not in side)
     cuts = list(dict.fromkeys([*(1 << v for v in range(n) if v != top), (1 << n) - 1 - (1 << top), inside]))
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
     def make(scale: int, deepest: int | None) -> Search:
+        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         inner = [(a, b, c * scale) for a, b, c in arcs]
         return ArborescenceSearch(n, inner, top, cuts, deepest)
 
-    def known() -> Found:
+    def known() -> WeightedTrees:
+        """Return an exact packing, with as many trees as that method gives."""
         usable = [c if b != top else 0 for _, b, c in arcs]
         weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).pack_all(rate)
         return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
-        return hang_arcs(machine, root, chosen, Fraction(1)).depth
+        """Return the depth of a tree, by its arcs."""
+        return tree_of_arcs(machine, root, chosen, Fraction(1)).depth
 
-    hunt = _Hunt(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
-    weighted, lower_bound = hunt.find_trees()
-    trees = tuple(hang_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
+    search = _FewestSearch(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
+    weighted, lower_bound = search.find_trees()
+    trees = tuple(tree_of_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, lower_bound)
 
 
 def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
-    """Return the root's side (vertices) of a minimum cut, and its capacity in units: the greatest rate of a
-    broadcast.
+    """Return the root's side (vertices) of a minimum cut, and the cut's capacity in units.
+
+    This capacity is the greatest rate of a broadcast. Raises Invalid if the root cannot reach a rank.
     """
     n, top = machine.vertices, machine.members.index(root)
     if n < 2:
@@ -141,24 +166,22 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
 
 
 @dataclass
-class _Hunt:
-    """The search on one machine and rate: weight vectors still to try per number of trees, and the best trees so
-    far.
-    """
+class _FewestSearch:
+    """The search for the fewest trees on one graph, undirected or directed."""
 
     vertices: int
-    edges: Sequence[Plain]
-    rate: Fraction
+    edges: Sequence[WeightedEdge]
+    rate: Fraction  # the greatest possible, in units
     loss: Fraction
-    make: Callable[[int, int | None], Search]
-    pack_exactly: Callable[[], Found]
-    depth: Callable[[Sequence[int]], int]
-    cuts: Sequence[Sequence[int]]
-    effort: int
-    best: Found = field(default_factory=list)
+    make: Callable[[int, int | None], Search]  # search on capacities times the first argument, with a maximum depth
+    pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
+    depth: Callable[[Sequence[int]], int]  # of a tree, by its edges
+    cuts: Sequence[Sequence[int]]  # the capacities of the edges across each cut
+    effort: int  # search nodes left
+    best: WeightedTrees = field(default_factory=list)  # so far
 
-    def find_trees(self) -> tuple[Found, int]:
-        """Return the trees, and a lower bound on their number."""
+    def find_trees(self) -> tuple[WeightedTrees, int]:
+        """Return the trees, and a lower bound on their number. Stages: exact packing, fewer trees, shallower trees."""
         if not 0 <= self.loss < 1:
             raise Invalid(f"loss: expected a fraction from 0 to below 1, got {self.loss}")
         self.min_rate = self.rate * (1 - self.loss)
@@ -171,7 +194,7 @@ class _Hunt:
         self._try_shallower()
         return sorted(self.best, key=lambda tree: (-tree[0], tree[1])), low
 
-    def _exact_packing(self) -> Found:
+    def _exact_packing(self) -> WeightedTrees:
         """Return the exact packing without its lightest trees, as far as the loss allows."""
         packing = sorted(self.pack_exactly(), key=lambda tree: (-tree[0], tree[1]))
         spare = self.rate - self.min_rate
@@ -197,14 +220,17 @@ class _Hunt:
         return low
 
     def _weight_sums(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield (common denominator, sum of the weights over it) for this number of trees."""
+        """Yield (denominator, sum of the integral weights over it) that this number of trees may have."""
         top = DETERMINANTS[count] if count < len(DETERMINANTS) else 10 * self.rate.denominator
         for scale in range(1, top + 1):
             for total in range(math.floor(self.rate * scale), math.ceil(self.min_rate * scale) - 1, -1):
                 yield scale, total
 
     def _weight_vectors(self, count: int) -> tuple[list[tuple[int, tuple[int, ...]]], bool]:
-        """Return weights (scale, descending) for `count` trees, small scales first, and whether these are all."""
+        """Return the weight vectors of `count` trees, the highest rates first, and whether these are all.
+
+        A vector is (denominator, descending integers over it).
+        """
         wide = _widest_tree(self.vertices, self.edges)
         choices = (
             (scale, weights)
@@ -212,25 +238,25 @@ class _Hunt:
             for weights in _partitions_of(total, count, wide * scale)
             if math.gcd(scale, *weights) == 1
         )
-        # one more than allowed, to learn whether the list is complete; an incomplete one can find trees but prove
-        # nothing
+        # take one more than allowed, to learn whether the list is complete: an incomplete one proves nothing
         vectors = list(itertools.islice(choices, MOST_VECTORS + 1))
         complete = len(vectors) <= MOST_VECTORS and count < len(DETERMINANTS)
         vectors = vectors[:MOST_VECTORS]
         return sorted(vectors, key=lambda x: (Fraction(-sum(x[1]), x[0]), x[0], x[1][0])), complete
 
     def _try_fewer(self, low: int) -> int:
-        """Try every number of trees with growing effort. A success lowers the best number, a complete failure raises
-        `low`.
+        """Try every number of trees from `low` on, with growing effort; return the raised lower bound.
+
+        Trees that are found become the best. A number all of whose weight vectors are refuted raises `low`.
         """
-        waiting = {count: self._weight_vectors(count) for count in range(low, len(self.best))}
+        untried = {count: self._weight_vectors(count) for count in range(low, len(self.best))}
         for limit in ROUNDS:
-            for count in sorted(waiting):
+            for count in sorted(untried):
                 if count < len(self.best):
-                    vectors, complete = waiting[count]
-                    waiting[count] = self._try_weights(vectors, limit, None), complete
+                    vectors, complete = untried[count]
+                    untried[count] = self._try_weights(vectors, limit, None), complete
                 # all weights of `low` trees are refuted, so at least one more is needed
-                while low < len(self.best) and waiting[low] == ([], True):
+                while low < len(self.best) and untried[low] == ([], True):
                     low += 1
                 if low == len(self.best) or self.effort <= 0:
                     return low
@@ -239,21 +265,23 @@ class _Hunt:
     def _try_weights(
         self, vectors: list[tuple[int, tuple[int, ...]]], limit: int, deepest: int | None
     ) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the weight vectors that this many nodes do not settle; [] if trees are found, which become the
-        best.
+        """Search trees for each weight vector, with `limit` nodes each; return the vectors that stay undecided.
+
+        If trees are found, they become the best, and [] is returned. `deepest`: maximum depth of the trees.
         """
         unsettled: list[tuple[int, tuple[int, ...]]] = []
         for i, (scale, weights) in enumerate(vectors):
             if self.effort <= 0:
                 return unsettled + vectors[i:]
+            # searches depend on denominator and depth only: reuse them
             search = self.searches.get((scale, deepest))
             if search is None:
                 search = self.searches[scale, deepest] = self.make(scale, deepest)
             allowed = min(limit, self.effort)
             try:
                 trees, nodes = search.search_trees(weights, allowed)
-            except Spent:
-                # tried again in a later round, with more nodes
+            except NodeLimitReached:
+                # to be tried again in a later round, with more nodes
                 unsettled.append((scale, weights))
                 self.effort -= allowed
                 continue
@@ -279,21 +307,19 @@ class _Hunt:
 
 
 def _partitions_of(total: int, count: int, largest: int) -> Iterator[tuple[int, ...]]:
-    """Yield the partitions of a number into `count` descending parts, none above `largest`, the most even first."""
+    """Yield all ways to write a number as `count` descending integers up to `largest`, the most even first."""
     if count == 1:
         if 1 <= total <= largest:
             yield (total,)
         return
     for first in range(-(-total // count), min(largest, total - count + 1) + 1):
-        # descending: no part of the rest may exceed the first
+        # descending: no later integer may exceed the first
         for rest in _partitions_of(total - first, count - 1, first):
             yield (first, *rest)
 
 
-def _widest_tree(vertices: int, edges: Sequence[Plain]) -> int:
-    """Return the largest weight of a single tree: the capacity at which the edges at least as wide connect all
-    vertices.
-    """
+def _widest_tree(vertices: int, edges: Sequence[WeightedEdge]) -> int:
+    """Return the largest weight of a single spanning tree: that of its narrowest edge, made as wide as possible."""
     label = list(range(vertices))
     components = vertices
     for a, b, capacity in sorted(edges, key=lambda edge: -edge[2]):

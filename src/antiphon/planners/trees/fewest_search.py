@@ -1,20 +1,26 @@
-"""Search for trees of given weights on given capacities, as backtracking: complete, so that failure is a proof.
+"""Decide by backtracking whether trees of given weights fit into given capacities.
 
-The items (edges or arcs) are decided one after the other: which of the trees take this one? Trees of equal weight and
-equal history are interchangeable (`Alike`), so only their number is chosen. A state per group of such trees records
-the connected nodes. Pruning:
+Input: a graph with integral capacities, and the weight of each tree. Output (`Search.search_trees`): trees of these
+weights that together load no edge beyond its capacity, or None, which proves that there are none. fewest.py calls this
+to find the fewest trees.
 
-    capacity        the trees that take an item have at most its capacity together
-    connectivity    trees that cannot be connected without the item must take it; cycles are never closed
-    slack           for a tracked partition (or cut), capacity - load that any such trees must send across it. Capacity
-                    left unused there, and unnecessary crossings, use it up; below 0 there is no solution
-    waste           what no subset of the weights can fill of the items to come counts as used already
+The edges are decided one after the other: which of the trees take this one? Trees of equal weight that have taken the
+same edges so far are interchangeable (`TreeClass`), so only their number is chosen. A state per class records which
+vertices its trees connect. Branches are cut off by
+
+    capacity        the trees that take an edge have at most its capacity together
+    connectivity    trees that cannot be connected without the edge must take it; no tree closes a cycle
+    slack           for some partitions (or cuts): the capacity across them, minus the load that any trees of these
+                    weights must send across. Capacity that stays unused there uses up slack, and so do trees that
+                    cross more often than they must; below 0 there is no solution
+    waste           capacity of the edges to come that no subset of the weights can fill counts as unused already
 
 Example: two trees of weight 1 on a triangle whose edges have capacity 1. Each tree takes 2 edges, 4 in all, of 3: the
 slack of the finest partition is 3 - 2 * 2 < 0, so the search ends before its first node. One tree leaves slack 1: it
 may leave one edge unused, and the first two edges that are tried form a tree.
 
-`SpanningSearch` has spanning trees and partitions, `ArborescenceSearch` arborescences from a root and cuts.
+`SpanningSearch` looks for undirected spanning trees and tracks the slack of partitions; `ArborescenceSearch` looks for
+trees of arcs out of a root and tracks that of cuts. In both, "item" is an edge or arc.
 """
 
 from __future__ import annotations
@@ -26,16 +32,16 @@ from typing import Any, NamedTuple
 
 from antiphon.planners.trees.direct_links import radius
 
-Chosen = list[tuple[int, ...]]  # per tree its edges
-Plain = tuple[int, int, int]  # a, b, capacity
+EdgeSets = list[tuple[int, ...]]  # by tree: the numbers of its edges
+WeightedEdge = tuple[int, int, int]  # a, b, capacity
 
 
-class Spent(Exception):
+class NodeLimitReached(Exception):
     """The search reached its limit of nodes."""
 
 
-class Alike(NamedTuple):
-    """Trees of one weight with the same history."""
+class TreeClass(NamedTuple):
+    """Trees (by number) of one weight that have taken the same items so far, which `state` describes."""
 
     state: Any
     trees: tuple[int, ...]
@@ -43,21 +49,23 @@ class Alike(NamedTuple):
 
 
 class Search(ABC):
-    """Backtracking over items (edges or arcs), common to both kinds of trees.
+    """Backtracking over items (edges or arcs), common to both kinds of trees."""
 
-    `ends` and `capacity` by position; `tracked`: the slacks that an item's unused capacity counts against.
-    """
-
-    def __init__(self, items: Sequence[int], ends: Sequence[Plain], tracked: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, items: Sequence[int], ends: Sequence[WeightedEdge], tracked: Sequence[tuple[int, ...]]) -> None:
+        """`items`: edges in the order of decisions; by position there, `ends`: its ends and capacity, `tracked`: the
+        partitions (or cuts) that it crosses, by number."""
         self.items, self.ends, self.tracked = items, ends, tracked
 
     @abstractmethod
     def start_state(self) -> Any:
-        """Return the state before the first item."""
+        """Return the state of a tree that has taken no item."""
 
     @abstractmethod
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
-        """Return the state with item `at`, and the slacks that it counts against; None if the tree may not take it."""
+        """Return the state with item `at`, and the slacks that the tree's weight reduces since it crosses there again.
+
+        None if the tree may not take the item.
+        """
 
     @abstractmethod
     def can_skip(self, state: Any, at: int) -> bool:
@@ -65,23 +73,22 @@ class Search(ABC):
 
     @abstractmethod
     def count_slacks(self, total: int) -> list[int]:
-        """Return the capacity of every cut or partition beyond what trees of this total weight must send across it."""
+        """Return the slack of every cut or partition for trees of this total weight, before the first item."""
 
-    def search_trees(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
-        """Return trees of these weights (descending) or None, and the nodes visited; raises Spent after `limit` of
-        them.
+    def search_trees(self, weights: Sequence[int], limit: int) -> tuple[EdgeSets | None, int]:
+        """Return trees of these weights (descending) or None, and the number of nodes visited.
 
-        Complete: None proves that there are none.
+        None proves that there are none. Raises NodeLimitReached after `limit` nodes.
         """
         slack = self.count_slacks(sum(weights))
         self._compute_waste(weights, len(slack))
         self.limit, self.nodes = limit, 0
         self.picked: list[tuple[int, ...]] = [()] * len(self.items)
-        # even the waste that no choice avoids exceeds some slack: refuted without a node
-        if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
+        # the waste that no choice avoids exceeds some slack: refuted without search
+        if any(s < waste for s, waste in zip(slack, self.waste[0], strict=True)):
             return None, 0
         alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
-        groups = [Alike(self.start_state(), tuple(trees), weight) for weight, trees in alike]
+        groups = [TreeClass(self.start_state(), tuple(trees), weight) for weight, trees in alike]
         if not self._search_from(0, groups, slack):
             return None, self.nodes
         trees: list[list[int]] = [[] for _ in weights]
@@ -91,53 +98,54 @@ class Search(ABC):
         return [tuple(sorted(tree)) for tree in trees], self.nodes
 
     def _compute_waste(self, weights: Sequence[int], slacks: int) -> None:
-        """Compute, per slack, the capacity from each item on that must stay unused since no subset of the weights
-        fills it.
+        """Set `waste[at][t]`: the capacity of items from `at` on, across partition t, that no subset of the weights
+        fills.
         """
         sums = {0}
         for weight in weights:
             # all sums of subsets of the weights: the only loads that a link can have
             sums |= {x + weight for x in sums}
         reach = sorted(sums)
-        self.lost = [[0] * slacks]
+        self.waste = [[0] * slacks]
         for (_, _, capacity), tracked in zip(reversed(self.ends), reversed(self.tracked), strict=True):
-            row = list(self.lost[-1])
+            row = list(self.waste[-1])
             # what the best-filling subset leaves of this item
             unused = capacity - max(x for x in reach if x <= capacity)
             for t in tracked:
                 row[t] += unused
-            self.lost.append(row)
-        self.lost.reverse()
+            self.waste.append(row)
+        self.waste.reverse()
 
-    def _search_from(self, at: int, groups: list[Alike], slack: list[int]) -> bool:
+    def _search_from(self, at: int, groups: list[TreeClass], slack: list[int]) -> bool:
+        """Decide the items from position `at` on; return whether trees were found, whose choices are in `picked`."""
         self.nodes += 1
         if self.nodes > self.limit:
-            raise Spent
+            raise NodeLimitReached
         if at == len(self.items):
             return True
         with_item = [self.take_item(group.state, at) for group in groups]
         can_skip = [self.can_skip(group.state, at) for group in groups]
-        room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
+        room = min((slack[t] - self.waste[at + 1][t] for t in self.tracked[at]), default=None)
         # the number of trees of each group that take this item, fullest use first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
             for t in self.tracked[at]:
                 new_slack[t] -= unused
-            new_groups: list[Alike] = []
+            new_groups: list[TreeClass] = []
             picked: tuple[int, ...] = ()
             for group, into, j in zip(groups, with_item, counts, strict=True):
                 if j:
                     assert into is not None
-                    # an unnecessary crossing: these trees cross the cut (or join the parts) once more than they must
+                    # these trees cross once more than they must
                     for t in into[1]:
                         new_slack[t] -= j * group.weight
-                    # the group splits into those that take the item and those that do not; which trees of it is
-                    # irrelevant by symmetry
-                    new_groups.append(Alike(into[0], group.trees[:j], group.weight))
+                    # the class splits into trees that take the item and trees that do not; by symmetry it does not
+                    # matter which ones
+                    new_groups.append(TreeClass(into[0], group.trees[:j], group.weight))
                     picked += group.trees[:j]
                 if j < len(group.trees):
-                    new_groups.append(Alike(group.state, group.trees[j:], group.weight))
-            if all(s >= lost for s, lost in zip(new_slack, self.lost[at + 1], strict=True)):
+                    new_groups.append(TreeClass(group.state, group.trees[j:], group.weight))
+            if all(s >= waste for s, waste in zip(new_slack, self.waste[at + 1], strict=True)):
                 self.picked[at] = picked
                 if self._search_from(at + 1, new_groups, new_slack):
                     return True
@@ -145,10 +153,12 @@ class Search(ABC):
 
 
 def _list_assignments(
-    groups: Sequence[Alike], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
+    groups: Sequence[TreeClass], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return the numbers of each group that may take an item, and the capacity left unused: fullest first, at most
-    `room` unused.
+    """Return the possible numbers of trees per class that take an item, with the capacity then unused, fullest first.
+
+    `with_item`: by class None if it may not take the item; `can_skip`: whether it need not; `room`: the most capacity
+    that may stay unused (None: any).
     """
     choices: list[tuple[int, tuple[int, ...]]] = []
     fillable = [0]  # capacity that the groups from here on can use
@@ -158,6 +168,7 @@ def _list_assignments(
 
     def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
         # even if all further groups took the item, more would stay unused than the slack allows
+        """Add the choices for classes from `g` on; `counts`: for those before, `unused`: capacity then left."""
         if room is not None and unused - fillable[g] > room:
             return
         if g == len(groups):
@@ -175,8 +186,11 @@ def _list_assignments(
     return [(counts, unused) for unused, counts in choices]
 
 
-def _edge_order(vertices: int, edges: Sequence[Plain]) -> list[int]:
-    """Return edges vertex by vertex, those with the fewest remaining edges first, to complete vertices early."""
+def _edge_order(vertices: int, edges: Sequence[WeightedEdge]) -> list[int]:
+    """Return the order of decisions: vertex by vertex, those with the fewest undecided edges first.
+
+    So vertices are completed early, and dead ends show up early.
+    """
     unordered = set(range(len(edges)))
     at: list[list[int]] = [[e for e, edge in enumerate(edges) if v in edge[:2]] for v in range(vertices)]
     order, waiting = [], set(range(vertices))
@@ -190,13 +204,19 @@ def _edge_order(vertices: int, edges: Sequence[Plain]) -> list[int]:
 
 
 class SpanningSearch(Search):
-    """Spanning trees; `partitions` (labels by vertex) have their slack tracked, besides the finest.
+    """Search for undirected spanning trees, at most `deepest` deep.
 
-    State: per partition and vertex the set of vertices connected to it (bits), and the edges taken (positions).
+    Slack is tracked for the partition into single vertices and for `partitions` (by vertex, the label of its part).
+    State: by partition and vertex, the vertices connected with it if parts count as connected (bit masks); then the
+    positions of the edges taken.
     """
 
     def __init__(
-        self, vertices: int, edges: Sequence[Plain], partitions: Sequence[Sequence[int]], deepest: int | None = None
+        self,
+        vertices: int,
+        edges: Sequence[WeightedEdge],
+        partitions: Sequence[Sequence[int]],
+        deepest: int | None = None,
     ) -> None:
         self.vertices, self.deepest = vertices, deepest
         self.labels = [list(range(vertices)), *map(list, partitions)]
@@ -204,16 +224,18 @@ class SpanningSearch(Search):
         ends = [edges[e] for e in order]
         tracked = [tuple(t for t, of in enumerate(self.labels) if of[a] != of[b]) for a, b, _ in ends]
         super().__init__(order, ends, tracked)
-        self.later = [[0] * vertices]  # by position: neighbours over the items from there on
+        self.later_neighbours = [[0] * vertices]  # by position: neighbours over the items from there on
         for a, b, _ in reversed(ends):
-            row = list(self.later[-1])
+            row = list(self.later_neighbours[-1])
             row[a] |= 1 << b
             row[b] |= 1 << a
-            self.later.append(row)
-        self.later.reverse()
-        self.whole = (1 << vertices) - 1
+            self.later_neighbours.append(row)
+        self.later_neighbours.reverse()
+        self.all_vertices = (1 << vertices) - 1
+        self.exits: list[dict[int, bool]] = [{} for _ in ends]
 
     def count_slacks(self, total: int) -> list[int]:
+        """Each tree crosses a partition (parts - 1) times at least."""
         crossing = [0] * len(self.labels)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
@@ -221,6 +243,7 @@ class SpanningSearch(Search):
         return [c - (len(set(of)) - 1) * total for c, of in zip(crossing, self.labels, strict=True)]
 
     def start_state(self) -> Any:
+        """Every vertex is connected with itself only; of coarser partitions, with all of its part."""
         alone = [1 << v for v in range(self.vertices)]
         merged = [
             sum(1 << w for w in range(self.vertices) if of[w] == of[v])
@@ -234,15 +257,15 @@ class SpanningSearch(Search):
         )
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        """Join the ends of the edge; None if that closes a cycle, is too deep, or isolates vertices."""
         a, b, _ = self.ends[at]
         joined, edges_taken = state[0], (*state[-1], at)
         # a cycle
         if joined[a] >> b & 1:
             return None
         union_of_ends = joined[a] | joined[b]
-        # spanning now: check the depth; otherwise the component must still have an edge to the rest among the items to
-        # come
-        if union_of_ends == self.whole:
+        # if the tree is complete, check its depth; otherwise its component must still have an edge to other vertices
+        if union_of_ends == self.all_vertices:
             if (
                 self.deepest is not None
                 and radius(self.vertices, [self.ends[i][:2] for i in edges_taken]) > self.deepest
@@ -250,37 +273,43 @@ class SpanningSearch(Search):
                 return None
         elif not self._has_exit(union_of_ends, at):
             return None
-        new, again = [], []
+        new, crossed_again = [], []
         for t, joined_by_partition in enumerate(state[:-1]):
             if t not in self.tracked[at]:
                 new.append(joined_by_partition)
             elif joined_by_partition[a] >> b & 1:
-                again.append(t)
+                crossed_again.append(t)
                 new.append(joined_by_partition)
             else:
                 union = joined_by_partition[a] | joined_by_partition[b]
                 new.append(tuple(union if union >> v & 1 else x for v, x in enumerate(joined_by_partition)))
-        return (*new, edges_taken), tuple(again)
+        return (*new, edges_taken), tuple(crossed_again)
 
     def can_skip(self, state: Any, at: int) -> bool:
+        """The components of both ends must still have an edge to other vertices later."""
         a, b, _ = self.ends[at]
         joined = state[0]
-        return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
+        return joined[a] == self.all_vertices or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
-        """Return whether some edge after this position leaves these vertices."""
-        later = self.later[at + 1]
-        return any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
+        """Return whether some edge after this position leaves these vertices. Asked again and again, so remembered."""
+        has_exit = self.exits[at].get(inside)
+        if has_exit is None:
+            later = self.later_neighbours[at + 1]
+            has_exit = any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
+            self.exits[at][inside] = has_exit
+        return has_exit
 
 
 class ArborescenceSearch(Search):
-    """Arborescences from a root; `cuts` (vertex sets without the root, as bits) have their slack tracked.
+    """Search for trees of arcs out of a root, at most `deepest` deep.
 
-    State: per vertex the top of its component and its depth below it, and the cuts crossed (bits).
+    Slack is tracked for `cuts` (sets of vertices without the root, as bit masks). State: by vertex the top of its
+    component, and its depth below the top; then the cuts crossed so far (bit mask).
     """
 
     def __init__(
-        self, vertices: int, arcs: Sequence[Plain], root: int, cuts: Sequence[int], deepest: int | None = None
+        self, vertices: int, arcs: Sequence[WeightedEdge], root: int, cuts: Sequence[int], deepest: int | None = None
     ) -> None:
         self.vertices, self.root, self.cuts = vertices, root, list(cuts)
         self.deepest = vertices if deepest is None else deepest
@@ -291,11 +320,12 @@ class ArborescenceSearch(Search):
             for a, b, _ in ends
         ]
         super().__init__(order, ends, tracked)
-        self.rest: list[tuple[int, ...]] = []  # by position: the tails of further arcs into the same vertex
+        self.later_tails: list[tuple[int, ...]] = []  # by position: the tails of further arcs into the same vertex
         for at, (_, b, _) in enumerate(ends):
-            self.rest.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
+            self.later_tails.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
 
     def count_slacks(self, total: int) -> list[int]:
+        """Each tree crosses a cut once at least."""
         crossing = [0] * len(self.cuts)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
@@ -303,31 +333,35 @@ class ArborescenceSearch(Search):
         return [c - total for c in crossing]
 
     def start_state(self) -> Any:
+        """Every vertex is the top of its own component, at depth 0, and no cut is crossed."""
         return tuple(range(self.vertices)), (0,) * self.vertices, 0
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        """Put the component of the arc's head below its tail; None if that is too deep or no tree."""
         a, b, _ = self.ends[at]
         top, below, crossed = state
         # b already has a parent, or is itself the top of a's component (a cycle)
         if top[b] != b or top[a] == b:
             return None
-        # b's whole component now hangs below a
+        # b's whole component comes below a
         added_depth = below[a] + 1
         now = tuple(x + added_depth if t == b else x for x, t in zip(below, top, strict=True))
         if max(now) > self.deepest:
             return None
-        again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
+        crossed_again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
         for t in self.tracked[at]:
             crossed |= 1 << t
-        return (tuple(top[a] if t == b else t for t in top), now, crossed), again
+        return (tuple(top[a] if t == b else t for t in top), now, crossed), crossed_again
 
     def can_skip(self, state: Any, at: int) -> bool:
+        """The head must have a parent already, or another arc that can still enter it."""
         b = self.ends[at][1]
         top = state[0]
-        return bool(top[b] != b or any(top[a] != b for a in self.rest[at]))
+        return bool(top[b] != b or any(top[a] != b for a in self.later_tails[at]))
 
 
-def _breadth_first(arcs: Sequence[Plain], root: int) -> Iterator[int]:
+def _breadth_first(arcs: Sequence[WeightedEdge], root: int) -> Iterator[int]:
+    """Yield the vertices but the root in breadth-first order from it."""
     visited, queue = {root}, [root]
     for v in queue:
         for a, b, _ in arcs:
@@ -337,5 +371,6 @@ def _breadth_first(arcs: Sequence[Plain], root: int) -> Iterator[int]:
     return iter(queue[1:])
 
 
-def _arcs_into(arcs: Sequence[Plain], v: int) -> list[int]:
+def _arcs_into(arcs: Sequence[WeightedEdge], v: int) -> list[int]:
+    """Return the arcs into a vertex, the widest first."""
     return sorted((e for e, arc in enumerate(arcs) if arc[1] == v), key=lambda e: (-arcs[e][2], e))

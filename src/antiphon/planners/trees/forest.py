@@ -1,20 +1,27 @@
-"""Directed forests that reach the cut bound exactly, by combinatorial algorithms.
+"""Pack directed spanning trees at the rate of the tightest cut, exactly, by a combinatorial algorithm (Edmonds).
 
-Edmonds, "Edge-disjoint branchings" (1973): if every sink alone could receive all of every root's supply (by some flow),
-then the supplies can be sent along spanning arborescences within the capacities. So the greatest rate is that of the
-tightest cut, p/q. With capacities times q and demands times p everything is integral: the switches are split off
-(splitting.py) and the trees packed in integral amounts. Shared limits at one end of their links are drawn as switches.
+Input: a machine; roots, each with a demand (its relative amount of data); sinks, the ranks that receive all of it.
+Output (`pack_forests`): weighted trees that send every root's data to all sinks, together within the capacity of every
+link, and their rate. None if switches or relaying ranks keep this method from the greatest rate; columns.py then takes
+over.
 
-The constructive proof grows one tree arc by arc, each time keeping the remaining capacity sufficient for all sinks.
-Here it is done in batches (Schrijver, "Combinatorial Optimization", 53.2; Berczi and Frank 2010 for many roots): each
-batch is one tree with as much weight as possible. `Packing` keeps a flow per sink (`SinkFlows`), so a test of an arc
-costs a few augmenting paths instead of a maximum flow per sink.
+Why it works: Edmonds ("Edge-disjoint branchings", 1973) proved that if every sink alone could receive every root's
+supply (by some flow), then the supplies can be sent to all sinks at once, along spanning arborescences (trees directed
+away from their roots) within the capacities. So the greatest rate is that of the tightest cut, a fraction p/q. With
+capacities times q and demands times p all numbers are integers. First the switches are replaced by arcs between ranks
+(splitting.py), then trees are packed in integral weights.
+
+The constructive proof grows a tree arc by arc, such that the remaining capacity still serves all sinks. Here a whole
+batch of equal trees grows at once, as one tree with as much weight as possible (Schrijver, "Combinatorial
+Optimization", 53.2; Berczi and Frank 2010 for many roots). `Packing` keeps a flow per sink (`SinkFlows`), so that
+testing an arc costs a few augmenting paths instead of a maximum flow per sink.
 
 Example: broadcast from 0 on 0 > 1 (2 units), 0 > 2 (1), 1 > 2 (1): the cut around rank 1 and that around 2 both have 2.
 The first tree takes 0 > 1 and 0 > 2 with weight 1: a heavier one would leave rank 2 short. The second, 0 > 1 > 2, takes
 the remaining unit.
 
-Finally trees are regrown at random, a few at a time, to make them fewer and shallower (`regrow_trees`).
+Finally a few trees at a time are removed and regrown in another order, to make them fewer and shallower
+(`regrow_trees`).
 """
 
 from __future__ import annotations
@@ -36,21 +43,21 @@ from antiphon.errors import Invalid
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.splitting import (
     Arc,
+    ArcPaths,
+    LinkGraph,
     Path,
-    Pieces,
     SinkFlows,
-    Wires,
+    build_link_graph,
     serves_all_sinks,
     set_bits,
-    wires_of,
     without_switches,
 )
 from antiphon.planners.trees.to_schedule import Tree
 
-MOST_TRIES = 200
-SPARE = 10**7  # limit of tries * ranks^3: a second or two
+MOST_TRIES = 200  # rounds of regrowing trees,
+SPARE = 10**7  # fewer on large machines: limit of rounds * ranks^3, a second or two,
+PATIENCE = 60  # and no more after this many rounds without gain
 Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
-PATIENCE = 60
 
 
 def pack_forests(
@@ -58,31 +65,32 @@ def pack_forests(
 ) -> tuple[Fraction, list[Tree]] | None:
     """Pack trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest possible rate.
 
-    The rate is that of the tightest cut (core.bounds), which proves it. None where this method does not reach it. It
-    always does if every rank is a sink and switches are balanced, without shared limits; it often does with limits on
-    links with a common end, with other switches, and with ranks that are not members. Raises Invalid if a sink cannot
-    be reached.
-
-    Trees are grown level by level, so few and shallow; `tries` times a few of them are grown anew (by default fewer
-    times with more ranks). Time grows with about ranks^3.
+    Return the rate and the trees, at rates in bytes/s. The tightest cut (core.bounds) proves that no packing is faster.
+    None where this method does not reach that rate. It always does if every rank is a sink, switches are balanced and
+    there are no shared limits; it often does with limits on links with a common end, with other switches, and with
+    ranks that only relay. Raises Invalid if a sink cannot be reached. `tries`: rounds of regrowing (default: by the
+    number of ranks). Time grows with about ranks^3.
     """
     weights = {root: int(weight) for root, weight in sorted(demand.items()) if weight}
     members = sorted({*sinks, *weights})
     _check_arguments(topology, weights, members)
-    wires = wires_of(topology)
-    if wires is None:
+    link_graph = build_link_graph(topology)
+    if link_graph is None:
         return None
     common = math.gcd(*weights.values())
     weights = {root: weight // common for root, weight in weights.items()}
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
-    side, best = tightest_cut(wires.to_network(wires.to_pieces()), supplies, _receiving_sinks(sinks, weights))
+    side, best = tightest_cut(
+        link_graph.to_network(link_graph.to_arc_paths()), supplies, _receiving_sinks(sinks, weights)
+    )
     if not best:
-        raise Invalid(_cut_off(topology, next(root for root in weights if side[root]), members))
+        raise Invalid(_unreachable_message(topology, next(root for root in weights if side[root]), members))
+    # the rate is p/q: with demands times p, and capacities times q, everything is integral
     supply = {root: weight * best.numerator for root, weight in weights.items()}
     unit = topology.resources.scale / best.denominator
-    # without relaying ranks first; then with all ranks as sinks, which Edmonds' theorem covers
+    # try trees over the members only, then over all ranks as if all were sinks, which lets the others relay
     for spanned in (members, list(range(topology.ranks))):
-        trees = _pack_spanned(wires, wires.to_pieces(best.denominator), supply, spanned, tries)
+        trees = _pack_spanned(link_graph, link_graph.to_arc_paths(best.denominator), supply, spanned, tries)
         if trees is not None:
             return best * topology.resources.scale / common, [_to_tree(tree, set(members), unit) for tree in trees]
         if len(spanned) == topology.ranks:
@@ -90,14 +98,15 @@ def pack_forests(
     return None
 
 
-def fit_trees(wires: Wires, supply: Mapping[int, int]) -> list[Tree] | None:
-    """Return trees from every root to all ranks of exactly these integral weights; None where they do not fit."""
-    everyone = list(range(wires.ranks))
-    trees = _pack_spanned(wires, wires.to_pieces(), supply, everyone, MOST_TRIES)
+def fit_trees(link_graph: LinkGraph, supply: Mapping[int, int]) -> list[Tree] | None:
+    """Return trees from every root to all ranks, of total weight `supply[root]`; None where they do not fit."""
+    everyone = list(range(link_graph.ranks))
+    trees = _pack_spanned(link_graph, link_graph.to_arc_paths(), supply, everyone, MOST_TRIES)
     return None if trees is None else [_to_tree(tree, set(everyone), Fraction(1)) for tree in trees]
 
 
 def _check_arguments(topology: Topology, weights: Mapping[int, int], members: Sequence[int]) -> None:
+    """Raise Invalid for ranks that do not exist, negative demands, or a rank alone."""
     for rank in members:
         if not 0 <= rank < topology.ranks:
             raise Invalid(f"rank {rank}: topology {topology.name} has ranks 0 to {topology.ranks - 1}")
@@ -107,12 +116,13 @@ def _check_arguments(topology: Topology, weights: Mapping[int, int], members: Se
         raise Invalid(f"rank {members[0]} alone has nobody to send to; a tree needs 2 ranks or more")
 
 
-def _cut_off(topology: Topology, root: int, members: Sequence[int]) -> str:
-    wide = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
-    side = reachable_nodes(topology, [root], wide)
+def _unreachable_message(topology: Topology, root: int, members: Sequence[int]) -> str:
+    """Return the message for members that no links with bandwidth lead to from the root."""
+    has_bandwidth = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
+    side = reachable_nodes(topology, [root], has_bandwidth)
     lost = [str(rank) for rank in members if not side[rank]]
     shown = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
-    return f"topology {topology.name}: no way leads from rank {root} to rank {shown}; add links or leave these out"
+    return f"topology {topology.name}: no path leads from rank {root} to rank {shown}; add links or leave these out"
 
 
 def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[int]:
@@ -121,15 +131,18 @@ def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[in
 
 
 def _pack_spanned(
-    wires: Wires, scaled: Pieces, supply: Mapping[int, int], spanned: Sequence[int], tries: int | None
+    link_graph: LinkGraph, scaled: ArcPaths, supply: Mapping[int, int], spanned: Sequence[int], tries: int | None
 ) -> list[Arborescence] | None:
-    """Return trees over these ranks, through any switches; None where they cannot carry the supply."""
-    usable_nodes = {*spanned, *range(wires.ranks, wires.nodes)}
-    pieces = {arc: capacities for arc, capacities in scaled.items() if usable_nodes.issuperset(arc)}
+    """Return trees over the ranks `spanned`, through any switches; None where they cannot carry the supply.
+
+    `scaled`: the machine's arcs, with capacities times the denominator of the rate.
+    """
+    usable_nodes = {*spanned, *range(link_graph.ranks, link_graph.nodes)}
+    arc_paths = {arc: capacities for arc, capacities in scaled.items() if usable_nodes.issuperset(arc)}
     sinks = _receiving_sinks(spanned, supply)
-    if not serves_all_sinks(wires, pieces, supply, sinks):
+    if not serves_all_sinks(link_graph, arc_paths, supply, sinks):
         return None
-    direct = without_switches(wires, pieces, supply, sinks)
+    direct = without_switches(link_graph, arc_paths, supply, sinks)
     if direct is None:
         return None
     index = {rank: number for number, rank in enumerate(spanned)}
@@ -138,16 +151,17 @@ def _pack_spanned(
     trees = packing.grow_all()
     if tries is None:
         tries = min(MOST_TRIES, SPARE // len(spanned) ** 3)
-    return [_renumber_tree(wires, tree, spanned) for tree in regrow_trees(packing, trees, tries)]
+    return [_renumber_tree(link_graph, tree, spanned) for tree in regrow_trees(packing, trees, tries)]
 
 
-def _renumber_tree(wires: Wires, tree: Arborescence, ranks: Sequence[int]) -> Arborescence:
-    hops = tuple((ranks[parent], ranks[node], wires.links_of(path)) for parent, node, path in tree.hops)
+def _renumber_tree(link_graph: LinkGraph, tree: Arborescence, ranks: Sequence[int]) -> Arborescence:
+    """Return the tree in ranks and the topology's own links, from positions in `ranks` and links of the graph."""
+    hops = tuple((ranks[parent], ranks[node], link_graph.links_of(path)) for parent, node, path in tree.hops)
     return Arborescence(ranks[tree.root], tree.weight, hops, tree.depth)
 
 
 def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
-    """Convert to bytes per second, without non-members that relay nothing."""
+    """Return the tree at a rate in bytes per second (`unit` per weight), without non-members that relay nothing."""
     needed: set[int] = set()
     for parent, rank, _ in reversed(tree.hops):
         if rank in members or rank in needed:
@@ -163,7 +177,10 @@ def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
 
 @dataclass(frozen=True)
 class Arborescence:
-    """`hops`: every node but the root as (parent, node, piece of the arc), a parent before its children."""
+    """A directed tree of integral weight: the units of capacity that it takes of each of its arcs.
+
+    `hops`: every node but the root as (parent, node, links of the arc), a parent before its children.
+    """
 
     root: int
     weight: int
@@ -172,80 +189,85 @@ class Arborescence:
 
 
 class Packing:
-    """Grows one tree after the other, breadth first, so that trees are shallow and take integral weights.
+    """Grow trees one after the other out of the remaining capacity, breadth first so that they are shallow.
 
-    State: the flows of all sinks (every node is one) for the roots' remaining supply, and the growing tree: its
-    `members` in the order they joined, the `arc` by which each did, its `weight`.
+    Every node is a sink. Invariant between trees: `flows` brings every sink all of `remaining_supply`, what no tree
+    carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of the
+    tree's nodes (`SinkFlows.taken`). An arc that cannot take the whole weight under this rule is left out; when no arc
+    can, the weight of the whole tree is lowered.
     """
 
-    def __init__(self, nodes: int, pieces: Mapping[Arc, Mapping[Path, int]], supply: Mapping[int, int]) -> None:
-        """`pieces`: what each arc is made of, with capacities; a tree takes an arc within one piece."""
-        self.pieces = {
-            arc: sorted((amount, piece) for piece, amount in capacities.items()) for arc, capacities in pieces.items()
+    def __init__(self, nodes: int, arc_paths: Mapping[Arc, Mapping[Path, int]], supply: Mapping[int, int]) -> None:
+        """`arc_paths`: the paths of links that each arc stands for; a tree that takes an arc takes one of them."""
+        self.arc_paths = {
+            arc: sorted((amount, path) for path, amount in capacities.items()) for arc, capacities in arc_paths.items()
         }
-        arcs = {arc: sum(capacities.values()) for arc, capacities in pieces.items()}
+        arcs = {arc: sum(capacities.values()) for arc, capacities in arc_paths.items()}
         self.flows = SinkFlows(nodes, nodes, arcs, supply)
-        self.left = {root: amount for root, amount in sorted(supply.items()) if amount}
+        self.remaining_supply = {root: amount for root, amount in sorted(supply.items()) if amount}
         self.out: list[list[int]] = [[] for _ in range(nodes)]
         for arc, tail in enumerate(self.flows.tail):
             self.out[tail].append(arc)
+        # the growing tree: its nodes in the order they joined (also as a bit mask), and by node the arc that leads
+        # there and the depth
         self.members: list[int] = []
         self.inside = 0
         self.arc = [-1] * nodes
         self.depth = [0] * nodes
-        self.turn = list(range(nodes))  # tie-break between equally wide arcs, by head
         self.weight = 0
-        self.most: list[int] = []  # by arc: upper bound on the weight that can take it
+        self.max_weight: list[int] = []  # by arc: upper bound on the weight that it can carry of this tree
+        self.head_order = list(range(nodes))  # tie-break between equally wide arcs, by head
 
     def grow_all(self) -> list[Arborescence]:
-        """Return all trees; each root's weights sum to its supply. O(nodes^2) tests of arcs per tree, each some
-        searches.
-        """
+        """Return trees that carry all the remaining supply. O(nodes^2) tests of arcs per tree, each some searches."""
         trees = []
-        while self.left:
-            for root in list(self.left):
+        while self.remaining_supply:
+            for root in list(self.remaining_supply):
                 self._grow_tree(root)
                 trees.append(self._finish_tree())
         return trees
 
     def _finish_tree(self) -> Arborescence:
+        """Return the grown tree; subtract its weight from its root's supply and from a path of each of its arcs."""
         root, flows = self.members[0], self.flows
-        self.left[root] -= self.weight
-        if not self.left[root]:
-            del self.left[root]
+        self.remaining_supply[root] -= self.weight
+        if not self.remaining_supply[root]:
+            del self.remaining_supply[root]
         arcs = [(flows.tail[self.arc[node]], node) for node in self.members[1:]]
-        hops = tuple((*arc, _take_piece(self.pieces[arc], self.weight)) for arc in arcs)
+        hops = tuple((*arc, _take_path(self.arc_paths[arc], self.weight)) for arc in arcs)
         return Arborescence(root, self.weight, hops, max(self.depth[node] for node in self.members))
 
     def take_back(self, tree: Arborescence) -> None:
-        """Dissolve a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
+        """Remove a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
         flows = self.flows
         self.members, self.inside = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
-        for parent, node, piece in tree.hops:
+        for parent, node, path in tree.hops:
             self.arc[node] = flows.at[parent][node]
-            _put_piece(self.pieces[parent, node], piece, tree.weight)
+            _put_path(self.arc_paths[parent, node], path, tree.weight)
         self.weight = tree.weight
         self._give_back(tree.weight)
-        self.left[tree.root] = self.left.get(tree.root, 0) + tree.weight
+        self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
         """Return what `restore_state` needs. Only between trees, with no supply left."""
-        flows, pieces = self.flows, {arc: capacities[:] for arc, capacities in self.pieces.items()}
-        return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], pieces
+        flows, arc_paths = self.flows, {arc: capacities[:] for arc, capacities in self.arc_paths.items()}
+        return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], arc_paths
 
     def restore_state(self, saved: tuple[Any, ...]) -> None:
-        self.flows.flow, self.flows.capacity, self.flows.open, self.pieces = saved
-        self.left = {}
+        """Return to the state that `save_state` returned."""
+        self.flows.flow, self.flows.capacity, self.flows.open, self.arc_paths = saved
+        self.remaining_supply = {}
 
     def _grow_tree(self, root: int) -> None:
+        """Grow a tree from the root to all nodes, as heavy as possible."""
         flows, nodes = self.flows, self.flows.nodes
-        self.members, self.inside, self.weight = [root], 1 << root, self.left[root]
+        self.members, self.inside, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
         for sink in range(nodes):
             flows.taken[root][sink] = self.weight if sink != root else 0
             flows.sources[sink] = 1 << root if sink != root else 0
         ends = zip(flows.tail, flows.head, strict=True)
-        self.most = [self.pieces[arc][-1][0] for arc in ends]
+        self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]
         self._add_full_arcs()
         while len(self.members) < nodes:
             self._lower_weight()
@@ -259,8 +281,8 @@ class Packing:
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
             level = [node for node in self.members if self.depth[node] == depth]
-            ready = [a for x in level for a in self.out[x] if self.most[a] >= self.weight]
-            for arc in sorted(ready, key=lambda a: (-capacity[a], self.turn[flows.head[a]])):
+            ready = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
+            for arc in sorted(ready, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
                 if self.inside >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
@@ -273,21 +295,20 @@ class Packing:
         flows = self.flows
         ready = [a for x in self.members for a in self.out[x] if not self.inside >> flows.head[a] & 1]
         while True:
-            best = max(ready, key=lambda a: self.most[a], default=-1)
-            if best < 0 or not self.most[best]:
+            best = max(ready, key=lambda a: self.max_weight[a], default=-1)
+            if best < 0 or not self.max_weight[best]:
                 raise AssertionError("no tree can grow: the supplies were not within the cuts")
-            weight = self.most[best]
-            # `most` is an upper bound; a failed test lowers it, so retry with the next best
+            weight = self.max_weight[best]
+            # `max_weight` is an upper bound; a failed test lowers it, so retry with the next best
             if self._try_arc(best, weight, keep=False):
                 break
         self._give_back(self.weight - weight)
 
     def _try_arc(self, arc: int, weight: int, keep: bool) -> bool:
-        """Return whether this much of the tree can take the arc while all sinks stay served; `most` learns how much
-        can.
+        """Return whether the arc can carry this much of the tree while all sinks stay served.
 
-        If so and `keep`, the capacity is taken; otherwise nothing changes. O(sinks), and a search for each sink whose
-        flow must move.
+        If so and `keep`, the capacity is taken; otherwise it is put back. Either way `max_weight` falls to what the
+        arc took. O(sinks), and a path search for each sink whose flow must move.
         """
         flows, row = self.flows, self.flows.flow[arc]
         tail, head, full = flows.tail[arc], flows.head[arc], flows.capacity[arc]
@@ -307,7 +328,7 @@ class Packing:
                     break
             else:
                 flows.refresh_pair(sink, tail, head)
-        self.most[arc] = min(self.most[arc], accepted)
+        self.max_weight[arc] = min(self.max_weight[arc], accepted)
         if accepted == weight and keep:
             return True
         flows.capacity[arc] = full
@@ -326,7 +347,7 @@ class Packing:
         self._release_sink(node)
 
     def _release_sink(self, sink: int) -> None:
-        """Cancel a sink's flow from the tree that it has joined."""
+        """Cancel the flow that the tree's weight needed to reach a sink: the sink is now a node of the tree itself."""
         flows = self.flows
         flows.move_taken(sink, sink, -1, flows.taken[sink][sink])
         for source in set_bits(flows.sources[sink]):
@@ -355,9 +376,9 @@ class Packing:
         return path
 
     def _give_back(self, amount: int) -> None:
-        """Return part of the tree's weight to its root's supply and its arcs.
+        """Lower the tree's weight: the amount returns to its root's supply and its arcs.
 
-        Sinks that got it from elsewhere in the tree get it from the root along the tree instead.
+        Each sink's flow of this amount then starts at the root and follows the tree, to where it started before.
         """
         flows = self.flows
         for node in self.members[1:]:
@@ -386,63 +407,65 @@ class Packing:
             node = tail
 
 
-def _take_piece(pieces: list[tuple[int, Path]], weight: int) -> Path:
-    """Take the weight from the smallest piece that has it. The list stays ascending."""
-    # the least sufficient piece: larger ones stay for heavier trees
-    at = bisect_left(pieces, (weight, ()))
-    amount, piece = pieces.pop(at)
-    insort(pieces, (amount - weight, piece))
-    return piece
+def _take_path(arc_paths: list[tuple[int, Path]], weight: int) -> Path:
+    """Take the weight from the narrowest path that has it; wider ones stay for heavier trees. The list stays sorted."""
+    at = bisect_left(arc_paths, (weight, ()))
+    amount, path = arc_paths.pop(at)
+    insort(arc_paths, (amount - weight, path))
+    return path
 
 
-def _put_piece(pieces: list[tuple[int, Path]], piece: Path, weight: int) -> None:
-    """Give the weight back to the piece."""
-    at = next(at for at, (_, other) in enumerate(pieces) if other == piece)
-    amount, _ = pieces.pop(at)
-    insort(pieces, (amount + weight, piece))
+def _put_path(arc_paths: list[tuple[int, Path]], path: Path, weight: int) -> None:
+    """Give the weight back to the path."""
+    at = next(at for at, (_, other) in enumerate(arc_paths) if other == path)
+    amount, _ = arc_paths.pop(at)
+    insort(arc_paths, (amount + weight, path))
 
 
 def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int) -> list[Arborescence]:
-    """Return no more trees than before, and no deeper ones. Each try costs as much as growing at most 8 trees.
+    """Remove and regrow a few trees, `tries` times, to have fewer and shallower ones; return the best trees.
 
-    Stops early if every root has one tree of minimum depth, and after many tries without gain.
+    A try keeps the new trees if they are no more and no deeper than the removed ones; it costs as much as growing at
+    most 8 trees. Stops early if every root has one tree of minimum depth, and after many tries without gain.
     """
     rng = random.Random(0)
     best_trees = list(trees)
     goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
-    best, since = measure_quality(best_trees), 0
+    best, without_gain = measure_quality(best_trees), 0
     for _ in range(tries):
-        if best <= (len(goal), sorted(goal, reverse=True)) or since == PATIENCE:
+        if best <= (len(goal), sorted(goal, reverse=True)) or without_gain == PATIENCE:
             break
+        # remove some trees and grow others out of what they used; restore the old ones if these are not as good
         chosen = _choose_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
         before = packing.save_state()
         for tree in removed:
             packing.take_back(tree)
-        packing.left = {
-            best_trees[at].root: packing.left[best_trees[at].root] for at in chosen
+        packing.remaining_supply = {
+            best_trees[at].root: packing.remaining_supply[best_trees[at].root] for at in chosen
         }  # the first chosen grows first
-        rng.shuffle(packing.turn)
+        rng.shuffle(packing.head_order)
         regrown = packing.grow_all()
         if measure_quality(regrown) <= measure_quality(removed):
             best_trees = [tree for at, tree in enumerate(best_trees) if at not in chosen] + regrown
         else:
             packing.restore_state(before)
-        since = since + 1 if measure_quality(best_trees) == best else 0
+        without_gain = without_gain + 1 if measure_quality(best_trees) == best else 0
         best = measure_quality(best_trees)
     return sorted(best_trees, key=lambda tree: tree.root)
 
 
 def measure_quality(trees: Sequence[Arborescence]) -> Quality:
+    """Return what `regrow_trees` minimizes."""
     return len(trees), sorted((tree.depth for tree in trees), reverse=True)
 
 
 def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int]:
-    """Choose one of the deepest trees first, or two of one root; and some others."""
-    several: dict[int, list[int]] = {}
+    """Return trees to regrow: one of the deepest, or two of one root, which may merge; and up to 6 others at random."""
+    trees_of_root: dict[int, list[int]] = {}
     for at, tree in enumerate(trees):
-        several.setdefault(tree.root, []).append(at)
-    pairs = [root_trees for root_trees in several.values() if len(root_trees) > 1]
+        trees_of_root.setdefault(tree.root, []).append(at)
+    pairs = [root_trees for root_trees in trees_of_root.values() if len(root_trees) > 1]
     if pairs and rng.randrange(2):
         root_trees = pairs[rng.randrange(len(pairs))]
         start = rng.randrange(len(root_trees))
@@ -459,7 +482,7 @@ def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int
 
 
 def _root_eccentricity(packing: Packing, root: int) -> int:
-    """Return the distance of the farthest node: no tree is shallower."""
+    """Return the distance of the farthest node from the root: no tree is shallower."""
     flows = packing.flows
     depth = {root: 0}
     for node in (queue := [root]):

@@ -1,17 +1,23 @@
-"""The restricted master program of column generation (columns.py): the trees known so far, as columns.
+"""The linear program of tree packing over the trees generated so far (the restricted master of column generation).
 
-    maximize  sum_j gain_j t_j   with   sum of group g's rates = sum_j share_gj t_j   and   load of each row <= capacity
+Column generation (columns.py) adds trees one by one; this file solves the program over them. Input: trees as columns
+(how often each loads which row; a row is a link, a shared limit or an orbit of these), the rows' capacities, and the
+groups that trees belong to (the trees of one root, or a root's trees in one direction). Output: a rate per tree.
 
-A `Column` is a tree reduced to how often it loads each row; a group is a root (or a root's trees in one direction).
-`Master`
+    maximize   sum over j of gain_j t_j
+    such that  for every group g:  sum of the rates of its trees = sum over j of share_gj t_j
+               for every row:      sum over trees of rate * times that the tree loads it <= capacity
 
-    solves it in floats (HiGHS), with prices of rows for the search for better trees
-    solves the optimal basis in rationals: which trees are used and which rows are full gives a square system
-    rounds to a feasible rational point where that fails
+The t_j are amounts that groups have in common. A forest has one t, its rate, and a group's share of it is its root's
+demand. An allreduce has a t per root, shared by its trees in and its trees out. `Master`
+
+    solves the program in floats (HiGHS), with prices of rows that guide the search for better trees
+    solves it in rationals: which trees are used and which rows are full gives a linear system (exact_solve.py)
+    rounds to feasible rationals where that fails
     turns integral prices into an upper bound on any packing (weak duality)
 
-Example: one root, links of capacity 1, 1, 2; trees {a, c} and {b, c}. Optimum 2 with both at rate 1; all rows are full.
-Prices 0, 0, 1/2 on a, b, c: each tree costs 1/2, so no packing exceeds (2 * 1/2) / (1/2) = 2.
+Example: one root, links a, b, c of capacity 1, 1, 2; trees {a, c} and {b, c}. Optimum 2 with both at rate 1; all rows
+are full. Prices 0, 0, 1/2 on a, b, c: each tree costs 1/2, so no packing exceeds (2 * 1/2) / (1/2) = 2.
 """
 
 from __future__ import annotations
@@ -28,12 +34,12 @@ from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.exact_solve import solve_exactly
 
 TINY = 1e-9  # of the largest rate: below float accuracy
-_FINE = 10**6  # denominator of rates that are rounded from floats
+_FINE = 10**6  # denominator, relative to the largest rate, of rates that are rounded from floats
 
 
 @dataclass(frozen=True)
 class Column:
-    """A tree of a group: how often it loads which row."""
+    """A tree of a group: it loads row rows[i] times[i] times; `tree` has its hops."""
 
     group: int
     rows: tuple[int, ...]
@@ -42,23 +48,26 @@ class Column:
 
     @property
     def depth(self) -> int:
+        """Hops from the root to the farthest rank."""
         return max((hop.depth for _, hop in self.tree), default=0)
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A float optimum of the restricted program."""
+    """An optimum in floats: rates `x` of the columns, amounts `t`, and the dual variables of rows and groups."""
 
     value: float
     x: NDArray[np.float64]
     t: NDArray[np.float64]
     price: NDArray[np.float64]  # per row
-    worth: NDArray[np.float64]  # per group (dual): a tree that costs less improves the optimum
+    worth: NDArray[np.float64]  # per group: a tree that costs less at these prices improves the optimum
 
 
 class Master:
-    """The restricted master program. `share[g]`: weights t_j of group g, by j; `gain`: objective of each t_j.
-    Integers.
+    """The program over the columns so far.
+
+    `share[g]`: by j, the share_gj of group g; `gain`: the gain_j; both integers. `unit`: a rate about as large as the
+    optimum, for scaling.
     """
 
     def __init__(
@@ -73,7 +82,7 @@ class Master:
         self._weigh = np.array([float(unit / c) for c in self.capacity])
 
     def add_column(self, column: Column) -> bool:
-        """Add a column; return whether it is new (another tree of the group with the same loads is redundant)."""
+        """Add a column; return whether it is new. A second tree of the group with the same loads is left out."""
         key = (column.group, column.rows, column.times)
         if key in self._seen:
             return False
@@ -82,15 +91,17 @@ class Master:
         return True
 
     def solve_floats(self) -> Point:
-        """Solve with HiGHS over the columns so far; every group must have one."""
+        """Return an optimum over the columns so far, by HiGHS; every group must have a column."""
         from scipy.optimize import linprog
         from scipy.sparse import csc_array
 
         count, groups, free = len(self.columns), len(self.share), len(self.gain)
+        # variables: the rates, then the t_j. Rows of loads, each divided by its capacity in `unit`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
         times = np.array([v for c in self.columns for v in c.times], float) * self._weigh[rows]
         loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * free)), shape=(len(self.capacity), count + free))
+        # per group: sum of rates - sum over j of share_gj t_j = 0
         equal = np.zeros((groups, count + free))
         equal[[c.group for c in self.columns], np.arange(count)] = 1
         for group, shares in enumerate(self.share):
@@ -107,16 +118,17 @@ class Master:
         return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
     def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
-        """Return the exact rates of the basis behind a float optimum, and every t_j; None if that fails.
+        """Return the exact rates behind a float optimum, by column, and every t_j; None if that fails.
 
-        Unknowns: rates of the columns used. Equations: the tight rows and the groups. The result is checked in all
-        other rows.
+        Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The result is
+        checked in all other rows.
         """
         min_rate = 10 * TINY * float(point.x.max(initial=0.0))
         used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
         load = np.zeros(len(self.capacity))
         for i in used:
             load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
+        # the full rows, and a linear system of these and the groups
         full = np.flatnonzero(load * self._weigh >= 1 - 1e-7)
         at = {int(row): number for number, row in enumerate(full.tolist())}
         matrix = np.zeros((len(full) + len(self.share), len(used) + len(self.gain)), np.int64)
@@ -137,7 +149,7 @@ class Master:
         return (rates, solution[len(used) :]) if self._largest_overload(rates) <= 1 else None
 
     def _largest_overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
-        """Return the largest load over capacity."""
+        """Return the largest ratio of a row's load to its capacity."""
         common = math.lcm(1, *(rate.denominator for _, rate in rates))
         load = [0] * len(self.capacity)
         for column, rate in rates:
@@ -149,9 +161,7 @@ class Master:
         )
 
     def round_solution(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
-        """Return a feasible rational solution near a float one: round rates to 1 / _FINE, rebalance groups, scale
-        to fit.
-        """
+        """Return feasible rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
         top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_FINE) or Fraction(1, _FINE)
         t = [Fraction(round(float(v / float(top)) * _FINE), _FINE) * top for v in point.t.tolist()]
         rates = [
@@ -171,9 +181,10 @@ class Master:
         return [(c, rate * scale) for c, rate in even if rate], [v * scale for v in t]
 
     def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:
-        """Return an upper bound on any packing from integral prices and every group's cheapest tree.
+        """Return an upper bound on any packing. `price`: integral prices of rows; `costs`: of groups' cheapest trees.
 
-        Weak duality: sum of price * capacity, divided by the least worth of a unit of any t_j at these prices.
+        Weak duality: at these prices all capacity costs `paid`, and a unit of t_j needs trees that cost at least the
+        sum of share_gj * costs[g]. So no packing exceeds `paid` over the least such sum per gain.
         """
         paid = sum(p * c for p, c in zip(price, self.capacity, strict=True))
         worth = [0] * len(self.gain)

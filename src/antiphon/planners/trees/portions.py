@@ -1,19 +1,24 @@
-"""Divide every link between trees by a linear program over cuts, for machines of any kind.
+"""Pack trees by a linear program over link loads and cuts, for machines of any kind.
 
-Trees of given weights fit into given portions of the links if and only if every sink alone could receive all of every
-root's weight (Edmonds 1973; with switches that have equal load in and out, Bang-Jensen, Frank and Jackson 1995). So the
-fastest trees can be found without enumerating trees:
+Input: a machine, and the directions that trees are wanted in: out of roots (allgather), in to them, or both (an
+allreduce reduces in to a root and copies out of it). Output (`pack_by_cuts`): trees from every root to all ranks, per
+direction, near the greatest rate; relative weights, which `at_full_rate` turns into bytes per second.
 
-    unknowns   load of each link in each direction of trees (out of roots; in to them), and the roots' weights
-    rows       link and shared-limit capacities; balance of switches; for every cut, the loads that leave it must carry
-               the weight inside it
-    maximize   total weight
+Trees of given weights fit into given loads of the links if and only if every rank alone could receive all of every
+root's weight within these loads (Edmonds 1973; with switches whose load in and out is equal: Bang-Jensen, Frank and
+Jackson 1995). So the loads of the fastest trees can be found without enumerating trees:
 
-There are exponentially many cuts, so they are added lazily: solve, ask a maximum flow per sink for a violated cut, add
+    variables    load of each link in each direction, and the roots' weights
+    constraints  capacity of links and shared limits; load into a switch = load out of it; for every cut (a set of
+                 nodes), the load on links that leave it >= the weight of the roots inside
+    maximize     total weight
+
+There are exponentially many cuts, so they are added lazily: solve, ask a maximum flow per rank for a violated cut, add
 it, repeat. Then loads and weights are rounded to integers (`_trees_of_loads`) and forest.py packs the trees.
 
-Example: an allreduce on a machine whose links are faster one way: trees in and trees out compete for the links, and the
-program finds the division; each direction is then an ordinary packing.
+Example: an allreduce of ranks 0 and 1 with links 0 > 1 of capacity 2 and 1 > 0 of capacity 1. A root of weight w needs
+load w on its outgoing link for the tree out, and w on the other for the tree in. Both roots together load 1 > 0 by
+w0 + w1, so the greatest total weight is 1.
 """
 
 from __future__ import annotations
@@ -30,37 +35,38 @@ from antiphon.core.columns import Bools, Floats
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.forest import fit_trees
-from antiphon.planners.trees.splitting import Wires
+from antiphon.planners.trees.splitting import LinkGraph
 from antiphon.planners.trees.to_schedule import Tree
 
-# limit of the solver's pivots times rows over all rounds: clusters and grids of 64 ranks take 2 to 4e7, some 3 s;
-# with one dead link in eight 16e7
+# limit of the solver's pivots times rows over all rounds. Clusters and grids of 64 ranks take 2 to 4e7, some 3 s;
+# with one dead link in eight they take 16e7
 MOST_WORK = 25 * 10**7
-SCALED = 8.0  # what the rate is at most, and at least its inverse, in units of the solver's capacities
-VIOLATED = 1e-6  # of the total that a sink must receive
+SCALED = 8.0  # for the solver, capacities are scaled so that the rate lies between 1 / SCALED and SCALED
+VIOLATED = 1e-6  # a cut counts as violated where a sink lacks more than this fraction of the total weight
 SHORT = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
-SIMPLE, NEAR = 128, 1e-6  # largest common denominator that is detected exactly, and its tolerance
-FINE = 1024  # otherwise amounts are rounded to this denominator
-LESS = (0, 1, 4, 16)  # units that a link may lose where switches cannot be balanced otherwise
+SIMPLE, NEAR = 128, 1e-6  # largest common denominator of loads that is looked for, and the tolerance of floats
+FINE = 1024  # where there is none, amounts are rounded to this denominator
+LESS = (0, 1, 4, 16)  # units that a link may lose where rounding cannot balance the switches otherwise
 OVER = 1.01  # factor by which rounding may overload a link
-ROOM = (0, 1, 2, 4, 8, 16, 32)  # units by which all links are widened so that the cuts hold after rounding
+ROOM = (0, 1, 2, 4, 8, 16, 32)  # units by which all links are widened in turn until the cuts hold after rounding
 MOST_TRIES = 20  # of regrowing trees to have fewer
 
 
 @dataclass(frozen=True)
 class Portioned:
-    """Trees by direction, of integral weights that sum to `grain` in each."""
+    """Trees by direction (True: on the reversed machine), of integral weights that sum to `grain` per direction."""
 
     trees: dict[bool, tuple[Tree, ...]]
     grain: int
 
 
 def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
-    """Pack trees from roots to all ranks in each direction (turned: on the reversed machine), near the greatest rate.
+    """Pack trees from roots to all ranks in each direction, near the greatest rate; None if none are found.
 
-    `demand`: weight of each root; None: free, but equal in all directions. None if rounding violated the cuts or the
-    effort limit was reached. A round solves a linear program with links times directions columns, and a maximum flow
-    per rank and direction.
+    `demand`: weight of each root; None lets the program choose one weight per root for all directions. `turned`: the
+    directions, False for the machine and True for the reversed machine. None is returned if the rounded loads violate
+    cuts or the effort limit is reached. A round solves a linear program with links times directions columns, and a
+    maximum flow per rank and direction.
     """
     program = _Program(topology, demand, turned)
     solution = program.solve_loads()
@@ -82,7 +88,10 @@ def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
 
 
 class _Program:
-    """Columns: per direction the load of every link; then the weight of every root where free, else the rate."""
+    """The linear program over cuts.
+
+    Variables: per direction the load of every link; then the weight of every root if free, otherwise the rate.
+    """
 
     def __init__(self, topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> None:
         self.topology, self.turned = topology, list(turned)
@@ -90,6 +99,7 @@ class _Program:
         self.links, self.directions = topology.links, len(turned)
         demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
         self.unit = sum(demands) or 1  # common denominator of all weights
+        # weights of the roots = this matrix times the last variables
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
         self.width = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
@@ -110,6 +120,7 @@ class _Program:
                     self._add_cut(direction, alone)
 
     def _add_cut(self, direction: int, side: Bools) -> bool:
+        """Add the cut around these nodes; return whether it is new."""
         key = bytes([direction]) + side.tobytes()
         if key in self.cuts:
             return False
@@ -135,6 +146,7 @@ class _Program:
         return None
 
     def _solve_program(self) -> Floats | None:
+        """Return the optimal variables under the cuts so far, or None."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
@@ -185,7 +197,7 @@ class _Program:
         return row
 
     def spare_capacity(self, loads: Floats) -> Floats:
-        """Return what each direction may use of each link besides its load."""
+        """Return the capacity of each link that no load uses, divided equally between the directions."""
         limits, used = self.topology.limits, loads.sum(axis=0)
         free = np.maximum(self.capacity[: self.links] - used, 0)
         for number, limit in enumerate(limits):
@@ -199,7 +211,7 @@ class _Program:
         import igraph
 
         topology, total_weight = self.topology, float(weight.sum())
-        fresh = False
+        added = False
         for direction, (tail, head) in enumerate(self.ends):
             arcs = [*zip(tail.tolist(), head.tolist(), strict=True), *((topology.nodes, root) for root in self.roots)]
             graph = igraph.Graph(topology.nodes + 1, arcs, directed=True)
@@ -210,8 +222,8 @@ class _Program:
                 if flow.value < total_weight * (1 - VIOLATED):
                     side = np.zeros(topology.nodes + 1, bool)
                     side[flow.partition[0]] = True
-                    fresh |= self._add_cut(direction, side[: topology.nodes])
-        return fresh
+                    added |= self._add_cut(direction, side[: topology.nodes])
+        return added
 
 
 def balance_matrix(topology: Topology) -> Any:
@@ -235,16 +247,17 @@ def _narrowest_rank(topology: Topology, capacity: Floats) -> float:
 
 
 def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
-    """Round loads and weights to a common denominator, the smallest that suffices, and pack the trees."""
+    """Round loads and weights to integers over a common denominator (grain) and pack the trees; None if none fit."""
     total_weight, free = float(weight.sum()), program.spare_capacity(loads)
     for grain in _list_grains(loads / total_weight, weight / total_weight, program.unit):
         demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
-        for room in ROOM:
+        for widening in ROOM:
+            # more room on the links only helps the cuts to hold; the rate falls by what a link then exceeds
             packings = {
                 back: _pack_direction(
                     program,
                     direction,
-                    loads[direction] / total_weight * (grain + room),
+                    loads[direction] / total_weight * (grain + widening),
                     free / total_weight * grain,
                     demand,
                 )
@@ -275,20 +288,22 @@ def _round_shares(share: Floats, total: int) -> list[int]:
 def _pack_direction(
     program: _Program, direction: int, amounts: Floats, free: Floats, demand: Mapping[int, int]
 ) -> list[Tree] | None:
+    """Pack the trees of one direction into rounded loads; None where they do not fit."""
     topology = program.topology
     widths = _round_widths(topology, amounts, free)
     if widths is None:
         return None
     tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
-    wires = Wires(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
-    return fit_trees(wires, {root: amount for root, amount in demand.items() if amount})
+    link_graph = LinkGraph(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
+    return fit_trees(link_graph, {root: amount for root, amount in demand.items() if amount})
 
 
 def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
-    """Round amounts to integral widths with equal sums into and out of each switch; None if impossible.
+    """Round the links' loads to integral widths with equal sums into and out of each switch; None if impossible.
 
-    Widths may use what is `free`, and are as large as possible (which makes trees shallow). A link exceeds its amount
-    only where that is relatively little. The matrix is a network matrix, so the program's vertices are integral.
+    Widths may use what is `free`, and are as large as possible, which makes trees shallow. A link is rounded up beyond
+    that only where the excess is relatively small. A linear program suffices: its matrix is a network matrix, so its
+    vertices are integral.
     """
     from scipy.optimize import linprog
 

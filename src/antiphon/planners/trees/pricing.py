@@ -1,13 +1,16 @@
-"""Exact parts of column generation: cheapest trees at integral prices, and exact solutions of linear systems.
+"""Find the cheapest directed tree out of a root, given a price per link: the pricing step of column generation.
 
-Column generation (columns.py) asks repeatedly: given a price per link, which tree is cheapest? With integral prices the
-answer is exact, and so is the bound that it proves.
+Column generation (columns.py) improves a packing of trees by asking again and again for the cheapest tree at the
+current prices of links and shared limits. Input: integral prices; output: each rank's parent in the tree (`Parents`).
+With integral prices a cheapest tree is exact, and so is the bound on packings that it proves.
 
-    `HopPrices`, `PricedHops`   cheapest hop between any two ranks, straight or through switches
+    `HopPrices`, `PricedHops`   price of the cheapest hop between any two ranks: one link, or links through switches
     `cheapest_tree`             minimum-cost arborescence over all ranks (Chu and Liu 1965; Edmonds 1967)
     `shallow_tree`              the same with a depth limit: NP-hard, so a heuristic
     `tree_of`                   trees that need not reach all ranks (Steiner trees, also NP-hard): best of three tries
-    `solve_exactly`             rational solution of a linear system (Dixon 1982)
+
+Example: from rank 0, hops to 1 and 2 cost 9 and 10, and a hop between 1 and 2 costs 1 either way. The cheapest tree is
+0 > 1 > 2, for 10; with a depth limit of 1 it is 0 > 1, 0 > 2, for 19.
 """
 
 from __future__ import annotations
@@ -23,13 +26,16 @@ from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop
 
 FAR = 2**60  # price of a missing hop: above any tree's cost
-Costs = NDArray[Any]  # ranks x ranks: price of the cheapest hop
-Parents = list[int]  # per rank the rank it is reached from; -1 for the root and ranks left out
+Costs = NDArray[Any]  # [from rank, to rank]: price of the cheapest hop
+Parents = list[int]  # per rank the rank that it receives from; -1 for the root and ranks left out
 Matrix = NDArray[np.int64]
 
 
 class HopPrices:
-    """A machine's hops between ranks, straight or through switches, to be priced repeatedly."""
+    """A machine's hops between ranks, prepared to be priced repeatedly.
+
+    Parallel links are grouped by their ends. `most`: upper bound on the cost of any tree if all prices are 1.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -40,16 +46,15 @@ class HopPrices:
         self.order = np.argsort(key, kind="stable")
         self.pairs, self.first = np.unique(key[self.order], return_index=True)
         self.size = np.diff([*self.first, len(self.order)])
-        # tie-break by number of links: prices are multiplied by more than that can be, and each link adds 1
+        # equal prices are resolved by the number of links: each adds 1, and prices are multiplied by more than any tree
+        # has links
         self.step = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
         widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
-        self.most = (
-            4 * self.step * widest * topology.ranks * (topology.switches + 1)
-        )  # upper bound on any tree's cost at prices of 1
+        self.most = 4 * self.step * widest * topology.ranks * (topology.switches + 1)
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
-        """Return the cheapest hops at these prices (one per link and shared limit). O(switches * nodes^2)."""
+        """Return the cheapest hops at these prices (of links, then of shared limits). O(switches * nodes^2)."""
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
         # a link costs its own price and that of its shared limits; the 1 prefers fewer links among equal prices
@@ -59,7 +64,7 @@ class HopPrices:
         offered = each[self.order]
         cheapest_of_pair = np.minimum.reduceat(offered, self.first)
         place = self.first
-        if len(place) < len(offered):  # parallel links: the first of the cheapest
+        if len(place) < len(offered):  # parallel links: take the first of the cheapest of each pair
             cheap = np.flatnonzero(offered == np.repeat(cheapest_of_pair, self.size))
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
             place = cheap[np.unique(pair, return_index=True)[1]]
@@ -79,7 +84,7 @@ class HopPrices:
             better = through < cost[block]
             cost[block] = np.where(better, through, cost[block])
             via[block] = np.where(better, switch, via[block])
-        # a hop from a rank to itself is no hop
+        # a rank does not send to itself
         hops = cost[:ranks, :ranks].copy()
         hops[np.arange(ranks), np.arange(ranks)] = far
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
@@ -108,14 +113,15 @@ class HopPrices:
 
 
 class PricedHops:
-    """All cheapest hops at some prices."""
+    """The cheapest hops between all ranks at given prices: their `cost` (`far` where there is none) and their links."""
 
-    def __init__(self, fares: HopPrices, cost: Costs, far: int, link: Matrix, via: Matrix) -> None:
-        self.fares, self.cost, self.far, self._link, self._via = fares, cost, far, link, via
+    def __init__(self, hop_prices: HopPrices, cost: Costs, far: int, link: Matrix, via: Matrix) -> None:
+        """`link`, `via`: by ends, the link of a direct hop, and the switch that an indirect one passes (-1: none)."""
+        self.hop_prices, self.cost, self.far, self._link, self._via = hop_prices, cost, far, link, via
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def path_of(self, a: int, b: int) -> tuple[int, ...]:
-        """Return the links of the cheapest hop."""
+        """Return the links of the cheapest hop from node a to node b."""
         if (a, b) not in self._known:
             switch = int(self._via[a, b])
             path = (int(self._link[a, b]),) if switch < 0 else self.path_of(a, switch) + self.path_of(switch, b)
@@ -123,11 +129,16 @@ class PricedHops:
         return self._known[a, b]
 
     def tree_price(self, cost: Costs, parents: Parents) -> int:
-        """Return the cost of a tree at the original prices. `cost`: of these hops, or transposed."""
-        return sum(int(cost[p, v]) // self.fares.step for v, p in enumerate(parents) if p >= 0)
+        """Return the cost of a tree at the original prices, without the tie-break.
+
+        `cost`: that of these hops, or transposed for a tree of the reversed machine.
+        """
+        return sum(int(cost[p, v]) // self.hop_prices.step for v, p in enumerate(parents) if p >= 0)
 
     def tree_hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
-        """Return the tree as hops, by rank. `turned`: parents are those of the reversed machine."""
+        """Return every rank of the tree with the hop that leads to it. `turned`: `parents` is a tree of the reversed
+        machine.
+        """
         depth, tree_hops = {root: 0}, []
         for rank, parent in enumerate(parents):
             if parent < 0:
@@ -146,11 +157,10 @@ class PricedHops:
 def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     """Return the cheapest tree from the root to all ranks (Chu and Liu; Edmonds); None where some are out of reach.
 
-    Every rank takes its cheapest incoming hop. Cycles are contracted until there are none, then opened from the
-    outermost in. O(ranks^3) at worst, on columns.
-
-    Where a cycle is contracted, a hop a -> v into it costs cost[a, v] - (the cheapest hop to v): the extra cost of
-    reaching v from outside, since the others of the cycle keep their hops.
+    Every rank takes its cheapest incoming hop. If these form cycles, each cycle is contracted to one node and the
+    search repeated; at the end cycles are opened again, the outermost first. A hop a -> v into a contracted cycle
+    costs cost[a, v] - (the cheapest hop to v): the extra cost of reaching v from outside, since the other nodes of the
+    cycle keep their hops. O(ranks^3) at worst, in NumPy columns.
 
     From rank 0 hops to 1 and 2 cost 9 and 10, one between 1 and 2 costs 1. The cheapest of all are 2 -> 1 and 1 -> 2, a
     cycle; to enter it at 1 costs 9 - 1 = 8 more, at 2 10 - 1 = 9. So 1 is reached from 0, and 2 from 1:
@@ -159,13 +169,13 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     [-1, 0, 1]
     """
     count = len(cost)
-    ids = list(range(count))  # the node behind every row of the matrix
+    ids = list(range(count))  # the node of every row and column of the matrix
     cost = cost.copy()
     cost[:, root] = far
-    tail = np.repeat(np.arange(count)[:, None], count, axis=1)  # the hop behind every entry
+    tail = np.repeat(np.arange(count)[:, None], count, axis=1)  # the ranks of the hop that every entry stands for
     head = np.repeat(np.arange(count)[None, :], count, axis=0)
-    up = list(range(count))  # node -> the contracted node it lies in, or itself
-    inside: dict[int, list[int]] = {}  # contracted node -> the nodes of its cycle
+    contracted_into = list(range(count))  # node -> the contracted node it lies in, or itself
+    cycle_nodes: dict[int, list[int]] = {}  # contracted node -> the nodes of its cycle
     hop: dict[int, tuple[int, int]] = {}  # node -> the cheapest hop to it, as (rank, rank)
     while True:
         # every node but the root takes its cheapest hop
@@ -184,20 +194,20 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
         # each cycle becomes one node, in the row and column of its first
         keep = np.ones(len(ids), bool)
         for cycle in cycles:
-            new = len(up)
-            up.append(new)
-            inside[new] = [ids[at] for at in cycle]
+            new = len(contracted_into)
+            contracted_into.append(new)
+            cycle_nodes[new] = [ids[at] for at in cycle]
             for at in cycle:
-                up[ids[at]] = new
+                contracted_into[ids[at]] = new
             rows = np.array(cycle)
-            # into it: the formula above, by the cheapest entrance from each node
+            # hops into it: by the formula above, the cheapest entrance from each node
             entering = cost[:, rows] - cheapest_hop[rows][None, :]
             entering[cost[:, rows] >= far] = far
             lead = rows[0]
             pick, all_rows = entering.argmin(axis=1), columns
             cost[:, lead] = entering[all_rows, pick]
             tail[:, lead], head[:, lead] = tail[all_rows, rows[pick]], head[all_rows, rows[pick]]
-            # out of it: from whichever of its nodes is cheapest
+            # hops out of it: from the cheapest of its nodes
             pick = rows[cost[rows].argmin(axis=0)]
             row, row_tail, row_head = cost[pick, columns], tail[pick, columns], head[pick, columns]
             cost[lead], tail[lead], head[lead] = row, row_tail, row_head
@@ -208,7 +218,7 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
         block = np.ix_(remaining, remaining)
         cost, tail, head = cost[block], tail[block], head[block]
         ids = [ids[at] for at in remaining.tolist()]
-    return _open_cycles(count, root, up, inside, hop)
+    return _open_cycles(count, root, contracted_into, cycle_nodes, hop)
 
 
 def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
@@ -240,7 +250,11 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
 
 
 def _open_cycles(
-    count: int, root: int, up: list[int], inside: dict[int, list[int]], hop: dict[int, tuple[int, int]]
+    count: int,
+    root: int,
+    contracted_into: list[int],
+    cycle_nodes: dict[int, list[int]],
+    hop: dict[int, tuple[int, int]],
 ) -> Parents:
     """Return the tree: the hop into a contracted node replaces that of the node where it enters the cycle.
 
@@ -249,12 +263,12 @@ def _open_cycles(
     >>> _open_cycles(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
     [-1, 0, 1]
     """
-    for node in sorted(inside, reverse=True):
+    for node in sorted(cycle_nodes, reverse=True):
         _, entered = hop[node]
         at = entered
         # from the rank that the hop ends at up to the member of this cycle that contains it
-        while up[at] != node:
-            at = up[at]
+        while contracted_into[at] != node:
+            at = contracted_into[at]
         hop[at] = hop[node]
     return [-1 if rank == root else hop[rank][0] for rank in range(count)]
 
@@ -262,17 +276,18 @@ def _open_cycles(
 def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
     """Return a cheap tree at most `max_depth` hops deep; None if none is found.
 
-    Finding the cheapest is NP-hard from two hops on. Three trees are grown and improved hop by hop, and three more for
-    each of `tries` at randomly perturbed costs. O(ranks^2) each, and per improvement.
+    Finding the cheapest is NP-hard from two hops on. Three trees are grown (`_start_trees`) and improved hop by hop
+    (`_improve_tree`), and three more at randomly perturbed costs for each of `tries`. O(ranks^2) per tree and per
+    improvement.
     """
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
     # perturb by at most half of the highest cost
-    shake = int(cost[cost < far].max(initial=0)) // 2
+    max_shift = int(cost[cost < far].max(initial=0)) // 2
     for number in range(1 + tries):
         shaken_cost = cost
         if number:
-            shaken_cost = cost + shake * rng.integers(0, 64, cost.shape) // 64
+            shaken_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
             shaken_cost[cost >= far] = far
         for tree in _start_trees(shaken_cost, root, max_depth, far):
             parents = _improve_tree(cost, tree, max_depth)
@@ -282,9 +297,7 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 
 
 
 def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
-    """Return trees to improve: by layers, grown by price, and grown from the shallow part of the unrestricted
-    cheapest tree.
-    """
+    """Return trees to improve: grown by layer, grown by price, and grown by price from the top of the cheapest tree."""
     free = cheapest_tree(cost, root, far)
     if free is None:
         return []
@@ -336,7 +349,8 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
     for deep in range(1, max_depth + 1):
         depth[(depth > max_depth) & (parents >= 0) & (depth[parents] == deep - 1)] = deep
     out = depth > max_depth
-    # per rank outside: its cheapest hop from the tree (`offered`, from `parents`) and the `depth` that it would have
+    # for ranks outside the tree: the price of their cheapest hop from it (`offered`), the parent and the depth that
+    # this hop would give them
     grown = np.flatnonzero(depth < max_depth)
     best = grown[cost[grown].argmin(axis=0)]
     offered = np.where(out, cost[best, np.arange(count)], far)
@@ -363,7 +377,7 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
 
 
 def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
-    """Move ranks, with their subtrees, to other parents while that makes the tree cheaper."""
+    """Return the tree after moving ranks, with their subtrees, to other parents while that makes it cheaper."""
     count = len(cost)
     every = np.arange(count)
     tree = np.array(parents, np.int64)
@@ -376,6 +390,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
         gain = now[None, :] - cost
         gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
+        # the best new parent of every rank, and what it saves
         where = gain.argmax(axis=0)
         worth = gain[where, every]
         first = int(worth.argmax())
@@ -397,7 +412,10 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
 
 
 def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return depth and height of every rank, and below[u, v]: whether u lies under v (or is v)."""
+    """Return the depth of every rank, the height of its subtree, and below[u, v]: whether u lies under v (or is v).
+
+    `above`: per rank its parent; the root's is itself.
+    """
     count, every = len(above), np.arange(len(above))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -416,11 +434,12 @@ def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64],
 def tree_of(
     cost: Costs, root: int, hops: int | None, sinks: Sequence[int], useful: Sequence[int], far: int, tries: int = 0
 ) -> Parents | None:
-    """Return a cheap tree from the root to the sinks over `useful` ranks, at most `hops` deep; None if none is found.
+    """Return a cheap tree from the root to the sinks, relayed by `useful` ranks only, at most `hops` deep.
 
-    Exactly the cheapest where every useful rank is root or sink and `hops` is None. Otherwise the cheapest of three
-    tries: without relays, with all of them and idle ones removed, and (without a depth limit) a tree over shortest
-    paths between sinks, grown again on the ranks that it passes (the metric-closure heuristic for Steiner trees).
+    It is the cheapest if every useful rank is root or sink and `hops` is None. Otherwise the cheapest of up to three:
+    over root and sinks alone; over all useful ranks, with branches that reach no sink removed; and, without a depth
+    limit, over the ranks on shortest paths between sinks (the metric-closure heuristic for Steiner trees). None if none
+    is found. `tries`: as for `shallow_tree`.
     """
     need = sorted({root, *sinks})
     if len(need) == len(cost):
@@ -438,13 +457,14 @@ def tree_of(
 
 
 def tree_cost(cost: Costs, parents: Parents) -> int:
+    """Return the sum of the prices of a tree's hops."""
     return sum(int(cost[p, v]) for v, p in enumerate(parents) if p >= 0)
 
 
 def _tree_within(
     cost: Costs, root: int, hops: int | None, ranks: Sequence[int], far: int, tries: int = 0
 ) -> Parents | None:  # fmt: skip
-    """Return a tree over these ranks alone."""
+    """Return a cheap tree over these ranks alone, numbered like `cost`; None if none is found."""
     inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
     tree = cheapest_tree(inner, top, far) if hops is None else shallow_tree(inner, top, hops, far, tries)
     if tree is None:

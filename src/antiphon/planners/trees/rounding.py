@@ -1,9 +1,13 @@
-"""Round the shares of trees to a small common denominator.
+"""Round the shares of packed trees to a small common denominator, so that schedules have small numbers.
 
-The shares of each root's trees become integers over k that sum to k, by largest remainders. Candidates for k up to the
-limit are ranked by how near their rounded shares are to the exact ones; the loads of links and shared limits decide
-between the nearest 64. With few trees, units are then moved off the fullest links. The rate that is lost is
-computed exactly.
+Input: trees with exact rates, whose shares of the data may have denominators of a hundred digits. Output
+(`rounded_trees`): the same trees at rounded rates that still fit all links, and what was lost (`Rounding`). Trees whose
+share becomes 0 are dropped.
+
+For a denominator k the shares of each root's trees become integers over k that sum to k, by largest remainders. All k
+up to the limit are ranked by how near the rounded shares are to the exact ones; the loads of links and shared limits
+decide between the best 64. With few trees, units are then moved from trees on the fullest link to others of the same
+root. The rate that is lost is computed exactly.
 
 Example: rates 1/3, 1/3, 1/3 need k = 3, nothing lost. Rates 0.501 and 0.499 become 1/2 and 1/2 with k = 2: the second
 tree's links are loaded by 0.5 / 0.499, so 0.2 % of the rate is lost.
@@ -23,22 +27,24 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.orbits import Table, rows_of
+from antiphon.planners.shared.orbits import Symmetries, rows_of
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
-MOST = 1024
-MOST_LOSS = Fraction(1, 200)  # without the option, double the denominator until at most this is lost
-HIGHEST = 2**20
+MOST = 1024  # largest denominator by default,
+MOST_LOSS = Fraction(1, 200)  # doubled while more than this fraction of the rate is lost,
+HIGHEST = 2**20  # up to this one
 TRIED = 64  # denominators whose loads are computed
-EVENED = 8  # best ones that are improved, with few trees
-MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100
+EVENED = 8  # best ones of these for which units are moved between trees,
+MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100  # with at most so many trees, trees times links, and moves
 BETTER = 1e-9  # relative time that a larger denominator must save
 
 
 @dataclass(frozen=True)
-class Part:
-    """A tree's portion of its group's data: the `share` that goes along `links`; `weight`: the group's data relative
-    to others.
+class Portion:
+    """A tree to be rounded: its `share` of its group's data, which loads `links`.
+
+    The shares of a `group` (usually the trees of one root) sum to 1; `weight`: the group's amount of data relative to
+    other groups.
     """
 
     group: Hashable
@@ -49,8 +55,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounded shares: `counts` over `denominator`; `rate`: bytes per second of weight 1 that fit all links; `loss`:
-    lost rate.
+    """Rounded shares: `counts` over `denominator`, in the order of the portions.
+
+    `rate`: bytes per second of a group of weight 1 that fit all links; `loss`: fraction of the exact rate that is lost.
     """
 
     counts: tuple[int, ...]
@@ -59,48 +66,49 @@ class Rounding:
     loss: Fraction
 
     def describe(self) -> str:
+        """Return in words to what shares were rounded and what was lost."""
         lost = f"{float(self.loss):.2g} of the rate lost" if self.loss else "nothing lost"
         return f"shares rounded to 1/{self.denominator}, {lost}"
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
-    """What links and shared limits can carry, in bytes per second: `of[link]` are the places in `capacity` that a link
-    loads.
+class Capacities:
+    """What links and shared limits can carry.
 
-    Under symmetries a place is an orbit, with the capacity available to a tree while all its images use it.
+    `capacity`: by row, bytes per second; a row is a link, a shared limit, or an orbit of these under symmetries, with
+    the capacity that a tree has while all its images use it, too. `of`: by link, the rows that it loads.
     """
 
     capacity: tuple[Fraction, ...]
     of: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of_topology(topology: Topology, group: Table | None = None) -> Room:
+    def of_topology(topology: Topology, group: Symmetries | None = None) -> Capacities:
+        """Return a machine's capacities. `group`: symmetries by which links and limits form orbits (default: none)."""
         every = [topology.bandwidth(link) for link in range(topology.links)]
         every += [limit.bandwidth for limit in topology.limits]
         rows = np.arange(len(every)) if group is None else rows_of(topology, group)
         size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
-        alike = 1 if group is None else len(group)
-        capacity = [every[at] * n / alike for at, n in zip(first.tolist(), size.tolist(), strict=True)]
+        images = 1 if group is None else len(group)
+        capacity = [every[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
         of = [[row] for row in rows[: topology.links].tolist()]
         for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
             for link in limit.links:
                 of[link].append(row)
-        return Room(tuple(capacity), tuple(map(tuple, of)))
+        return Capacities(tuple(capacity), tuple(map(tuple, of)))
 
 
-def round_shares(portions: Sequence[Part], room: Room, option: int | None = None) -> Rounding | None:
-    """Round the shares; None where the exact ones have a denominator within the limit.
+def round_shares(portions: Sequence[Portion], capacities: Capacities, option: int | None = None) -> Rounding | None:
+    """Round the shares; None if the exact ones already have a common denominator within the limit.
 
-    `option`: maximum denominator; default 1024, or more where that loses over MOST_LOSS. O(TRIED * hops), twice that
-    for each doubling.
+    `option`: the limit; by default 1024, doubled while more than MOST_LOSS is lost. O(TRIED * hops) per limit tried.
     """
     max_denominator = option or MOST
     exact = math.lcm(*{portion.share.denominator for portion in portions})
     # the exact shares are fine enough: nothing to round
     if exact <= max_denominator:
         return None
-    loads = _RoundingLoads(portions, room)
+    loads = _RoundingLoads(portions, capacities)
     best = loads.seconds_per_byte(
         [portion.share.numerator * (exact // portion.share.denominator) for portion in portions], exact
     )
@@ -114,20 +122,21 @@ def round_shares(portions: Sequence[Part], room: Room, option: int | None = None
 
 
 class _RoundingLoads:
-    """The loads that portions put on links and shared limits, to compare denominators."""
+    """The loads that portions put on links and shared limits, prepared to compare many denominators."""
 
-    def __init__(self, portions: Sequence[Part], room: Room) -> None:
+    def __init__(self, portions: Sequence[Portion], capacities: Capacities) -> None:
         from scipy.sparse import csr_array
 
-        self._parts, self._room = portions, room
-        self._capacity = room.capacity
+        self._portions, self._capacities = portions, capacities
+        self._capacity = capacities.capacity
         row, column, value = [], [], []
         for number, portion in enumerate(portions):
-            for resource in (resource for link in portion.links for resource in room.of[link]):
+            for resource in (resource for link in portion.links for resource in capacities.of[link]):
                 row.append(resource)
                 column.append(number)
                 value.append(portion.weight / float(self._capacity[resource]))
         self._matrix = csr_array((value, (row, column)), shape=(len(self._capacity), len(portions)))
+        # number the groups, for moves within a group
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, portion in enumerate(portions):
             groups[portion.group].append(number)
@@ -144,22 +153,20 @@ class _RoundingLoads:
         ]
 
     def seconds_per_byte(self, counts: Sequence[int], denominator: int) -> Fraction:
-        """Return the least seconds per byte of weight 1, exactly."""
+        """Return, exactly, the seconds per byte of a group of weight 1 that the fullest link takes."""
         crossed: dict[int, int] = defaultdict(int)
-        for portion, count in zip(self._parts, counts, strict=True):
+        for portion, count in zip(self._portions, counts, strict=True):
             amount = count * portion.weight
             for link in portion.links:
                 crossed[link] += amount
         load: dict[int, int] = defaultdict(int)
         for link, amount in crossed.items():
-            for resource in self._room.of[link]:
+            for resource in self._capacities.of[link]:
                 load[resource] += amount
         return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
 
     def find_nearest(self, max_denominator: int) -> tuple[list[int], int]:
-        """Return counts and denominator up to the maximum with the least loss (in floats); ties go to the smallest
-        denominator.
-        """
+        """Return counts and their denominator, at most the maximum, that lose least (in floats); ties: the smallest."""
         by_distance = [
             (self._rounding_distance(denominator), denominator) for denominator in range(1, max_denominator + 1)
         ]
@@ -169,7 +176,7 @@ class _RoundingLoads:
             attempts.append((float((self._matrix @ counts).max()) / denominator, denominator, counts))
         # by time, then denominator; only the best few are evened out, which takes longer
         attempts.sort(key=lambda attempt: attempt[:2])
-        if len(self._parts) <= MOST_PARTS and len(self._parts) * len(self._capacity) <= MOST_CELLS:
+        if len(self._portions) <= MOST_PARTS and len(self._portions) * len(self._capacity) <= MOST_CELLS:
             attempts = [(*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:EVENED]]
         least_time = min(time for time, *_ in attempts)
         near_best = [attempt for attempt in attempts if attempt[0] <= least_time * (1 + BETTER)]
@@ -177,14 +184,17 @@ class _RoundingLoads:
         return [int(count) for count in counts], denominator
 
     def _even_out(self, counts: Longs, denominator: int) -> tuple[float, int]:
-        """Improve `counts` in place: move units off the fullest link while that lowers it, or all excess loads.
-        Return time and denominator.
+        """Improve `counts` in place by moving units between trees of a group; return time per byte and denominator.
+
+        Each move takes a unit off the fullest link, if that lowers the highest load or, at equal highest load, the sum
+        of squares of the loads above that of the exact shares.
         """
         use = self._matrix.toarray() / denominator
         load = dot(use, counts)
         target = (self._matrix @ self._exact).max()
 
         def worth(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            """Return the highest load, and the squares of loads above the target, by column."""
             return loads.max(axis=0), np.square(np.maximum(loads - target, 0)).sum(axis=0)
 
         for _ in range(MOST_MOVES):
@@ -211,7 +221,8 @@ class _RoundingLoads:
         )
 
     def _round_all(self, denominator: int) -> Longs:
-        counts = np.zeros(len(self._parts), np.int64)
+        """Return the counts of all portions for this denominator."""
+        counts = np.zeros(len(self._portions), np.int64)
         for shares, members in self._alike:
             counts[members] = _largest_remainders(shares, denominator)
         return counts
@@ -225,10 +236,12 @@ def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
     return counts
 
 
-def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = "") -> list[Part]:
-    """Return the portions of these trees: each root's trees carry its weight, without weights all share 1.
+def tree_portions(
+    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = ""
+) -> list[Portion]:
+    """Return a portion per tree. The trees of one root form a group; without weights, all trees form one of weight 1.
 
-    Hops that do not lead to any of the `ends` are not used.
+    Hops that do not lead to any of the `ends` are left out. `side`: distinguishes groups of equal roots.
     """
     receivers = frozenset(ends)
     total: dict[int, Fraction] = defaultdict(Fraction)
@@ -239,13 +252,14 @@ def parts_of(trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[
         group = tree.root if weight else 0
         hops = leading_to(dict(tree.hops), tree.root, receivers)
         links = tuple(link for _, hop in hops for link in (*hop.path, *hop.back))
-        portions.append(Part((side, group), tree.rate / total[group], weight.get(group, 1), links))
+        portions.append(Portion((side, group), tree.rate / total[group], weight.get(group, 1), links))
     return portions
 
 
 def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0) -> tuple[Tree, ...]:
-    """Return the trees with their counts (from `first` on) as rates, that is, shares per root; trees with 0 are
-    dropped.
+    """Return the trees with their counts as rates, without those of count 0; unchanged without a rounding.
+
+    `first`: position of the first of these trees among the rounded portions.
     """
     if rounding is None:
         return tuple(trees)
@@ -255,14 +269,15 @@ def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0
 
 def rounded_trees(
     trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
-    max_denominator: int | None, group: Table | None = None,
+    max_denominator: int | None, group: Symmetries | None = None,
 ) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
-    """Round one set of trees and return it at rates that fit all links, with the rounding.
+    """Round the shares of a packing; return its trees at rates that fit all links, and the rounding (None: exact).
 
-    `weight`: of each root (empty: all share one). `group`: the trees also represent their images by these symmetries.
+    `weight`: of each root's data (empty: all trees share one amount). `ends`: the ranks that receive. `group`: the
+    trees also stand for their images by these symmetries.
     """
-    portions = parts_of(trees, weight, ends)
-    rounding = round_shares(portions, Room.of_topology(topology, group), max_denominator)
+    portions = tree_portions(trees, weight, ends)
+    rounding = round_shares(portions, Capacities.of_topology(topology, group), max_denominator)
     if rounding is None:
         return tuple(trees), None
     unit = rounding.rate / rounding.denominator

@@ -1,14 +1,19 @@
 """The planner `shallow`: packed trees of bounded depth, shallow and fast ones together
 (docs/planners/trees.md#shallow).
 
-A pipeline over trees of depth d takes about (d - 1 + slices) steps. Deep trees reach the bound on bandwidth but fill
-slowly; shallow trees fill fast but may be slower. The best mix depends on the message size:
+Input: a broadcast, reduce or allreduce with one root. Output: schedules along packed spanning trees out of that root,
+the best ones for each message size.
+
+A pipeline over trees of depth d takes about (d - 1 + slices) steps. Packings of deep trees reach the bound on bandwidth
+but their pipeline fills slowly; shallow trees fill fast but may have a lower rate. The best mix depends on the message
+size:
 
     1. for each depth from the least possible on, `pack_bounded` packs trees no deeper than that (bounded.py); forests
        that are not at least 1 % faster than a shallower one are dropped
-    2. `choose_trees` keeps, of all trees, those that the best program of start times uses
-    3. shared/pipelining slices each forest equally, or starts all trees unevenly within a number of steps, and picks
-       the fastest for the size
+    2. `choose_trees` keeps, of all trees grown, those that data would start on in the best mix, by the linear program
+       of shared/start_program.py: how much of the data starts in which step on which tree
+    3. shared/pipelining.py cuts each forest's data into equal slices, or mixes all trees, each starting in any step
+       with any amount, and picks the fastest for the size
 
 Reduce is the broadcast of the reversed machine run backwards; allreduce is a reduce to the most central member, then
 the broadcast from it, in one pipeline.
@@ -17,6 +22,9 @@ Example: a ring of 8 with unit links both ways. At depth 4 every tree needs both
 there are two trees, all around in either direction: rate 2.
 
 A step lasts as long as its slowest path, so links with high latency are left out if the rate allows (`quick_links`).
+
+In this file a forest is a packing of trees out of the one root, and a kind is one tree with all its images by the
+machine's symmetries: data start on all images at once.
 """
 
 from __future__ import annotations
@@ -38,44 +46,45 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Unsupported
 from antiphon.options import Option
-from antiphon.planners.shared.pipelining import Asked, Ready, stage_plans
+from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
-from antiphon.planners.shared.start_program import Class, count_entries, distinct_kinds, merge_kinds, solve_starts
+from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import BOUNDED, Hops, Machine, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
-from antiphon.planners.trees.to_schedule import Mirrored, Tree
+from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 from antiphon.planners.trees.trees import pack_trees
 
 DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible,
 DEEPER_LARGE = (1, 3, 6)  # and on machines of more than BOUNDED.large_ranks ranks
-ENOUGH = Fraction(999, 1000)  # of the bound: deeper trees are not tried
+ENOUGH = Fraction(999, 1000)  # a forest that reaches this fraction of the bound ends the search for deeper ones
 FASTER = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
-MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator,
+MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # if rounding loses more of the rate, this denominator is allowed,
 FINELY = 128  # with up to this number of trees
-PRICED = 24  # ranks up to which depths are also tried by exact prices
-TWICE = 64  # ranks up to which forests are also packed without symmetries, where these seem to cost rate;
-LOSSES, PATIENT = (
-    2,
-    BOUNDED.max_effort // 10,
-)  # stop after this many depths in a row without gain, once this much effort is spent
-# (ranks, fraction of the bound that counts as slow): only then is the forest of planner `trees` packed as well,
-# which may take a minute on 64 ranks.
+PRICED = 24  # up to this many ranks, each depth is also tried by columns.py
+TWICE = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
+LOSSES = 2  # no more after this many depths in a row without gain,
+PATIENT = BOUNDED.max_effort // 10  # once this much effort is spent
+# (ranks, fraction of the bound): if up to so many ranks no forest is as fast as that, the forest of planner `trees` is
+# packed as well, which may take a minute on 64 ranks
 SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
-START_STEPS = 3  # times the deepest tree: steps of the program that compares trees
-MOST_CELLS = 100_000  # of that program: some two CPU seconds
+START_STEPS = 3  # `choose_trees` plans for this many times the depth of the deepest tree, in steps
+MOST_CELLS = 100_000  # entries of its linear program: some two CPU seconds
 MIN_SHARE = 0.004  # of the data: a tree that carries less is not worth its chunks
 SAME = 1 + 1e-9  # tolerance of floats
 
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """A schedule of trees of one depth, and its packing."""
+    """An unpipelined schedule of trees up to one depth, and the packing that it was made from.
+
+    `trees`: their number; `rate`: after rounding, in bytes/s; `how`: the method that packed them.
+    """
 
     schedule: Schedule
-    packed: Mirrored
+    packed: SymmetricTrees
     depth: int
     trees: int
     rate: Fraction
@@ -84,9 +93,9 @@ class _Forest:
 
 @dataclass(frozen=True, eq=False)
 class _Plans:
-    """Forests, the fastest first, and the schedules that may start unevenly: one per kind of tree.
+    """Forests, the fastest first, and the kinds to be mixed, each as a schedule.
 
-    The first `min_kinds` of them form one fast forest; the others are useless without it.
+    The first `min_kinds` kinds form one fast forest; if a mix of all is too large, at least these stay.
     """
 
     forests: list[_Forest]
@@ -100,10 +109,10 @@ Depth = Annotated[int | None, Option("maximum depth of the trees (default: sever
 def shallow(
     request: Request, *, depth: Depth = None, pieces: PiecesOrBest = None, steps: UnevenSteps = None
 ) -> Iterator[Schedule]:
-    """Yield forests of several depths, each near the greatest rate of its depth.
+    """Yield schedules along forests of several depths, each near the greatest rate of its depth.
 
-    In equal `pieces`, or all together started unevenly in `steps`. With neither, the best for `nbytes`, or several
-    without a size.
+    `pieces`: the fastest forest in this number of equal slices. `steps`: all kinds mixed, in this number of steps. With
+    neither, the fastest for each size; without a size, several.
     """
     topology, collective = request.topology, request.collective
     if len(collective.roots) > 1:
@@ -112,6 +121,7 @@ def shallow(
     limit = bounds.without_help.bytes_per_second
     reversed_plan = collective.kind == "reduce"
     machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
+    # pack forests: for an allreduce in both directions; for a reduce those of the dual broadcast
     if collective.kind == "allreduce":
         plans = _up_and_down(request, depth, pieces is None)
     else:
@@ -130,9 +140,10 @@ def shallow(
             for candidate in forests
         ],
     }
-    pipelining = Asked("shallow", pieces, steps, request.sizes, request.profile)
+    pipelining = PipelineOptions("shallow", pieces, steps, request.sizes, request.profile)
+    # pipeline them for each size; a reduce is then run backwards
     for candidate in stage_plans(
-        Ready([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
+        PipelinePlans([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
     ):
         schedule = (
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
@@ -143,24 +154,26 @@ def shallow(
         yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.stated()})
 
 
-def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Plans:
-    """Plan an allreduce: reduce along a forest, then broadcast along one as deep; along the same one if links are
-    symmetric.
+def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plans:
+    """Plan an allreduce: reduce along a forest to the most central member, then broadcast along one from there.
 
-    Otherwise forests are paired from the fastest on.
+    On machines whose links are equal in both directions both use the same forest. Otherwise each direction has its own
+    forests, paired from the fastest on.
     """
     topology, collective = request.topology, request.collective
     root = find_center(Reach(topology), collective.members)
     spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
     turned, links = machine_for_dual(topology)
     plans: list[_Plans] = []
+    # one set of forests if both directions are equal, otherwise one per direction
     for machine in [topology] if links is not None else [topology, turned]:
         check_reach(machine, [root], collective.members, machine is turned)
         limit = bound(machine, spread_out).without_help.bytes_per_second
-        plans.append(_forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, begun))
+        plans.append(_forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, with_kinds))
     down, up = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
+        """Return the allreduce up one forest and down another."""
         return replace(compose(invert(up_forest, links), down_forest), collective=collective)
 
     forests = []
@@ -181,13 +194,14 @@ def _forests_by_depth(
 ) -> _Plans:
     """Return the forests of a broadcast, each shallower and slower than the one before.
 
-    `with_kinds`: also the trees that may start unevenly.
+    `limit`: the rate that no broadcast exceeds. `with_kinds`: also the kinds to be mixed.
     """
     root = collective.roots[0]
     ranks = _spanned_ranks(machine, root, collective.members)
     view = Machine(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
     forests: list[_Forest] = []
-    symmetric_forests: list[Mirrored] = []
+    symmetric_forests: list[SymmetricTrees] = []
+    # of growing depth; keep those that are clearly faster than shallower ones
     for packed, how, symmetric in _by_depth(view, ranks, limit, depth):
         forest = _to_forest(machine, collective, packed, how)
         if not forests or forest.rate > forests[-1].rate * FASTER:
@@ -198,10 +212,11 @@ def _forests_by_depth(
             break
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
+    # kinds come from packings with equal rates for all images of a tree; make one of the fastest packing if need be
     if view.plain:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
-        symmetric_forests.append(Mirrored.of_trees(machine, forests[-1].packed.trees, view.group))
+        symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, view.group))
     if not with_kinds:
         return _Plans(forests[::-1], [], 1)
     quick = _without_slow_links(view, ranks, symmetric_forests[-1], limit)
@@ -210,8 +225,10 @@ def _forests_by_depth(
     )
 
 
-def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
-    """Return a forest as fast and as deep over quick paths only, or None. A step lasts as long as its slowest path."""
+def _without_slow_links(
+    view: Machine, ranks: Sequence[int], fastest: SymmetricTrees, limit: Fraction
+) -> SymmetricTrees | None:
+    """Return a forest as fast and as deep as `fastest` over links of low latency only, or None."""
     links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= BOUNDED.large_ranks else None
     if links is None:
         return None
@@ -224,21 +241,27 @@ def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, 
 
 
 def _tree_kinds(
-    collective: Collective, view: Machine, symmetric_forests: Sequence[Mirrored]
+    collective: Collective, view: Machine, symmetric_forests: Sequence[SymmetricTrees]
 ) -> tuple[list[Schedule], int]:
-    """Return a schedule per tree with its images, and the number of trees in the fastest forest.
+    """Return the kinds as schedules, and the number of those that form the fastest forest.
 
-    These come first, then others worth starting, then those of other forests.
+    These come first, then those that `choose_trees` picks, then those of the other forests.
     """
-    firsts = [tree.hops for forest in symmetric_forests for tree in forest.firsts]
-    fastest = len(symmetric_forests[0].firsts)
-    kept_hops = [*firsts[:fastest], *choose_trees(view, [*firsts, *reversed(view.grown_trees)]), *firsts[fastest:]]
-    trees = Mirrored.of_trees(view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group)
-    return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.firsts], fastest
+    representatives = [tree.hops for forest in symmetric_forests for tree in forest.representatives]
+    fastest = len(symmetric_forests[0].representatives)
+    kept_hops = [
+        *representatives[:fastest],
+        *choose_trees(view, [*representatives, *reversed(view.grown_trees)]),
+        *representatives[fastest:],
+    ]
+    trees = SymmetricTrees.of_trees(
+        view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group
+    )
+    return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest
 
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
-    """Return the members, or all reachable ranks where some must relay."""
+    """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
     inside = Machine(machine, root, members)
     everyone = range(machine.ranks)
     alone = inside.grow_priced(1 / inside.capacity, len(members)) is not None
@@ -246,7 +269,7 @@ def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list
 
 
 def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
-    """Return those ranks that some path leads to, through any nodes."""
+    """Return those ranks that some path from the root leads to, through any nodes."""
     out: dict[int, list[int]] = {}
     for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
         out.setdefault(tail, []).append(head)
@@ -261,10 +284,10 @@ def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list
 
 def _by_depth(
     view: Machine, ranks: Sequence[int], limit: Fraction, depth: int | None
-) -> Iterator[tuple[Mirrored, str, Mirrored | None]]:
-    """Yield packings of growing depth, as (packing, how it was found, the symmetric packing of that depth).
+) -> Iterator[tuple[SymmetricTrees, str, SymmetricTrees | None]]:
+    """Yield packings of growing depth, as (packing, method, packing restricted to symmetric rates at that depth).
 
-    Last comes one of unbounded depth, unless `depth` is set.
+    The last may be one of unbounded depth by planner `trees` (if `depth` is None and the others are slow).
     """
     machine, root = view.topology, view.root
     plain = Machine(machine, root, ranks)
@@ -285,19 +308,19 @@ def _by_depth(
             continue
         how = "hubs"
         hopeless = losses >= LOSSES and plain.spent > PATIENT
-        # symmetry restricts the trees: without it a faster packing may exist, which is then made symmetric if that
-        # loses little
+        # giving all images of a tree equal rates restricts the packing: without that a faster one may be found, whose
+        # trees are then tried with equal rates
         if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
             plain_packing = pack_bounded(plain, depth_limit, goal)
             losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
             if plain_packing is not None and plain_packing.rate > best.rate:
-                symmetric = pack_bounded(view, depth_limit, goal, plain_packing.firsts) or plain_packing
+                symmetric = pack_bounded(view, depth_limit, goal, plain_packing.representatives) or plain_packing
                 best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
         # small machines: exact prices instead of heuristic trees
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
-                best, how = Mirrored.of_trees(machine, exact.trees), "columns"
+                best, how = SymmetricTrees.of_trees(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
         yield best, how, symmetric
         if view.spent + plain.spent >= BOUNDED.max_effort:
@@ -305,28 +328,33 @@ def _by_depth(
     slow = next((limit * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
     if depth is None and (fastest < slow or not limit):
         packed = pack_trees(machine, {root: 1}, ranks)
-        yield Mirrored.of_trees(machine, packed.trees), packed.how, None
+        yield SymmetricTrees.of_trees(machine, packed.trees), packed.how, None
 
 
-def _to_forest(machine: Topology, collective: Collective, packed: Mirrored, how: str) -> _Forest:
-    firsts, rounding = _round_shares(machine, collective, packed, None)
-    if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(firsts) <= FINELY:
-        firsts, _ = _round_shares(machine, collective, packed, FINE)
-    trees = packed.with_rates(firsts)
+def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees, how: str) -> _Forest:
+    """Return the packing with rounded shares, as a schedule."""
+    representatives, rounding = _round_shares(machine, collective, packed, None)
+    if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(representatives) <= FINELY:
+        representatives, _ = _round_shares(machine, collective, packed, FINE)
+    trees = packed.with_rates(representatives)
     schedule = trees.to_schedule(collective)
     return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), how)
 
 
 def _round_shares(
-    machine: Topology, collective: Collective, packed: Mirrored, max_denominator: int | None
+    machine: Topology, collective: Collective, packed: SymmetricTrees, max_denominator: int | None
 ) -> tuple[tuple[Tree, ...], Rounding | None]:
+    """Return the packing's representatives at rounded rates, and the rounding."""
     return rounded_trees(
-        packed.firsts, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group
+        packed.representatives, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group
     )
 
 
 def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
-    """Return the trees that the best program of start times uses; earlier trees are preferred."""
+    """Return the trees on which data start in the best mix of all, by the share of data that they carry.
+
+    If the linear program would be too large, the last trees are left out.
+    """
     link_latency = np.array([kind.latency for kind in machine.topology.types])[machine.topology.link_type]
     candidates = list(trees)
     classes = merge_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
@@ -336,26 +364,29 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
     steps, kinds = START_STEPS * deepest, distinct_kinds(classes)
     fits_program = np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
     fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
-    started = solve_starts(fitting, kinds, steps) if fitting else None
-    if started is None:
+    starts = solve_starts(fitting, kinds, steps) if fitting else None
+    if starts is None:
         return []
-    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, started, strict=True)}
+    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, starts, strict=True)}
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
-def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Class:
-    """Return a tree with all its images as a class; a row is an orbit of links."""
+def _tree_class(machine: Machine, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
+    """Return a tree with all its images as a class of the linear program. `link_latency`: by link."""
     steps = max(hop.depth for _, hop in hops)
     load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
     for step in range(steps):
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
         load[:, step] = machine.row_load(level_hops)
-        slowest[step] = max(float(late[list(hop.path)].sum()) for _, hop in level_hops)
-    return Class(number, np.arange(1), load / machine.capacity[:, None], slowest)
+        slowest[step] = max(float(link_latency[list(hop.path)].sum()) for _, hop in level_hops)
+    return ChunkClass(number, np.arange(1), load / machine.capacity[:, None], slowest)
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
-    """Return the links on paths fast enough for all ranks to receive at this rate; None if that needs all links."""
+    """Return the links of paths of low latency, as few as let every rank receive at this rate; None if all are needed.
+
+    Links are ranked by the least latency of a path between ranks that uses them.
+    """
     quickest = _least_latency(topology)
     usable = np.isfinite(quickest)  # the others are on no path between ranks
     latencies = np.unique(quickest[usable])
@@ -371,7 +402,7 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
 
 
 def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
-    """Return whether each of these ranks alone could receive at this rate."""
+    """Return whether each of these ranks alone could receive from the root at this rate (bytes/s) over these links."""
     import igraph
 
     ends = zip(topology.link_src[links].tolist(), topology.link_dst[links].tolist(), strict=True)
@@ -390,21 +421,21 @@ def _least_latency(topology: Topology) -> Floats:
     >>> sorted(set((rails * 1e9).round().tolist()))
     [700.0, 1700.0, 1960.0]
     """
-    late = np.array([kind.latency for kind in topology.types])[topology.link_type]
+    link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
     return (
-        _node_latency(topology, late, False)[topology.link_src]
-        + late
-        + _node_latency(topology, late, True)[topology.link_dst]
+        _node_latency(topology, link_latency, False)[topology.link_src]
+        + link_latency
+        + _node_latency(topology, link_latency, True)[topology.link_dst]
     )
 
 
-def _node_latency(topology: Topology, late: Floats, back: bool) -> Floats:
+def _node_latency(topology: Topology, link_latency: Floats, back: bool) -> Floats:
     """Return by node the least latency of a path there from a rank; `back`: from there to a rank."""
     tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
     far = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
     while True:
         nearer = far.copy()
-        np.minimum.at(nearer, head, far[tail] + late)
+        np.minimum.at(nearer, head, far[tail] + link_latency)
         if (nearer == far).all():
             return far
         far = nearer

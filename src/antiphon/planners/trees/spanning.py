@@ -1,7 +1,9 @@
-"""Allreduce on symmetric links: undirected spanning trees, packed exactly at the greatest rate tau.
+"""Pack undirected spanning trees for an allreduce, exactly, at the greatest possible rate tau.
 
-A tree is used up (reduce) and down (broadcast), in both directions of its links, so undirected trees of total rate tau
-make an allreduce at tau, which no schedule beats (core.bounds). The rate is
+Input: ranks joined directly by links that are equal in both directions, without switches (`Undirected`). Output
+(`pack_spanning`): undirected trees with rates that sum to tau and fit all links. An allreduce reduces each share up its
+tree to the root and broadcasts it down the same links in the other direction, so it runs at tau, which no schedule
+beats (core.bounds). The rate is
 
     tau = min over partitions of the ranks of   capacity between the parts / (number of parts - 1)
 
@@ -13,14 +15,13 @@ omit one link, at rate 1 / (n - 1) each.
 
 The packing is constructed in integers. With tau = p/q, multiply capacities by q; then trees of total weight p exist:
 
-    1. weakest partition: every edge across it is used up, so what joins the parts and what lies inside each part can be
-       packed separately and combined (`pack_edges`)
-    2. orientation (Frank): choose how much of each edge counts at which end, so that every vertex but a root has p in
-       total (`_Orientation`, by maximum flow)
-    3. then p arborescences exist (Edmonds). They are cut off one after the other, each as heavily as Lovász's condition
-       allows: the remaining capacity must still let every vertex be reached by the remaining weight (`Arborescences`)
-
-Suitable machines have ranks joined directly, each link with an equal one back, no switches and no narrow shared limits.
+    1. divide: every tree crosses the weakest partition (the one that attains tau) exactly (parts - 1) times, so trees
+       between the parts and trees inside each part can be packed separately and combined (`pack_edges`)
+    2. orient (Frank): divide the capacity of each edge into one arc each way, such that the arcs into every vertex but
+       the root have capacity p in total (`_Orientation`, by maximum flow)
+    3. peel: now directed trees out of the root of total weight p exist (Edmonds). They are removed one after the other,
+       each as heavy as Lovász's condition allows: the remaining arcs must still let the remaining weight flow from the
+       root to every vertex (`Arborescences`)
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.columns import Longs
 from antiphon.errors import Invalid
-from antiphon.planners.trees.direct_links import Undirected, hang_edges
+from antiphon.planners.trees.direct_links import Undirected, tree_of_edges
 from antiphon.planners.trees.to_schedule import Tree
 
-Weighted = tuple[int, tuple[int, ...]]  # a tree by its edges (or arcs), and its weight
-Plain = tuple[int, int, int]  # a, b, capacity
+WeightedTree = tuple[int, tuple[int, ...]]  # its weight, and the numbers of its edges (or arcs)
+WeightedEdge = tuple[int, int, int]  # a, b, capacity
 
 
 def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -> tuple[Fraction, list[list[int]]]:
@@ -56,7 +57,7 @@ def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -
 
 
 def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDArray[Any]]:
-    """Return tails, heads and capacities with one entry per joined pair."""
+    """Merge arcs (from, to, capacity) with equal ends; return tails, heads and capacities."""
     total: dict[tuple[int, int], int] = {}
     for a, b, capacity in arcs:
         total[a, b] = total.get((a, b), 0) + capacity
@@ -69,9 +70,9 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
 
 
 def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
-    """Return trees whose rates sum to tau, each hung from its middle; at most about as many as edges.
+    """Return trees whose rates sum to tau, about as many as edges at most.
 
-    O(trees * vertices) maximum flows after those for tau.
+    The root of each is its middle. O(trees * vertices) maximum flows after those for tau.
     """
     if machine.vertices < 2:
         raise Invalid("one rank alone has no trees to pack; give at least two ranks")
@@ -79,14 +80,14 @@ def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
     tau, partition = weakest_partition_of(machine.vertices, edges)
     scale = machine.unit / tau.denominator
     weighted = pack_edges(edges, tau, partition)
-    return tuple(hang_edges(machine, chosen, weight * scale) for weight, chosen in weighted)
+    return tuple(tree_of_edges(machine, chosen, weight * scale) for weight, chosen in weighted)
 
 
-def pack_edges(edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]) -> list[Weighted]:
+def pack_edges(edges: Sequence[WeightedEdge], tau: Fraction, partition: Sequence[Sequence[int]]) -> list[WeightedTree]:
     """Return spanning trees of weights that sum to tau.numerator, within tau.denominator times the capacities.
 
-    `partition` is a weakest partition, so each tree crosses it as seldom as it can: what joins its parts and what lies
-    in each are packed separately, and combined.
+    `partition` attains tau, so each tree crosses it as seldom as it can: the edges between its parts and those inside
+    each part are packed separately, and the trees combined.
     """
     goal, scale = tau.numerator, tau.denominator
     owner = {v: i for i, side in enumerate(partition) for v in side}
@@ -102,12 +103,16 @@ def pack_edges(edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequen
     return side_by_side(layers)
 
 
-def _renumber_edges(trees: list[Weighted], numbers: Sequence[int]) -> list[Weighted]:
+def _renumber_edges(trees: list[WeightedTree], numbers: Sequence[int]) -> list[WeightedTree]:
+    """Return the trees with edge e as numbers[e]."""
     return [(weight, tuple(numbers[e] for e in chosen)) for weight, chosen in trees]
 
 
-def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
-    """Combine packings of equal total weight: each tree joins one tree of every layer, by the common refinement."""
+def side_by_side(layers: Sequence[list[WeightedTree]]) -> list[WeightedTree]:
+    """Combine packings of equal total weight: each result is the union of one tree of every layer.
+
+    Layers with weights (2, 1) and (1, 2) combine to three trees of weight 1.
+    """
     stacks = [sorted(layer, reverse=True) for layer in layers]
     weight_of: dict[tuple[int, ...], int] = {}
     at = [0] * len(stacks)
@@ -125,8 +130,8 @@ def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
                 remaining[s] = stack[at[s]][0]
 
 
-def _pack_base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighted]:
-    """Return spanning trees of total weight `goal`, where no partition forbids it."""
+def _pack_base(vertices: int, edges: Sequence[WeightedEdge], goal: int) -> list[WeightedTree]:
+    """Return spanning trees of total weight `goal`, which must not exceed the tau of these edges."""
     orientation = _Orientation(vertices, edges, goal)
     arcs, amount = orientation.to_arcs()
     arborescences = Arborescences(vertices, arcs, amount, orientation.root).pack_all(goal)
@@ -136,29 +141,30 @@ def _pack_base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighte
 
 
 class _Orientation:
-    """How much of each edge is used, and at which of its ends it counts: at most `goal` at each vertex.
+    """How much of each edge is used in which direction: `inflows[e]` is the amount into its first and second end.
 
-    Edges are added one by one, each as far as no set S of vertices then has more than goal * (|S| - 1): that much room
-    can be gathered at its ends by reorienting edges (Hakimi 1965; a maximum flow). O(edges) maximum flows, or one if
-    all of every edge fits.
+    At most `goal` enters each vertex, and exactly `goal` each but the root. Edges are added one by one, each as far as
+    no set S of vertices then has more than goal * (|S| - 1) on the edges inside: that is possible if as much room can
+    be made at its ends by turning other edges (Hakimi 1965; a maximum flow). O(edges) maximum flows, or one if all
+    edges fit in full.
     """
 
-    def __init__(self, vertices: int, edges: Sequence[Plain], goal: int) -> None:
+    def __init__(self, vertices: int, edges: Sequence[WeightedEdge], goal: int) -> None:
         self.vertices, self.edges, self.goal = vertices, edges, goal
         self.root = _central_vertex(vertices, edges)
         total = sum(capacity for *_, capacity in edges)
         if total == goal * (vertices - 1):
-            self.held = self._orient_all()
+            self.inflows = self._orient_all()
         else:
-            self.held = self._orient_each()
+            self.inflows = self._orient_each()
 
     def to_arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
         """Return arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
         pairs = [pair for a, b, _ in self.edges for pair in ((a, b), (b, a))]
-        return pairs, [x for at_a, at_b in self.held for x in (at_b, at_a)]
+        return pairs, [x for at_a, at_b in self.inflows for x in (at_b, at_a)]
 
     def _orient_all(self) -> list[tuple[int, int]]:
-        """Assign all of every edge to its ends so that every vertex but the root has `goal`: one maximum flow."""
+        """Direct all of every edge so that `goal` enters every vertex but the root: one maximum flow."""
         n, m = self.vertices, len(self.edges)
         source, sink = n + m, n + m + 1
         # flow network: source -> edge -> its two ends -> sink
@@ -175,40 +181,45 @@ class _Orientation:
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
     def _orient_each(self) -> list[tuple[int, int]]:
-        """Add edges by descending capacity. What an edge counts at one end may move to the other: an arc between
-        them.
-        """
+        """Add edges by descending capacity, each as far as possible, turning earlier ones to make room."""
         n, goal = self.vertices, self.goal
-        kept_at_ends = [(0, 0)] * len(self.edges)
+        inflows = [(0, 0)] * len(self.edges)
         order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
         missing = goal * (n - 1)
         for e in order:
             a, b, capacity = self.edges[e]
-            kept_at_ends = self._gather_room(kept_at_ends, (a, b), goal + capacity)
-            room_a, room_b = (goal - self._vertex_load(kept_at_ends, v) for v in (a, b))
-            # goal of the room must remain: it is what the tree condition |S| - 1 (not |S|) leaves free
+            inflows = self._gather_room(inflows, (a, b), goal + capacity)
+            room_a, room_b = (goal - self._vertex_load(inflows, v) for v in (a, b))
+            # room of `goal` must remain at both ends together: |S| - 1 times `goal` is allowed, not |S| times
             keep = min(capacity, room_a + room_b - goal)
-            kept_at_ends[e] = (min(keep, room_a), keep - min(keep, room_a))
+            inflows[e] = (min(keep, room_a), keep - min(keep, room_a))
             missing -= keep
             if not missing:
                 break
-        return self._gather_room(kept_at_ends, (self.root,), goal)
+        return self._gather_room(inflows, (self.root,), goal)
 
-    def _vertex_load(self, kept_at_ends: list[tuple[int, int]], v: int) -> int:
-        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True))
+    def _vertex_load(self, inflows: list[tuple[int, int]], v: int) -> int:
+        """Return the amount that enters a vertex."""
+        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True))
 
-    def _gather_room(self, kept_at_ends: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
-        """Reorient edges until these vertices have `want` of room together, or as much as possible."""
+    def _gather_room(self, inflows: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
+        """Turn edges until the vertices `at` have `want` of room together, or as much as possible; return the amounts.
+
+        A vertex has room `goal` minus the amount that enters it. A maximum flow carries load away from `at`: turning
+        an edge moves load from one of its ends to the other.
+        """
         n, goal = self.vertices, self.goal
         load = [0] * n
-        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             load[a] += x
             load[b] += y
         missing = want - sum(goal - load[v] for v in at)
         if missing <= 0:
-            return list(kept_at_ends)
+            return list(inflows)
+        # flow network: n -> the vertices `at` (their load) -> along edges, as far as they can be turned -> vertices
+        # with room -> n + 1
         tail, head, capacity = [n] * len(at), list(at), [load[v] for v in at]
-        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             tail += [a, b]
             head += [b, a]
             capacity += [x, y]
@@ -221,15 +232,15 @@ class _Orientation:
         capacity.append(missing)
         flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
         turned = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
-        return [(x - t, y + t) for (x, y), t in zip(kept_at_ends, turned, strict=True)]
+        return [(x - t, y + t) for (x, y), t in zip(inflows, turned, strict=True)]
 
 
 class Arborescences:
-    """Pack arborescences from one root, where every vertex can be reached `goal` times over by disjoint paths.
+    """Pack directed trees out of one root, of total weight `goal`, where a flow of `goal` reaches every vertex.
 
-    Such arborescences of total weight `goal` exist (Edmonds). One is grown arc by arc, its weight as great as lets the
-    rest be packed: an arc from u (in the tree) to v can take w more if the flow from u and the root to v exceeds what
-    all other trees need by w (Lovász's condition, for all sets with v and without u).
+    Such trees exist (Edmonds). One is grown arc by arc, its weight as great as lets the others be packed: an arc from
+    u (in the tree) to v can carry weight w if the flow from u and the root together to v exceeds the weight of all
+    other trees by w (Lovász's condition, for all sets with v and without u).
 
     For many roots see forest.Packing, which updates its flows from tree to tree. With one root, new flows by a compiled
     library are ten times faster on 128 ranks.
@@ -237,9 +248,10 @@ class Arborescences:
 
     def __init__(self, vertices: int, arcs: Sequence[tuple[int, int]], capacity: Sequence[int], root: int) -> None:
         self.vertices, self.arcs, self.root = vertices, arcs, root
-        self.left = list(capacity)
+        self.remaining = list(capacity)
 
-    def pack_all(self, goal: int) -> list[Weighted]:
+    def pack_all(self, goal: int) -> list[WeightedTree]:
+        """Return trees of total weight `goal`, as arc numbers."""
         weight_of: dict[tuple[int, ...], int] = {}
         while goal:
             weight, chosen = self._cut_tree(goal)
@@ -248,23 +260,26 @@ class Arborescences:
         return [(weight, chosen) for chosen, weight in weight_of.items()]
 
     def _start_flows(self) -> None:
-        """Build the network of the arcs that are not used up."""
-        n, remaining = self.vertices, self.left
-        live = [e for e in range(len(self.arcs)) if remaining[e]]
-        self.place = {e: i for i, e in enumerate(live)}
+        """Build the flow network of the arcs that are not used up."""
+        n, remaining = self.vertices, self.remaining
+        usable = [e for e in range(len(self.arcs)) if remaining[e]]
+        self.place = {e: i for i, e in enumerate(usable)}
         self.out: list[list[int]] = [[] for _ in range(n)]
         self.into: list[list[int]] = [[] for _ in range(n)]
-        for e in live:
+        for e in usable:
             self.out[self.arcs[e][0]].append(e)
             self.into[self.arcs[e][1]].append(e)
-        tail, head = [self.arcs[e][0] for e in live], [self.arcs[e][1] for e in live]
-        self.now = [remaining[e] for e in live]
+        tail, head = [self.arcs[e][0] for e in usable], [self.arcs[e][1] for e in usable]
+        self.capacity_now = [remaining[e] for e in usable]
         self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))  # n feeds any vertex, where opened
 
-    def _cut_tree(self, goal: int) -> Weighted:
-        """Grow one arborescence as heavy as possible, arcs near the root and wide ones first."""
+    def _cut_tree(self, goal: int) -> WeightedTree:
+        """Remove one tree, as heavy as possible, from the capacity left; arcs near the root and wide ones come first.
+
+        `goal`: the weight of all trees still to be packed.
+        """
         self._start_flows()
-        widest_in = [max((self.left[e] for e in into), default=0) for into in self.into]
+        widest_in = [max((self.remaining[e] for e in into), default=0) for into in self.into]
         weight = min([goal, *(widest_in[v] for v in range(self.vertices) if v != self.root)])
         depth = {self.root: 0}
         chosen: list[int] = []
@@ -272,11 +287,13 @@ class Arborescences:
         aside: dict[int, int] = {}  # arcs that cannot, with an upper bound on what they take
 
         def offer(e: int) -> None:
-            if self.left[e] >= weight:
-                heapq.heappush(ready, (depth[self.arcs[e][0]], -self.left[e], e))
+            """Sort an arc into `ready` or `aside`."""
+            if self.remaining[e] >= weight:
+                heapq.heappush(ready, (depth[self.arcs[e][0]], -self.remaining[e], e))
             else:
-                aside[e] = self.left[e]
+                aside[e] = self.remaining[e]
 
+        # start with the arcs out of the root, then add an arc at a time
         for e in self.out[self.root]:
             offer(e)
         while len(depth) < self.vertices:
@@ -291,13 +308,13 @@ class Arborescences:
                 aside = {e: limit for e, limit in aside.items() if self.arcs[e][1] not in depth}
                 e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
-                    self._add_capacity(used, slack - weight)
+                    self._use_arc(used, slack - weight)
                 weight = slack
                 again = [other for other in aside if other != e]
                 aside = {}
                 for other in again:
                     offer(other)
-            self._add_capacity(e, weight)
+            self._use_arc(e, weight)
             chosen.append(e)
             v = self.arcs[e][1]
             depth[v] = depth[self.arcs[e][0]] + 1
@@ -306,46 +323,51 @@ class Arborescences:
                     offer(other)
         return weight, tuple(sorted(chosen))
 
-    def _add_capacity(self, e: int, weight: int) -> None:
-        self.left[e] -= weight
-        self.now[self.place[e]] -= weight
+    def _use_arc(self, e: int, weight: int) -> None:
+        """Subtract the weight from an arc's capacity."""
+        self.remaining[e] -= weight
+        self.capacity_now[self.place[e]] -= weight
 
     def _widest_arc(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
-        """Return the arc that can take most. Bounds in `aside` were computed for a smaller tree, so they are still
-        upper bounds.
+        """Return the arc of `aside` that can carry most, and how much.
+
+        The bounds in `aside` were computed for an earlier state of the tree and can only have fallen since.
         """
         best, max_slack = -1, 0
-        # by descending upper bound: once the bound is no better than the best found, the rest is not either
+        # by descending upper bound: stop once it is no better than the best so far
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
             if aside[e] <= max_slack:
                 break
-            slack = min(self.left[e], self._spare_flow(e, rest, weight))
+            slack = min(self.remaining[e], self._spare_flow(e, rest, weight))
             if slack > max_slack:
                 best, max_slack = e, slack
         return best, max_slack
 
     def _spare_flow(self, e: int, rest: int, weight: int) -> int:
-        """Return how much more than `rest` flows to the head of an arc from its tail and the root, up to `weight`."""
+        """Return by how much the flow from an arc's tail and the root to its head exceeds `rest`, up to `weight`.
+
+        `rest`: the weight of all other trees.
+        """
         u, v = self.arcs[e]
         enough = rest + weight
         # cheap test first: paths of at most two arcs often carry enough, and need no maximum flow
-        fed = [0] * self.vertices
+        inflow = [0] * self.vertices
         for w in {u, self.root}:
             for other in self.out[w]:
-                fed[self.arcs[other][1]] += self.left[other]
-        fed[u] = fed[self.root] = enough
+                inflow[self.arcs[other][1]] += self.remaining[other]
+        inflow[u] = inflow[self.root] = enough
         near: dict[int, int] = {}
         for other in self.into[v]:
-            near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.left[other]
-        if sum(min(x, fed[w]) for w, x in near.items()) >= enough:
+            near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.remaining[other]
+        if sum(min(x, inflow[w]) for w, x in near.items()) >= enough:
             return weight  # paths of one or two arcs suffice
-        opened = [0] * self.vertices
-        opened[u] = opened[self.root] = enough
+        feed = [0] * self.vertices
+        feed[u] = feed[self.root] = enough
         source = u if u == self.root else self.vertices
-        return min(weight, self.flows.value(self.now + opened, source, v) - rest)
+        return min(weight, self.flows.value(self.capacity_now + feed, source, v) - rest)
 
 
-def _central_vertex(vertices: int, edges: Sequence[Plain]) -> int:
+def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
     """Return a vertex of least eccentricity, of these the one with most capacity."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     width = [0] * vertices
@@ -378,6 +400,7 @@ def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int],
     pairs = list(zip(tail, head, strict=True))
     if sum(capacity) < EXACT_DOUBLES:
         return [int(x) for x in igraph.Graph(nodes, pairs, directed=True).maxflow(source, sink, capacity).flow]
+    # capacity scaling: find the flow's high bits first, then augment it in the residual graph with the next 20 bits
     residual_graph = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
     top = EXACT_DOUBLES // (4 * len(pairs))
     flow = [0] * len(pairs)

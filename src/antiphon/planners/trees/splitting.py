@@ -1,19 +1,24 @@
-"""Remove switches without losing rate: what passes through them becomes arcs between ranks.
+"""Replace switches by direct arcs between ranks, so that trees can be packed over ranks alone (edge splitting).
 
-A switch with equal capacity in and out can be split off: u -> switch -> t gives up some capacity to a new arc u -> t,
-until nothing passes through it any more. A splitting that keeps every sink's demand exists (Mader 1982; Frank 1989;
-Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and any order of pairs finds it if each pair gives up at most
-what the cuts allow. A cheap guess that spreads evenly usually suffices; only where it loses rate, the exact splitting
-is computed. An unbalanced switch is tried in the same manner, which may lose rate; that is then detected. Every arc
-remembers the links it is made of (`Wires`).
+Input: a machine as a `LinkGraph`; the supply, that is, the amount that each root sends; the sinks, that is, ranks
+that must each be able to receive the whole supply. Output (`without_switches`): arcs between ranks that still let
+every sink receive it. Each arc comes with the paths of links that it stands for (`ArcPaths`), so that trees over arcs
+translate back to links.
+
+A switch with equal capacity in and out can be split off: for a pair of neighbours u and t, some capacity of u -> switch
+and of switch -> t moves to a new arc u -> t, until no capacity passes through the switch any more. Some choice of
+amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and it is
+found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`). Spreading capacity evenly
+over the pairs is a cheap guess that usually suffices; the exact amounts are computed only where the guess fails. An
+unbalanced switch is treated alike; if that leaves some sink short, the result is None.
 
 Example: 4 ranks on one switch, 3 units in and out each. The even guess gives 1 unit to each of the 12 ordered pairs:
 a complete graph, with the same cuts between ranks as before.
 
-`SinkFlows` answers the central question of splitting and of packing (forest.py): how much capacity may be removed? It
-maintains a maximum flow per sink while capacities change. The flow's existence proves that the sink is served; removing
-capacity only pushes the excess onto other paths. A change that removes a units lowers a cut's capacity by a or not at
-all, so if d units of some sink's flow find no other path, exactly a - d units may be removed.
+`SinkFlows` answers the central question of splitting and of packing (forest.py): how much capacity may an arc lose? It
+maintains a maximum flow per sink while capacities change. A flow of the whole supply proves that its sink is served;
+when an arc loses capacity, the excess flow is pushed onto other paths. Removing a units of capacity lowers each cut by
+a or not at all, so if d units of some sink's flow find no other path, exactly a - d units may be removed.
 
 Capacities are Python ints: exact for any size. The open arcs of a sink's flow are one bit mask per node, so a search
 takes one operation per node and not per arc. Measured (CPU seconds, packing the forest of 128 GPUs in 16 boxes):
@@ -33,79 +38,82 @@ from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.core.topology import SharedLimit, Topology
 
-Arc = tuple[int, int]
-Amounts = dict[Arc, int]  # (from, to) -> amount that passes through the switch
-Path = tuple[int, ...]
-Pieces = dict[Arc, dict[Path, int]]  # composition of each arc: paths of links, with capacities
+Arc = tuple[int, int]  # from node, to node
+Amounts = dict[Arc, int]  # pair of neighbours (from, to) -> capacity that the switch passes between them
+Path = tuple[int, ...]  # links, in order
+ArcPaths = dict[Arc, dict[Path, int]]  # arc -> the paths of links that it stands for, each with its capacity
 
 
 def without_switches(
-    wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int], *, guess: bool = True
-) -> Pieces | None:
+    link_graph: LinkGraph, arc_paths: ArcPaths, supply: Mapping[int, int], sinks: Sequence[int], *, guess: bool = True
+) -> ArcPaths | None:
     """Return arcs between ranks through which every sink can still receive every root's supply.
 
-    `pieces`: arcs between ranks and switches. None where some switch could not be removed: never if all are balanced
-    and every rank is a sink. O(switches * ports^2), and where the guess loses rate (or without it) O(ports^2 * sinks)
-    searches for that switch.
+    `arc_paths`: arcs between ranks and switches. `guess`: try even amounts before exact ones. None where a switch could
+    not be removed; that never happens if all switches are balanced and every rank is a sink. O(switches * ports^2) for
+    guesses, and O(ports^2 * sinks) path searches for each switch that is split exactly.
     """
-    order = _switches_far_first(wires, pieces)
+    order = _switches_far_first(link_graph, arc_paths)
     # first guess all switches at once, checked by one cut computation
     if guess:
-        guessed = pieces
+        guessed = arc_paths
         for switch in order:
             # even shares suit symmetric machines, so nearly always this guess suffices
-            guessed = _split_off(wires, guessed, switch, _even_amounts(guessed, switch, wires.nodes))
-        if not order or serves_all_sinks(wires, guessed, supply, sinks):
+            guessed = _split_off(link_graph, guessed, switch, _even_amounts(guessed, switch, link_graph.nodes))
+        if not order or serves_all_sinks(link_graph, guessed, supply, sinks):
             return guessed
     # the guess loses rate somewhere: go switch by switch, exactly where necessary
     for switch in order:
-        amounts = _even_amounts(pieces, switch, wires.nodes) if guess else {}
-        tried = _split_off(wires, pieces, switch, amounts)
-        if not guess or not serves_all_sinks(wires, tried, supply, sinks):
-            exact = ExactSplit(wires, pieces, supply, sinks, switch).split_all_pairs(amounts)
-            tried = _split_off(wires, pieces, switch, exact)
-            if not serves_all_sinks(wires, tried, supply, sinks):
+        amounts = _even_amounts(arc_paths, switch, link_graph.nodes) if guess else {}
+        tried = _split_off(link_graph, arc_paths, switch, amounts)
+        if not guess or not serves_all_sinks(link_graph, tried, supply, sinks):
+            exact = ExactSplit(link_graph, arc_paths, supply, sinks, switch).split_all_pairs(amounts)
+            tried = _split_off(link_graph, arc_paths, switch, exact)
+            if not serves_all_sinks(link_graph, tried, supply, sinks):
                 return None
-        pieces = tried
-    return pieces
+        arc_paths = tried
+    return arc_paths
 
 
-def _switches_far_first(wires: Wires, pieces: Pieces) -> list[int]:
-    """Return the switches, those farthest from any rank first, so that a spine becomes arcs from leaf to leaf."""
+def _switches_far_first(link_graph: LinkGraph, arc_paths: ArcPaths) -> list[int]:
+    """Return the switches, those farthest from any rank first: spine switches become arcs between leaf switches."""
     near: dict[int, set[int]] = {}
-    for tail, head in pieces:
+    for tail, head in arc_paths:
         near.setdefault(head, set()).add(tail)
-    depth = dict.fromkeys(range(wires.ranks), 0)
+    depth = dict.fromkeys(range(link_graph.ranks), 0)
     level = list(depth)
     while level:
         level = sorted({tail for head in level for tail in near.get(head, ()) if tail not in depth})
         depth |= dict.fromkeys(level, max(depth.values()) + 1)
-    used = {node for arc in pieces for node in arc if node >= wires.ranks}
-    return sorted(used, key=lambda node: (-depth.get(node, wires.nodes), node))
+    used = {node for arc in arc_paths for node in arc if node >= link_graph.ranks}
+    return sorted(used, key=lambda node: (-depth.get(node, link_graph.nodes), node))
 
 
-def serves_all_sinks(wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int]) -> bool:
+def serves_all_sinks(
+    link_graph: LinkGraph, arc_paths: ArcPaths, supply: Mapping[int, int], sinks: Sequence[int]
+) -> bool:
     """Return whether every sink can receive all of the supply, by the tightest cut."""
     supplies: dict[tuple[int, ...], int] = {(root,): amount for root, amount in supply.items()}
-    return bool(pieces) and tightest_cut(wires.to_network(pieces), supplies, sinks)[1] >= 1
+    return bool(arc_paths) and tightest_cut(link_graph.to_network(arc_paths), supplies, sinks)[1] >= 1
 
 
-def _port_capacities(pieces: Pieces, switch: int) -> tuple[dict[int, int], dict[int, int]]:
+def _port_capacities(arc_paths: ArcPaths, switch: int) -> tuple[dict[int, int], dict[int, int]]:
     """Return the capacity that enters the switch, by node, and the capacity that leaves it."""
-    arcs = sorted(arc for arc in pieces if switch in arc)
-    into = {tail: sum(pieces[tail, head].values()) for tail, head in arcs if head == switch}
-    out = {head: sum(pieces[tail, head].values()) for tail, head in arcs if tail == switch}
+    arcs = sorted(arc for arc in arc_paths if switch in arc)
+    into = {tail: sum(arc_paths[tail, head].values()) for tail, head in arcs if head == switch}
+    out = {head: sum(arc_paths[tail, head].values()) for tail, head in arcs if tail == switch}
     return into, out
 
 
-def _port_groups(pieces: Pieces, switch: int, ports: Sequence[int], nodes: int) -> dict[int, tuple[int, int]]:
-    """Return for each port its connected component without the switch, and its place there.
+def _port_groups(arc_paths: ArcPaths, switch: int, ports: Sequence[int], nodes: int) -> dict[int, tuple[int, int]]:
+    """Return for each neighbour of the switch (port) a group number and its position in the group.
 
-    If the rest is connected, each port is a group of its own.
+    A group is a connected component of the graph without the switch, such as a box. If that graph is connected, each
+    port is a group of its own.
     """
     import igraph
 
-    graph = igraph.Graph(nodes, [arc for arc in pieces if switch not in arc])
+    graph = igraph.Graph(nodes, [arc for arc in arc_paths if switch not in arc])
     label = graph.connected_components(mode="weak").membership
     if len({label[port] for port in ports}) == 1:
         return {port: (number, 0) for number, port in enumerate(ports)}
@@ -119,45 +127,47 @@ def _port_groups(pieces: Pieces, switch: int, ports: Sequence[int], nodes: int) 
     }
 
 
-def _pair_stages(pieces: Pieces, switch: int, nodes: int) -> list[list[Arc]]:
-    """Return all pairs (from, to) in three stages: to other groups, within a group, back to the same node.
+def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]]:
+    """Return all pairs (from, to) of ports in three stages: to other groups, within a group, back to the same node.
 
-    Within a stage in turns, such that each node has another partner in each turn: first the pairs with the least
-    capacity between them so far, of these the ones with equal place in their groups (so each card feeds its peers in
-    other boxes).
+    A stage goes round by round; in each round every node has another partner. A node's partners are ordered by the
+    capacity that already joins them (least first), then by position: equal positions first, so that each network card
+    sends to its peers in other boxes.
     """
-    into, out = _port_capacities(pieces, switch)
-    where = _port_groups(pieces, switch, sorted({*into, *out}), nodes)
+    into, out = _port_capacities(arc_paths, switch)
+    where = _port_groups(arc_paths, switch, sorted({*into, *out}), nodes)
     groups = 1 + max((group for group, _ in where.values()), default=0)
     widest = 1 + max((place for _, place in where.values()), default=0)
     stages: list[list[tuple[int, Arc]]] = [[], [], []]
     for tail in into:
-        own, seat = where[tail]
+        own, own_place = where[tail]
         rows: list[list[tuple[int, int, int, int]]] = [[], [], []]
         for head in out:
             other, place = where[head]
-            kin = 2 if tail == head else 1 if own == other else 0
-            joined_capacity = sum(pieces.get((tail, head), {}).values())
+            stage_number = 2 if tail == head else 1 if own == other else 0
+            joined_capacity = sum(arc_paths.get((tail, head), {}).values())
             # keys of the turn order: capacity so far, then equal places, then the nearest group
-            rows[kin].append((joined_capacity, (place - seat) % widest, (other - own) % groups, head))
+            rows[stage_number].append((joined_capacity, (place - own_place) % widest, (other - own) % groups, head))
         for stage, row in zip(stages, rows, strict=True):
             stage += [(turn, (tail, head)) for turn, (*_, head) in enumerate(sorted(row))]
     return [[pair for _, pair in sorted(stage)] for stage in stages]
 
 
-def _even_amounts(pieces: Pieces, switch: int, nodes: int) -> Amounts:
-    """Return an even distribution, stage by stage: in proportion to the ports, then single units in turns, then all
-    that remains.
+def _even_amounts(arc_paths: ArcPaths, switch: int, nodes: int) -> Amounts:
+    """Return amounts that spread the switch's capacity evenly over the pairs of ports.
+
+    In each stage of `_pair_stages`: first in proportion to the capacities of both ports, then single units in turns,
+    then the remainder.
     """
-    into, out = _port_capacities(pieces, switch)
+    into, out = _port_capacities(arc_paths, switch)
     amounts: Amounts = {}
-    for stage in _pair_stages(pieces, switch, nodes):
+    for stage in _pair_stages(arc_paths, switch, nodes):
         outward, inward = dict.fromkeys(into, 0), dict.fromkeys(out, 0)
         for tail, head in stage:
             outward[tail] += out[head]
             inward[head] += into[tail]
-        # each port's capacity in proportion to the other ports' of its stage, rounded down; units and the rest are
-        # dealt after
+        # capacity in times capacity out over their sum in this stage, rounded down; the second and third pass deal out
+        # what rounding leaves
         share = {(a, b): into[a] * out[b] // (max(outward[a], inward[b]) or 1) for a, b in stage}
         for limit in (share, dict.fromkeys(stage, 1), None):
             for tail, head in stage:
@@ -170,13 +180,13 @@ def _even_amounts(pieces: Pieces, switch: int, nodes: int) -> Amounts:
     return amounts
 
 
-def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> Pieces:
-    """Remove the switch from the pieces: what came in leaves as `amounts` specify, with joined paths.
+def _split_off(link_graph: LinkGraph, arc_paths: ArcPaths, switch: int, amounts: Amounts) -> ArcPaths:
+    """Return the arcs without the switch: for each pair of `amounts`, paths in are joined to paths out.
 
-    What would return to the node that it came from is dropped.
+    Capacity from a node back to itself is dropped.
     """
-    rest = {arc: list(capacities.items()) for arc, capacities in sorted(pieces.items()) if switch in arc}
-    remaining_pieces = {arc: dict(capacities) for arc, capacities in pieces.items() if switch not in arc}
+    rest = {arc: list(capacities.items()) for arc, capacities in sorted(arc_paths.items()) if switch in arc}
+    remaining_paths = {arc: dict(capacities) for arc, capacities in arc_paths.items() if switch not in arc}
     for (tail, head), amount in amounts.items():
         missing = amount
         while missing:
@@ -184,38 +194,36 @@ def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> P
             (first, a), (second, b) = rest[tail, switch][-1], rest[switch, head][-1]
             moved = min(missing, a, b)
             missing -= moved
-            for arc, path, had in (((tail, switch), first, a), ((switch, head), second, b)):
+            for arc, path, path_capacity in (((tail, switch), first, a), ((switch, head), second, b)):
                 rest[arc].pop()
-                if had > moved:
-                    rest[arc].append((path, had - moved))
+                if path_capacity > moved:
+                    rest[arc].append((path, path_capacity - moved))
             if tail != head:
-                capacities = remaining_pieces.setdefault((tail, head), {})
-                path = wires.join_paths(first, second)
+                capacities = remaining_paths.setdefault((tail, head), {})
+                path = link_graph.join_paths(first, second)
                 capacities[path] = capacities.get(path, 0) + moved
-    return remaining_pieces
+    return remaining_paths
 
 
 class ExactSplit:
-    """Split off one switch exactly: each pair by as much as leaves every sink served.
+    """Split off one switch exactly: move as much capacity of each pair of ports as leaves every sink served.
 
-    Invariant: after each `split_pair`, every sink's flow carries all of the supply.
+    Nodes are renumbered, sinks first. Invariant: after each `split_pair`, every sink's flow carries all of the supply.
     """
 
     def __init__(
-        self, wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int], switch: int
+        self, link_graph: LinkGraph, arc_paths: ArcPaths, supply: Mapping[int, int], sinks: Sequence[int], switch: int
     ) -> None:
-        used = {node for arc in pieces for node in arc}
+        used = {node for arc in arc_paths for node in arc}
         order = [*sinks, *sorted(used - set(sinks))]
         self.index = {node: number for number, node in enumerate(order)}
-        arcs = {(self.index[a], self.index[b]): sum(capacities.values()) for (a, b), capacities in pieces.items()}
+        arcs = {(self.index[a], self.index[b]): sum(capacities.values()) for (a, b), capacities in arc_paths.items()}
         self.flows = SinkFlows(len(order), len(sinks), arcs, {self.index[r]: k for r, k in supply.items()})
         self.switch = self.index[switch]
-        self.pairs = [pair for stage in _pair_stages(pieces, switch, wires.nodes) for pair in stage]
+        self.pairs = [pair for stage in _pair_stages(arc_paths, switch, link_graph.nodes) for pair in stage]
 
     def split_all_pairs(self, guess: Amounts) -> Amounts:
-        """Return the amount of each pair: first as much of the guess as possible, then as much as possible of every
-        pair.
-        """
+        """Return the amount of each pair: as much of the guess as possible, then as much more as possible."""
         amounts: Amounts = {}
         for pair, limit in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
             amount = self.split_pair(self.index[pair[0]], self.index[pair[1]], limit)
@@ -224,8 +232,9 @@ class ExactSplit:
         return amounts
 
     def split_pair(self, tail: int, head: int, limit: int) -> int:
-        """Move up to `limit` (-1: as much as possible) of tail -> switch -> head to an arc tail -> head; return the
-        amount.
+        """Move capacity of tail -> switch -> head to an arc tail -> head; return the amount.
+
+        `limit`: the most to move; -1 is as much as possible.
         """
         flows = self.flows
         # at most the capacity of either arc can be split off
@@ -250,8 +259,9 @@ class ExactSplit:
         return amount
 
     def _reroute_sink(self, sink: int, into: int, out: int, direct: int) -> int:
-        """Fit the sink's flow to the remaining capacity through the switch; return the amount that finds no other
-        path.
+        """Fit the sink's flow to the reduced arcs `into` and `out`; return the amount that finds no other path.
+
+        `direct`: the new arc; -1 where a pair leads back to the same node.
         """
         flows = self.flows
         used = [flows.flow[into][sink], flows.flow[out][sink]]
@@ -273,45 +283,44 @@ class ExactSplit:
         return lacking
 
     def _lower_arc(self, arc: int, amount: int, last: int) -> None:
-        """Reduce the new arc's capacity; flow that it carried returns to the path through the switch."""
+        """Reduce the new arc's capacity; excess flow of sinks up to `last` returns to the path through the switch."""
         flows = self.flows
         flows.capacity[arc] -= amount
         for sink in range(flows.sinks):
-            # sinks up to `last` were already rerouted on the assumption of the larger arc; later ones are handled in
-            # their turn
+            # sinks up to `last` were already rerouted over the larger arc; later ones are rerouted in their turn
             if sink <= last and flows.flow[arc][sink] > flows.capacity[arc]:
                 flows.divert_excess(sink, arc)
             flows.refresh_both(sink, arc)
 
 
 @dataclass(frozen=True)
-class Wires:
-    """Links by their ends, with capacities in units of resources.scale.
+class LinkGraph:
+    """A machine as a graph: the ends of every link, with integer capacities in units of resources.scale.
 
-    A shared limit whose links all begin (or all end) at one node equals one more switch between them and that node,
-    joined to it by one link of the limit's capacity. Such switches are numbered after the topology's nodes, such links
-    after its links, in the order of limits.
+    Shared limits become part of the graph. If all links of a limit begin (or all end) at one node, an extra switch
+    stands between them and that node, joined to it by one extra link of the limit's capacity. Extra switches are
+    numbered after the topology's nodes and extra links after its links, in the order of the limits.
     """
 
     ranks: int
-    nodes: int
-    real: int
-    tail: tuple[int, ...]
+    nodes: int  # with extra switches
+    real: int  # number of the topology's own links
+    tail: tuple[int, ...]  # by link
     head: tuple[int, ...]
     capacity: tuple[int, ...]
 
-    def to_pieces(self, factor: int = 1) -> Pieces:
-        """Return every link as a piece of its arc, capacities times the factor, without links of capacity 0."""
-        pieces: Pieces = {}
+    def to_arc_paths(self, factor: int = 1) -> ArcPaths:
+        """Return the arcs, each link as a path of its own, capacities times the factor; without links of capacity 0."""
+        arc_paths: ArcPaths = {}
         for link, (tail, head, capacity) in enumerate(zip(self.tail, self.head, self.capacity, strict=True)):
             if capacity:
-                pieces.setdefault((tail, head), {})[link,] = capacity * factor
-        return pieces
+                arc_paths.setdefault((tail, head), {})[link,] = capacity * factor
+        return arc_paths
 
-    def to_network(self, pieces: Mapping[Arc, Mapping[Path, int]]) -> Network:
+    def to_network(self, arc_paths: Mapping[Arc, Mapping[Path, int]]) -> Network:
         """Return the arcs as a `Network`, for cuts."""
-        arcs = sorted(pieces)
-        amounts = [sum(pieces[arc].values()) for arc in arcs]
+        arcs = sorted(arc_paths)
+        amounts = [sum(arc_paths[arc].values()) for arc in arcs]
         kind = np.int64 if 4 * sum(amounts) < 2**62 else object
         ends = np.array(arcs, np.int64).reshape(-1, 2)
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, kind))
@@ -333,8 +342,8 @@ class Wires:
         return tuple(link for link in path if link < self.real)
 
 
-def wires_of(topology: Topology) -> Wires | None:
-    """Return the wires; None where a shared limit cannot be drawn: no common end, or links in several limits."""
+def build_link_graph(topology: Topology) -> LinkGraph | None:
+    """Return the graph; None where a shared limit has no place in it: no common end, or a link in several limits."""
     resources = topology.resources
     width = [resources.capacity[klass] for klass in resources.klass.tolist()]
     tail, head, capacity = topology.link_src.tolist(), topology.link_dst.tolist(), width[: topology.links]
@@ -356,7 +365,7 @@ def wires_of(topology: Topology) -> Wires | None:
         head.append(extra[1])
         capacity.append(min(width[topology.links + number], sum(width[link] for link in limit.links)))
     nodes = topology.nodes + len(topology.limits)
-    return Wires(topology.ranks, nodes, topology.links, tuple(tail), tuple(head), tuple(capacity))
+    return LinkGraph(topology.ranks, nodes, topology.links, tuple(tail), tuple(head), tuple(capacity))
 
 
 def _common_end(topology: Topology, limit: SharedLimit) -> int | None:
@@ -379,24 +388,26 @@ def set_bits(mask: int) -> list[int]:
 
 
 class SinkFlows:
-    """For every sink a flow that brings it each root's whole supply, maintained under changes of capacity.
+    """Per sink a flow that brings it every root's whole supply, maintained while capacities change.
 
-    Nodes 0..nodes-1 (0..sinks-1 are the sinks); one arc per pair. `capacity[arc]`, `flow[arc][sink]`;
-    `open[sink][x]`: mask of nodes to which more of the sink's flow could go from x (residual arcs). Besides the roots
-    there may be one growing tree. What the sink gets of it starts at `taken[node][sink]`, anywhere in the tree;
-    `sources[sink]` is the mask of these nodes.
+    Nodes are 0..nodes-1, and 0..sinks-1 are the sinks; each ordered pair of nodes has at most one arc. `served`:
+    whether every sink could be served at the start.
+
+    For packing (forest.py) one tree grows at a time. Its weight has left the root's supply, but a sink outside the
+    tree must still be able to receive it: from any node that the tree has reached, over capacity that the tree does not
+    use. `taken[node][sink]` is the part of the sink's flow that starts at that node of the tree.
     """
 
     def __init__(self, nodes: int, sinks: int, arcs: Mapping[Arc, int], supply: Mapping[int, int]) -> None:
         self.nodes, self.sinks = nodes, sinks
-        self.tail: list[int] = []
+        self.tail: list[int] = []  # by arc
         self.head: list[int] = []
         self.capacity: list[int] = []
-        self.flow: list[list[int]] = []
-        self.at = [[-1] * nodes for _ in range(nodes)]
-        self.open = [[0] * nodes for _ in range(sinks)]
+        self.flow: list[list[int]] = []  # [arc][sink]
+        self.at = [[-1] * nodes for _ in range(nodes)]  # [tail][head]: number of the arc
+        self.open = [[0] * nodes for _ in range(sinks)]  # [sink][node]: bit mask of the heads of residual arcs
         self.taken = [[0] * sinks for _ in range(nodes)]
-        self.sources = [0] * sinks
+        self.sources = [0] * sinks  # by sink: bit mask of the nodes at which `taken` is not 0
         for (tail, head), capacity in sorted(arcs.items()):
             self.add_arc(tail, head, capacity)
         self.served = all(
@@ -427,9 +438,7 @@ class SinkFlows:
                 masks[tail] |= bit
 
     def refresh_pair(self, sink: int, tail: int, head: int) -> None:
-        """Update whether more of the sink's flow could go from tail to head, along the arc or by cancelling the
-        opposite one.
-        """
+        """Update the residual arc from tail to head: open if the arc has room or the opposite one carries flow."""
         forward, back = self.at[tail][head], self.at[head][tail]
         if (forward >= 0 and self.flow[forward][sink] < self.capacity[forward]) or (
             back >= 0 and self.flow[back][sink] > 0
@@ -439,14 +448,15 @@ class SinkFlows:
             self.open[sink][tail] &= ~(1 << head)
 
     def refresh_both(self, sink: int, arc: int) -> None:
+        """Update the residual arcs in both directions of an arc."""
         self.refresh_pair(sink, self.tail[arc], self.head[arc])
         self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
     def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
         """Send more of the sink's flow from start to some goal (shortest augmenting paths); return what finds no path.
 
-        With `goal`, the goals are that node and the sources of the growing tree, from which it continues to `goal`
-        within the tree.
+        `goals`: bit mask of nodes. With `goal`, the goals are that node and the nodes of the growing tree at which flow
+        of this sink starts. Where new flow reaches one of the latter, that much starts at `goal` instead.
         """
         while amount:
             path = self._shortest_path(self.open[sink], start, goals)
@@ -469,7 +479,10 @@ class SinkFlows:
 
     @staticmethod
     def _shortest_path(masks: Sequence[int], start: int, goals: int) -> list[int] | None:
-        """Return the nodes of a path with the fewest arcs to some goal. O(nodes) operations on masks."""
+        """Return the nodes of a path from start to some goal with the fewest arcs, or None. O(nodes) mask operations.
+
+        `masks`: per node the heads of its residual arcs; `goals`: bit mask of nodes.
+        """
         if goals >> start & 1:
             return [start]
         visited, level = 1 << start, [start]
@@ -478,11 +491,10 @@ class SinkFlows:
             reached = 0
             for node in level:
                 reached |= masks[node]
-            hit = reached & goals & ~visited
-            if hit:
-                # back from the goal level by level, to any node of the level before that has an open arc to the path's
-                # beginning
-                path = [(hit & -hit).bit_length() - 1]
+            reached_goals = reached & goals & ~visited
+            if reached_goals:
+                # back from the goal, level by level: any node of the level before with a residual arc to the path
+                path = [(reached_goals & -reached_goals).bit_length() - 1]
                 for before in reversed(levels):
                     bit = 1 << path[-1]
                     path.append(next(node for node in before if masks[node] & bit))
@@ -495,6 +507,7 @@ class SinkFlows:
         return None
 
     def _residual_capacity(self, sink: int, x: int, y: int) -> int:
+        """Return how much more of the sink's flow can go from x to y, cancelled opposite flow included."""
         forward, back = self.at[x][y], self.at[y][x]
         room = self.capacity[forward] - self.flow[forward][sink] if forward >= 0 else 0
         return room + (self.flow[back][sink] if back >= 0 else 0)
@@ -513,7 +526,10 @@ class SinkFlows:
         self.open[sink][y] |= 1 << x
 
     def move_taken(self, sink: int, old: int, new: int, amount: int) -> None:
-        """Let the sink get this much of the growing tree from another of its nodes, or (-1) no longer from the tree."""
+        """Let this much of the sink's flow start at the tree's node `new` instead of `old`; -1: no longer in the tree.
+
+        The flow itself is the caller's to adjust.
+        """
         remaining = self.taken[old][sink] = self.taken[old][sink] - amount
         if not remaining:
             self.sources[sink] &= ~(1 << old)
@@ -522,7 +538,7 @@ class SinkFlows:
             self.sources[sink] |= 1 << new
 
     def restore_taken(self, sink: int, arc: int) -> None:
-        """Send what the sink gets from the growing tree at the arc's head over the arc again."""
+        """Undo a move of the flow's start from the arc's tail to its head: it starts at the tail and uses the arc."""
         tail, head = self.tail[arc], self.head[arc]
         back = self.taken[head][sink]
         if back:
@@ -533,7 +549,7 @@ class SinkFlows:
     def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
         """Reroute what exceeds the arc's capacity; return what finds no other path, and put that back on the arc.
 
-        `goal`: the arc's head, if the growing tree could then reach it by itself.
+        `goal`: the arc's head if the growing tree is about to take the arc, so that flow may start there; else -1.
         """
         tail, head = self.tail[arc], self.head[arc]
         flow = self.flow[arc]

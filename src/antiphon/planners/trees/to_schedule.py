@@ -1,15 +1,22 @@
-"""From packed trees to schedules: every tree carries its share of the data.
+"""Make schedules of packed trees: every tree carries its share of the data.
 
-    `spread_trees`                          broadcast or allgather
-    `reduce_and_spread`                     allreduce: up to a root and down again
-    `spread_images`, `Mirrored.to_schedule` broadcast or allgather of trees known only up to symmetry: computed in
+Input: trees with rates (`Tree`). Output: a schedule with one chunk per tree and block of its root. The chunk's size is
+the tree's share of its root's total rate; a hop of depth d becomes a transfer in step d - 1.
+
+    `spread_trees`                          broadcast or allgather: down the trees
+    `reduce_and_spread`                     allreduce: up to a root and down again (`Pair`)
+    `spread_images`, `SymmetricTrees.to_schedule`
+                                            the same as `spread_trees` on symmetric machines, where only some trees are
+                                            listed and the others are their images by symmetries: computed in NumPy
                                             columns, without a Python object per hop
 
-A tree becomes one chunk per block of its root; its size is the tree's share of the root's total rate. Step = depth of
-the hop. Exact packings may have shares with denominators of many digits; rounding.py makes them small first.
-
 Example: root 0 with trees 0 > 1 > 2 at rate 2 and 0 > 2 > 1 at rate 1: two chunks, of 2/3 and 1/3 of the block; the
-rows of the first are (step 0, 0 -> 1) and (step 1, 1 -> 2).
+transfers of the first are (step 0, 0 -> 1) and (step 1, 1 -> 2).
+
+A symmetry is a permutation of the machine's nodes, links and limits that keeps the machine the same. A group of them
+is stored as `Symmetries`, one row per symmetry: where it takes each node, then each link, then each limit.
+
+Exact packings may have shares with denominators of many digits; rounding.py makes them small first.
 """
 
 from __future__ import annotations
@@ -32,20 +39,20 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.orbits import Table
-from antiphon.planners.shared.reach import Hop, Path, hung_from
+from antiphon.planners.shared.orbits import Symmetries
+from antiphon.planners.shared.reach import Hop, Path, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
 
-Leg = tuple[int, int, Path, int]
+Leg = tuple[int, int, Path, int]  # rank, parent, links, depth
 Item = TypeVar("Item", bound="Rated")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Data flow from the root down, at `rate` bytes per second.
+    """A spanning tree along which data flow from the root down, at `rate` bytes per second.
 
-    `hops`: every rank but the root and how it is reached, by rank, relaying ranks included. If the tree is also used
-    upwards (allreduce), every hop names its links back.
+    `hops`: every rank but the root with the hop that leads to it, ascending by rank; relaying ranks are included. If
+    the tree is also used upwards (allreduce), every hop names its links back.
     """
 
     root: int
@@ -54,13 +61,14 @@ class Tree:
 
     @property
     def depth(self) -> int:
+        """Hops from the root to the farthest rank."""
         return max((hop.depth for _, hop in self.hops), default=0)
 
 
 def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
-    """Send every block from its source along that rank's trees to all ranks that need it. O(rows).
+    """Return a schedule that sends every block from its source along that rank's trees to all ranks that want it.
 
-    Branches that lead to no such rank are pruned, so this serves a scatter, too.
+    Branches that lead to no such rank are pruned, so this serves a scatter, too. O(rows).
     """
     relation = collective.relation
     source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
@@ -71,6 +79,7 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
     pruned: dict[tuple[int, frozenset[int]], list[list[tuple[int, Hop]]]] = {}
     shares: list[tuple[int, Fraction]] = []
     rows: list[Row] = []
+    # a chunk per block and tree of its source; a block without receivers gets one chunk that stays
     for block in range(collective.blocks):
         root, ends = source[block], frozenset(receivers[block])
         block_trees = by_root.get(root, []) if ends - {root} else []
@@ -87,10 +96,10 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
 
 @dataclass(frozen=True)
 class Pair:
-    """Part of an allreduce: to the root along `up` and back along `down`.
+    """A tree in to a root and one out of it, which together carry one share of an allreduce, at `rate` bytes/s.
 
     A leg of `up` is (rank, parent, links from the rank to its parent, depth), one of `down` the same with the links
-    from the parent.
+    from the parent to the rank.
     """
 
     rate: Fraction
@@ -99,24 +108,24 @@ class Pair:
 
     @staticmethod
     def of_tree(tree: Tree) -> Pair:
-        """Make a pair from an undirected tree whose hops have links back, hung from its middle."""
-        hops = from_the_middle(tree).items()
+        """Return both directions of an undirected tree whose hops have links back, its root moved to the middle."""
+        hops = reroot_at_center(tree).items()
         up = tuple((rank, hop.parent, hop.back, hop.depth) for rank, hop in hops)
         return Pair(tree.rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in hops))
 
     @staticmethod
     def of_two_trees(rate: Fraction, into: Tree, out: Tree) -> Pair:
-        """Pair two trees with one root; `into` is a tree out of the root on the reversed machine."""
+        """Return the pair of two trees with one root; `into` is a tree out of the root on the reversed machine."""
         up = tuple((rank, hop.parent, hop.path[::-1], hop.depth) for rank, hop in into.hops)
         return Pair(rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in out.hops))
 
 
 def reduce_and_spread(collective: Collective, pairs: Sequence[Pair]) -> Schedule:
-    """Make an allreduce: reduce every share up to a root, then copy it down again. O(rows)."""
+    """Return an allreduce: every pair's share is reduced up to its root, then copied down again. O(rows)."""
     total = sum((pair.rate for pair in pairs), Fraction(0))
     rows: list[Row] = []
     for chunk, pair in enumerate(pairs):
-        # a rank sends up as soon as its whole subtree has; the root starts down when all arrived
+        # upwards the deepest hops come first, and every hop after those below it; then down, level by level
         deepest = max(depth for *_, depth in pair.up)
         rows += [(deepest - depth, chunk, rank, parent, REDUCE, path) for rank, parent, path, depth in pair.up]
         rows += [(deepest + depth - 1, chunk, parent, rank, COPY, path) for rank, parent, path, depth in pair.down]
@@ -124,14 +133,17 @@ def reduce_and_spread(collective: Collective, pairs: Sequence[Pair]) -> Schedule
 
 
 class Rated(Protocol):
+    """Anything with a rate, in any unit."""
+
     @property
     def rate(self) -> Fraction: ...
 
 
 def refine_shares(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple[Item, ...]]]:
-    """Align all lists by the common refinement of their rates, taken as shares of 1.
+    """Divide [0, 1] wherever an item of any list ends; return each interval's length and its item of every list.
 
-    At most as many portions as items, minus one for every list but the first.
+    The items of a list lie side by side on [0, 1], in proportion to their rates. Lists of rates (1, 1) and (1, 2) give
+    intervals of 1/3, 1/6 and 1/2.
     """
     ends = []
     for items in lists:
@@ -147,19 +159,21 @@ def refine_shares(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple
     return refinement
 
 
-def from_the_middle(tree: Tree) -> dict[int, Hop]:
-    """Return the same undirected tree, hung from the middle of a longest path: least deep. O(ranks)."""
-    first = hung_from(tree.hops, tree.root)
+def reroot_at_center(tree: Tree) -> dict[int, Hop]:
+    """Return the hops of the same undirected tree with the middle of a longest path as root: least deep. O(ranks)."""
+    # the rank farthest from any rank is one end of a longest path; the rank farthest from that is the other
+    first = reroot_tree(tree.hops, tree.root)
     far_end = max(first, key=lambda rank: (first[rank].depth, -rank), default=tree.root)
-    longest = hung_from(tree.hops, far_end)
+    longest = reroot_tree(tree.hops, far_end)
     other_end = max(longest, key=lambda rank: (longest[rank].depth, -rank), default=far_end)
     longest_path = [other_end]
     while longest_path[-1] != far_end:
         longest_path.append(longest[longest_path[-1]].parent)
-    return hung_from(tree.hops, longest_path[len(longest_path) // 2])
+    return reroot_tree(tree.hops, longest_path[len(longest_path) // 2])
 
 
 def trees_by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:
+    """Return the trees of every root, in the given order."""
     by_root: dict[int, list[Tree]] = defaultdict(list)
     for tree in trees:
         by_root[tree.root].append(tree)
@@ -179,33 +193,38 @@ def leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tu
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """`firsts`: trees of one root per orbit of these symmetries; all others are their images."""
+    """Trees of many roots on a symmetric machine.
+
+    `representatives`: the trees of one root per orbit of `group` (roots that symmetries take to each other); the trees
+    of all other roots are their images.
+    """
 
     topology: Topology
-    group: Table
-    firsts: tuple[Tree, ...]
+    group: Symmetries
+    representatives: tuple[Tree, ...]
 
     @cached_property
     def trees(self) -> tuple[Tree, ...]:
         """Every tree of every root."""
-        return image_trees(self.topology, self.group, self.firsts)
+        return image_trees(self.topology, self.group, self.representatives)
 
 
 @dataclass(frozen=True, eq=False)
-class Mirrored:
-    """Trees out of one root up to symmetry: each of `firsts` has the total rate of all its images.
+class SymmetricTrees:
+    """Trees out of one root that symmetries take to each other; the symmetries keep the root in place.
 
-    `elements`: per tree the symmetries that give its distinct images; they fix the root, and images have equal rates.
+    Of each set of images only one tree is listed in `representatives`, with the total rate of the set, which all images
+    share equally. `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
     """
 
     topology: Topology
-    group: Table
-    firsts: tuple[Tree, ...]
+    group: Symmetries
+    representatives: tuple[Tree, ...]
     elements: tuple[Longs, ...]
 
     @staticmethod
-    def of_trees(topology: Topology, trees: Iterable[Tree], group: Table | None = None) -> Mirrored:
-        """Group trees that are images of each other. `group` None: the identity only."""
+    def of_trees(topology: Topology, trees: Iterable[Tree], group: Symmetries | None = None) -> SymmetricTrees:
+        """Group trees that are images of each other, and add missing images. `group` None: no symmetry."""
         identity = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         symmetries = identity if group is None else group
         orbits: dict[bytes, tuple[Tree, Longs]] = {}
@@ -215,41 +234,44 @@ class Mirrored:
             rate = tree.rate + (orbits[key][0].rate if key in orbits else 0)
             elements = np.array(sorted(image_elements.values())) if key not in orbits else orbits[key][1]
             orbits[key] = replace(orbits[key][0] if key in orbits else tree, rate=rate), elements
-        firsts, orbit_elements = zip(*orbits.values(), strict=True) if orbits else ((), ())
-        return Mirrored(topology, symmetries, firsts, orbit_elements)
+        representatives, orbit_elements = zip(*orbits.values(), strict=True) if orbits else ((), ())
+        return SymmetricTrees(topology, symmetries, representatives, orbit_elements)
 
     def __len__(self) -> int:
+        """Return the number of trees, images included."""
         return sum(map(len, self.elements))
 
     @property
     def rate(self) -> Fraction:
-        return sum((tree.rate for tree in self.firsts), Fraction(0))
+        """Total rate of all trees, in bytes per second."""
+        return sum((tree.rate for tree in self.representatives), Fraction(0))
 
     @property
     def depth(self) -> int:
-        return max((tree.depth for tree in self.firsts), default=0)
+        """Hops of the deepest tree."""
+        return max((tree.depth for tree in self.representatives), default=0)
 
     @property
     def trees(self) -> tuple[Tree, ...]:
         """All trees, each at its own rate."""
         return tuple(
             replace(image, rate=tree.rate / len(elements))
-            for tree, elements in zip(self.firsts, self.elements, strict=True)
+            for tree, elements in zip(self.representatives, self.elements, strict=True)
             for image in image_trees(self.topology, self.group[elements], [tree])
         )
 
-    def with_rates(self, firsts: Iterable[Tree]) -> Mirrored:
-        """Return the same trees at other rates, without those missing from `firsts`."""
-        rate = {tree.hops: tree.rate for tree in firsts}
-        places = [at for at, tree in enumerate(self.firsts) if tree.hops in rate]
-        rerated = tuple(replace(self.firsts[at], rate=rate[self.firsts[at].hops]) for at in places)
-        return replace(self, firsts=rerated, elements=tuple(self.elements[at] for at in places))
+    def with_rates(self, representatives: Iterable[Tree]) -> SymmetricTrees:
+        """Return the same trees at the rates of these representatives, without those that are missing."""
+        rate = {tree.hops: tree.rate for tree in representatives}
+        places = [at for at, tree in enumerate(self.representatives) if tree.hops in rate]
+        rerated = tuple(replace(self.representatives[at], rate=rate[self.representatives[at].hops]) for at in places)
+        return replace(self, representatives=rerated, elements=tuple(self.elements[at] for at in places))
 
     def to_schedule(self, collective: Collective) -> Schedule:
         """Return a broadcast along these trees, without branches that lead to no member. O(n log n) in rows."""
-        if not self.firsts:
+        if not self.representatives:
             return spread_trees(collective, ())
-        exact = [tree.rate / len(at) / self.rate for tree, at in zip(self.firsts, self.elements, strict=True)]
+        exact = [tree.rate / len(at) / self.rate for tree, at in zip(self.representatives, self.elements, strict=True)]
         shares, denominator = _common_denominator(exact)
         if denominator >= MAX_DENOMINATOR:
             raise Unsupported(
@@ -257,7 +279,7 @@ class Mirrored:
             )
         ends, rows, count = frozenset(collective.members), [], 0
         paths: dict[Path, int] = {}
-        for tree, elements in zip(self.firsts, self.elements, strict=True):
+        for tree, elements in zip(self.representatives, self.elements, strict=True):
             pruned = replace(tree, hops=tuple(leading_to(dict(tree.hops), tree.root, ends)))
             rows.append(_image_rows(self.group, elements, count + np.arange(len(elements)), pruned, paths))
             count += len(elements)
@@ -266,10 +288,8 @@ class Mirrored:
         return _images_to_schedule(collective, table, rows, self.topology, self.group, list(paths))
 
 
-def _distinct_images(topology: Topology, group: Table, tree: Tree) -> dict[bytes, int]:
-    """Return the distinct images of a tree (encoded as each rank's parent and links), with the first symmetry that
-    gives it.
-    """
+def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[bytes, int]:
+    """Return the distinct images of a tree, as bytes of parents and links by rank, each with its first symmetry."""
     longest = max(len(hop.path) for _, hop in tree.hops)
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
     image = np.full((len(group), topology.ranks, 1 + longest), -1, np.int32)
@@ -280,7 +300,7 @@ def _distinct_images(topology: Topology, group: Table, tree: Tree) -> dict[bytes
     return {tree_image.tobytes(): number for number, tree_image in reversed(list(enumerate(image)))}
 
 
-def image_trees(topology: Topology, group: Table, trees: Sequence[Tree]) -> tuple[Tree, ...]:
+def image_trees(topology: Topology, group: Symmetries, trees: Sequence[Tree]) -> tuple[Tree, ...]:
     """Return every image of these trees, sorted by root. O(hops of all trees)."""
     out = []
     for element in group:
@@ -299,25 +319,26 @@ def image_trees(topology: Topology, group: Table, trees: Sequence[Tree]) -> tupl
 
 
 def spread_images(collective: Collective, forest: Forest) -> Schedule:
-    """Return what `spread_trees` makes of all trees, computed in columns. Every root has one block, needed everywhere.
+    """Return the schedule that `spread_trees` makes of all trees, computed in NumPy columns. O(n log n) in rows.
 
-    O(n log n) in rows.
+    Every root must have exactly one block, which all members want.
     """
     group, ranks = forest.group, forest.topology.ranks
     block_of = np.full(ranks, -1, np.int64)  # by root
     block_of[collective.relation.pre_rank] = collective.relation.pre_block
     trees_of_block = np.zeros(collective.blocks, np.int64)  # trees of every block
-    for tree in forest.firsts:
+    for tree in forest.representatives:
         trees_of_block[block_of[group[:, tree.root]]] += 1
-    base = np.cumsum(trees_of_block) - trees_of_block
+    base = np.cumsum(trees_of_block) - trees_of_block  # first chunk of every block
     total = {
-        root: sum((tree.rate for tree in trees), Fraction(0)) for root, trees in trees_by_root(forest.firsts).items()
+        root: sum((tree.rate for tree in trees), Fraction(0))
+        for root, trees in trees_by_root(forest.representatives).items()
     }
-    shares, denominator = _common_denominator([tree.rate / total[tree.root] for tree in forest.firsts])
+    shares, denominator = _common_denominator([tree.rate / total[tree.root] for tree in forest.representatives])
     share, rows = np.zeros(int(trees_of_block.sum()), np.int64), []
     paths: dict[Path, int] = {}
-    begun: Counter[int] = Counter()
-    for tree, tree_share in zip(forest.firsts, shares, strict=True):
+    begun: Counter[int] = Counter()  # by root: chunks numbered so far
+    for tree, tree_share in zip(forest.representatives, shares, strict=True):
         chunk = base[block_of[group[:, tree.root]]] + begun[tree.root]
         begun[tree.root] += 1
         share[chunk] = tree_share
@@ -329,10 +350,13 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
 
 
 def _images_to_schedule(
-    collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Table,
+    collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Symmetries,
     paths: Sequence[Path],
 ) -> Schedule:  # fmt: skip
-    """Build the schedule from chunks and the rows of every tree's images (as `_image_rows` returns them)."""
+    """Return the schedule with these chunks and the rows that `_image_rows` returned for every tree.
+
+    `paths`: the distinct paths of the representatives, to which the rows refer by number.
+    """
     step, chunk, src, dst, element, path = (np.concatenate(column) for column in zip(*rows, strict=True))
     order = order_of(chunk * topology.ranks + dst, len(table) * topology.ranks)
     routes, route = _image_routes(topology, group, paths, (element * len(paths) + path)[order])
@@ -349,8 +373,14 @@ def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
     return [share.numerator * (common // share.denominator) for share in shares], common
 
 
-def _image_rows(group: Table, elements: Longs, chunk: Longs, tree: Tree, paths: dict[Path, int]) -> tuple[Longs, ...]:
-    """Return step, chunk, ends, symmetry and path of all hops of a tree's images, image by image."""
+def _image_rows(
+    group: Symmetries, elements: Longs, chunk: Longs, tree: Tree, paths: dict[Path, int]
+) -> tuple[Longs, ...]:
+    """Return step, chunk, sender, receiver, symmetry and path of all hops of a tree's images, image by image.
+
+    `elements`: a symmetry per image, `chunk`: the chunk that it carries. The path is the number of the original hop's
+    path in `paths`, to which new paths are added.
+    """
     hops = [(rank, hop.parent, hop.depth - 1, paths.setdefault(hop.path, len(paths))) for rank, hop in tree.hops]
     rank, parent, step, path = np.array(hops, np.int64).T
     count = len(elements)
@@ -359,10 +389,12 @@ def _image_rows(group: Table, elements: Longs, chunk: Longs, tree: Tree, paths: 
     return np.tile(step, count), chunk[every], src, dst, elements[every], np.tile(path, count)
 
 
-def _image_routes(topology: Topology, group: Table, paths: Sequence[Path], row_path: Longs) -> tuple[Routes, Longs]:
-    """Return the distinct images of paths in order of their first row, and the number of each row's image.
+def _image_routes(
+    topology: Topology, group: Symmetries, paths: Sequence[Path], row_path: Longs
+) -> tuple[Routes, Longs]:
+    """Return the distinct images of paths in order of their first row, and for each row the number of its image.
 
-    `row_path`: per row its symmetry * len(paths) + path.
+    `row_path`: per row (number of its symmetry) * len(paths) + (number of its path).
     """
     nodes, links = topology.nodes, topology.links
     longest = max(map(len, paths))

@@ -1,19 +1,23 @@
 """The planner `trees`: trees packed at the greatest possible rate, with a proof (docs/planners/trees.md).
 
+Input: a broadcast, reduce, allgather, reducescatter or allreduce on a machine. Output: schedules that send each share
+of the data along a spanning tree of its own, pipelined for each message size, with the lower bound and its witness.
+
 A broadcast can be pipelined down a spanning tree: with fine slices it runs at the bandwidth of the tree's slowest link.
-Several trees that share the links run faster. A fractional packing gives each tree a rate such that no link carries
-more than its bandwidth; by Edmonds (1973) the best total rate equals the tightest cut between the root and any
-receiver. So a packing at that rate is optimal, and the cut proves it.
+Several trees that share the links run faster. A packing gives each tree a rate such that no link carries more than its
+bandwidth; by Edmonds (1973) the best total rate is the capacity of the tightest cut between the root and any receiver.
+So a packing at that rate is optimal, and the cut proves it.
 
 Example: root 0 and ranks 1, 2, all pairs joined by links of 1 GB/s both ways. Each receiver has 2 GB/s coming in, so no
 broadcast is faster. The trees 0 > 1 > 2 and 0 > 2 > 1, each at 1 GB/s, reach that.
 
-A request passes three stages:
+A request passes three stages, which stand in reverse order below:
 
-    1. `pack_trees`        packs trees out of the roots with the engine that suits the machine
-    2. `_best_packing`     makes the schedule of a collective: broadcast and allgather directly; reduce and
-                           reducescatter are those of the reversed machine, run backwards; allreduce is the best of
-                           undirected trees used both ways (tau, spanning.py), two forests, or trees in and out
+    1. `pack_trees`        packs a forest (trees out of every root) with the engine that suits the machine
+    2. `_best_packing`     makes an unpipelined schedule. Broadcast and allgather send down the trees. Reduce and
+                           reducescatter are those of the reversed machine, run backwards. An allreduce is the fastest
+                           of: undirected trees, up to a root and down the same links (spanning.py); two forests, a
+                           reducescatter and then an allgather; trees in to common roots and out of them
     3. `_pipeline_plan`    divides the schedule into equal or uneven slices for the message size
 """
 
@@ -37,8 +41,14 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import Option
-from antiphon.planners.shared.orbits import Table
-from antiphon.planners.shared.pipelining import Asked, Ready, Staged, pipe_schedule, stage_plans
+from antiphon.planners.shared.orbits import Symmetries
+from antiphon.planners.shared.pipelining import (
+    PipelinedSchedule,
+    PipelineOptions,
+    PipelinePlans,
+    pipe_schedule,
+    stage_plans,
+)
 from antiphon.planners.shared.reach import Reach, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
@@ -48,12 +58,12 @@ from antiphon.planners.trees.forest import pack_forests
 from antiphon.planners.trees.portions import at_full_rate, pack_by_cuts
 from antiphon.planners.trees.rounding import (
     HIGHEST,
-    Part,
-    Room,
+    Capacities,
+    Portion,
     Rounding,
-    parts_of,
     round_shares,
     rounded_trees,
+    tree_portions,
     with_shares,
 )
 from antiphon.planners.trees.spanning import pack_spanning
@@ -68,14 +78,14 @@ from antiphon.planners.trees.to_schedule import (
     trees_by_root,
 )
 
-SPREADING = ("broadcast", "allgather")
+SPREADING = ("broadcast", "allgather")  # collectives that send data down trees without reducing
 MOST_RANKS = 2048
 MOST_PAIRS = 2**18  # ranks times roots, or times orbits of roots
 FEWEST_TREES_MAX_RANKS = 16  # up to this many ranks, search the fewest trees
-LP_FIRST_PAIRS = 2**9  # ranks times roots up to which the linear program is solved before the one over cuts is tried
-IN_AND_OUT_RANKS = 32  # up to this many, pack trees in and out by columns: ten seconds on an irregular machine
-CUTS_RANKS = 256  # up to this many, pack them by cuts
-HALVES_RANKS = 128  # up to this many, try halves unasked,
+LP_FIRST_PAIRS = 2**9  # ranks times roots up to which packing by columns is tried without packing by cuts before
+IN_AND_OUT_RANKS = 32  # up to this many, trees in and out are packed by columns: ten seconds on an irregular machine
+CUTS_RANKS = 256  # up to this many, they are packed by cuts
+HALVES_RANKS = 128  # up to this many, option `halves` is tried by default,
 HALVES_FROM, HALVES_TO = 1.02, 2.0  # where the predicted time is between these multiples of the bound
 _TOO_MANY = (
     "planner trees: {} ranks, {} of them roots, of which no symmetry that was found takes {} to each other: too many; "
@@ -102,14 +112,10 @@ def trees(
     request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None, waits: Waits = None,
     halves: Halves = None, loss: Loss = 0, denominator: Denominator = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield the fastest packing of trees, pipelined for each message size of the request.
-
-    Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards. Allreduce
-    is the best of: undirected trees used both ways, two forests, trees in and out of common roots.
-    """
+    """Yield the fastest packing of trees, pipelined for each message size of the request."""
     topology, collective = request.topology, request.collective
     task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator)
-    pipelining = Asked("trees", pieces, steps, request.sizes, request.profile, waits)
+    pipelining = PipelineOptions("trees", pieces, steps, request.sizes, request.profile, waits)
     use_halves = halves
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
@@ -120,6 +126,7 @@ def trees(
     limit = bounds.without_help
     stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
     stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
+    # stages 1 and 2, then 3
     best = _best_packing(task, limit.bytes_per_second)
     for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, limit):
         findings = _describe_plan(packing, topology, bounds)
@@ -130,7 +137,10 @@ def trees(
 
 @dataclass(frozen=True)
 class PackingTask:
-    """What to pack trees for, and how much of the rate and how fine shares may be."""
+    """What to pack trees for.
+
+    `max_loss`: fraction of the rate that may be given up to have fewer trees. `max_denominator`: of the trees' shares.
+    """
 
     topology: Topology
     collective: Collective
@@ -140,15 +150,17 @@ class PackingTask:
 
     @property
     def members(self) -> tuple[int, ...]:
+        """The ranks that take part."""
         return self.collective.members
 
 
 @dataclass(frozen=True)
 class TreePlan:
-    """An unpipelined schedule, the trees it uses, and the number of them that serve one part of the data.
+    """An unpipelined schedule and the trees it uses.
 
-    `best`: no packing of such trees is faster before its shares are rounded. `fewest`: a statement on the minimum
-    number of trees. `halves`: for an allreduce by two forests, the allgather and that of the reversed machine.
+    `count`: trees of one root, or of the allreduce. `how`: the method, in words. `best`: no packing of such trees is
+    faster, before shares are rounded. `fewest`: a statement on the minimum number of trees. `halves`: for an allreduce
+    by two forests, the allgather on the machine and the one on the reversed machine.
     """
 
     schedule: Schedule
@@ -161,31 +173,39 @@ class TreePlan:
     halves: tuple[Schedule, Schedule] | None = None
 
     def exact_rate(self, topology: Topology) -> Fraction | None:
-        """Return bytes of nbytes per second before shares were rounded."""
+        """Return the rate before shares were rounded, in bytes of nbytes per second."""
         rate = throughput(self.schedule, topology)
         return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
+
+
+PipelinedPlan = tuple[TreePlan, PipelinedSchedule]  # a plan, and one of its schedules
 
 
 # ---- stage 3: pipelining ----
 
 
 def _pipeline_plan(
-    packing: TreePlan, task: PackingTask, pipelining: Asked, use_halves: bool | None, limit: Bound
-) -> Iterator[tuple[TreePlan, Staged]]:
-    """Yield the schedule in pieces or uneven parts, or halves one after the other where requested or faster."""
+    packing: TreePlan, task: PackingTask, pipelining: PipelineOptions, use_halves: bool | None, limit: Bound
+) -> Iterator[PipelinedPlan]:
+    """Yield the schedule in equal slices, uneven slices or as two halves, for every size.
+
+    `use_halves`: None tries halves where they may be faster. `limit`: the lower bound on time.
+    """
     topology, collective = task.topology, task.collective
     if use_halves and collective.kind != "allreduce":
         raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
 
     @cache
-    def split_in_halves() -> tuple[TreePlan, Ready, Ready]:
-        # halves need two forests; another kind of packing has none to offer
+    def split_in_halves() -> tuple[TreePlan, PipelinePlans, PipelinePlans]:
+        # halves need two forests: pack them if the best packing is of another kind
+        """Return the plan by two forests, and its halves prepared for pipelining."""
         split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
         assert split.halves is not None
         gather, reversed_gather = split.halves
-        return split, Ready([gather], topology), Ready([reversed_gather], reverse(topology))
+        return split, PipelinePlans([gather], topology), PipelinePlans([reversed_gather], reverse(topology))
 
-    def pipeline_halves(pipelining: Asked) -> list[tuple[TreePlan, Staged]]:
+    def pipeline_halves(pipelining: PipelineOptions) -> list[PipelinedPlan]:
+        """Return the pipelined plans in two halves."""
         split, gather, reversed_gather = split_in_halves()
         return [
             (split, candidate) for candidate in _one_after_the_other(gather, reversed_gather, collective, pipelining)
@@ -195,14 +215,16 @@ def _pipeline_plan(
         yield from pipeline_halves(pipelining)
         return
     # one schedule for all sizes; only the slicing depends on the size
-    ready = Ready([packing.schedule], topology)
+    ready = PipelinePlans([packing.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # the planner `shallow` starts these unevenly
     unset = pipelining.pieces is None and pipelining.steps is None
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
         if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
             schedules = pipe_schedule(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
-            candidates = [(packing, Staged(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules]
+            candidates = [
+                (packing, PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules
+            ]
         else:
             if unset and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
@@ -214,13 +236,13 @@ def _pipeline_plan(
 
 
 def _faster_with_halves(
-    candidate: tuple[TreePlan, Staged], pipeline_halves: Callable[[Asked], list[tuple[TreePlan, Staged]]],
-    pipelining: Asked, nbytes: int, topology: Topology, limit: Bound,
-) -> tuple[TreePlan, Staged]:  # fmt: skip
-    """Return the fastest of the candidate and halves, tried where the candidate is neither near the bound nor far off
-    (there latency decides)."""
+    candidate: PipelinedPlan, pipeline_halves: Callable[[PipelineOptions], list[PipelinedPlan]],
+    pipelining: PipelineOptions, nbytes: int, topology: Topology, limit: Bound,
+) -> PipelinedPlan:  # fmt: skip
+    """Return the faster of the candidate and halves. Halves are only tried between HALVES_FROM and HALVES_TO."""
 
-    def seconds(option: tuple[TreePlan, Staged]) -> float:
+    def seconds(option: PipelinedPlan) -> float:
+        """Return the predicted time."""
         return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
     bound_seconds = float(limit.seconds(nbytes))
@@ -232,11 +254,11 @@ def _faster_with_halves(
 
 
 def _one_after_the_other(
-    gather: Ready, reversed_gather: Ready, collective: Collective, pipelining: Asked
-) -> Iterator[Staged]:
-    """Yield a reducescatter, then an allgather, each pipelined on its own with the same options.
+    gather: PipelinePlans, reversed_gather: PipelinePlans, collective: Collective, pipelining: PipelineOptions
+) -> Iterator[PipelinedSchedule]:
+    """Yield allreduces: a reducescatter, then an allgather, each pipelined on its own with the same options.
 
-    Both at once are no slower in ever finer pieces; but each alone is half as deep, so its pipeline fills sooner.
+    In the limit of many slices one pipeline of both is as fast; but each alone is half as deep, so it fills sooner.
     """
     for second in stage_plans(gather, pipelining):
         pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
@@ -244,14 +266,14 @@ def _one_after_the_other(
         try:
             # the reducescatter is the allgather of the reversed machine, run backwards
             first = invert(next(iter(stage_plans(reversed_gather, same))).schedule)
-        except Unsupported:  # takes more steps
+        except Unsupported:  # the reducescatter takes more steps than the allgather
             continue
         schedule = replace(compose(first, second.schedule), collective=collective)
-        yield Staged(schedule, {**second.options, "halves": True})
+        yield PipelinedSchedule(schedule, {**second.options, "halves": True})
 
 
 def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
-    """Return what the provenance of a plan says about its trees."""
+    """Return what the provenance of a plan states about its trees (docs/planners/trees.md, "What is proved")."""
     limit, rate = bounds.without_help, throughput(packing.schedule, topology)
     lossy = packing.rounding is not None and packing.rounding.loss > 0
     findings: dict[str, Any] = {
@@ -265,6 +287,7 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
     }
     if packing.fewest is not None:
         findings["few"] = packing.fewest
+    # state the rate before rounding, too
     if packing.rounding is not None:
         exact = packing.exact_rate(topology)
         findings["how"] = f"{packing.how}; {packing.rounding.describe()}"
@@ -277,6 +300,7 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
 
 
 def _parse_loss(loss: float | str | Fraction) -> Fraction:
+    """Return the option `loss` as an exact fraction; raises Invalid."""
     try:
         value = Fraction(str(loss))
     except (ValueError, ZeroDivisionError):
@@ -290,13 +314,16 @@ def _parse_loss(loss: float | str | Fraction) -> Fraction:
 
 
 def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
-    """Return the fastest plan of the collective. `limit`: bytes/s that no plan exceeds."""
+    """Return the fastest plan of the collective. `limit`: bytes/s that no plan exceeds.
+
+    With a loss, the plan with the fewest trees among those fast enough.
+    """
     if len(task.members) < 2:
         return TreePlan(spread_trees(task.collective, ()), (), 0, "nothing to move", True)
     if task.collective.kind == "allreduce":
         packings = list(pack_allreduce(task, limit))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
-        # with a loss, the fewest trees among those fast enough; without one, the fewest steps among the fastest
+        # ties: with a loss the fewest trees, without one the fewest steps
         top = max(rates)
         rated = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
         packing, rate = min(rated, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps))
@@ -310,7 +337,7 @@ def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
 
 
 def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
-    """Plan a broadcast or allgather. `back`: it will be run backwards."""
+    """Plan a broadcast or allgather. `back`: on the reversed machine, run backwards later (matters for errors)."""
     topology, collective = task.topology, task.collective
     relation = collective.relation
     # a root's demand is the weight of all blocks it holds initially
@@ -318,16 +345,18 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
         weight_of[rank] += int(collective.weights[block])
     demand = {root: weight for root, weight in weight_of.items() if weight}
-    weightless = [root for root in weight_of if root not in demand]  # still sent: receivers wait for the block
+    weightless = [
+        root for root in weight_of if root not in demand
+    ]  # empty blocks are sent, too: receivers wait for them
     check_reach(topology, weightless, task.members, back)
     packed = pack_trees(topology, demand, task.members, task.max_loss, task.seed)
     # one block per root and symmetric roots: build the rows from one tree per orbit
     if packed.forest is not None and collective.blocks == len(demand):
         forest = packed.forest
         trees, rounding = rounded_trees(
-            forest.firsts, demand, task.members, topology, task.max_denominator, forest.group
+            forest.representatives, demand, task.members, topology, task.max_denominator, forest.group
         )
-        schedule = spread_images(collective, replace(forest, firsts=trees))
+        schedule = spread_images(collective, replace(forest, representatives=trees))
     else:
         reach = Reach(topology)
         idle_trees = [
@@ -342,7 +371,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
 def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator[TreePlan]:
     """Yield allreduces, the likeliest best first; stop after one whose rate is within the loss of `limit` (bytes/s)."""
     many_pairs = len(task.members) ** 2 > MOST_PAIRS
-    # cheap and usually optimal first; the next engine runs only while the bound is not reached
+    # cheap and usually optimal methods first; the next one runs only if the bound is not reached
     for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
         packing = pack(task)
         if packing is not None:
@@ -353,7 +382,10 @@ def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator
 
 
 def _undirected_trees(task: PackingTask) -> TreePlan | None:
-    """Pack undirected trees, used up and down the same links (Blink, 3.3), at tau; None with switches or limits."""
+    """Plan an allreduce on undirected trees, up to a root and down the same links (Blink, 3.3), at the greatest rate.
+
+    None with switches or narrow shared limits, or where non-members must relay.
+    """
     try:
         machine = undirected_machine(task.topology, task.members)
     except Unsupported:
@@ -375,15 +407,14 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
 
 @lru_cache(maxsize=64)
 def _fewest_cached(machine: Undirected, loss: Fraction) -> Fewest:
-    """Return the fewest trees; cached, since the same machine recurs with other slices, sizes and baselines."""
+    """Return the fewest trees. Cached: the same machine recurs with other slices and sizes."""
     return fewest_spanning(machine, loss=loss)
 
 
 def _two_forests(task: PackingTask) -> TreePlan:
-    """Pack a reducescatter and an allgather, each by a forest with trees of every rank.
+    """Plan an allreduce as a reducescatter and an allgather, each by a forest with trees of every rank.
 
-    Each alone may be the fastest, but together they need not be: they share the links, and roots need not weigh the
-    same.
+    Not proved to be the best: both run at once and share the links, and roots with unequal amounts might be faster.
     """
     topology, members = task.topology, task.members
     gather = Collective("allgather", task.collective.ranks, members)
@@ -391,13 +422,14 @@ def _two_forests(task: PackingTask) -> TreePlan:
     out = pack_trees(topology, demand, members, seed=task.seed)
     group = None if out.forest is None else out.forest.group
     into = pack_trees(reverse(topology), demand, members, seed=task.seed, group=group)
+    # with symmetries of both machines, only the trees of one root per orbit are kept
     if out.forest is None or into.forest is None:
         out_trees, in_trees, group = out.trees, into.trees, None
     else:
-        out_trees, in_trees = out.firsts, into.firsts
+        out_trees, in_trees = out.representatives, into.representatives
     # both forests share the links, so their shares are rounded together
-    portions = [*parts_of(out_trees, demand, members, "out"), *parts_of(in_trees, demand, members, "into")]
-    rounding = round_shares(portions, Room.of_topology(topology, group), task.max_denominator)
+    portions = [*tree_portions(out_trees, demand, members, "out"), *tree_portions(in_trees, demand, members, "into")]
+    rounding = round_shares(portions, Capacities.of_topology(topology, group), task.max_denominator)
     in_trees = with_shares(in_trees, rounding, len(out_trees))
     out_trees = with_shares(out_trees, rounding)
     halves = [
@@ -411,7 +443,10 @@ def _two_forests(task: PackingTask) -> TreePlan:
 
 
 def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
-    """Pack trees in and out of common roots: for links that differ by direction, and for shared limits."""
+    """Plan an allreduce on trees in to common roots and out of them; None if the machine is too large.
+
+    This suits machines whose links differ by direction or have shared limits.
+    """
     topology, ranks = task.topology, len(task.members)
     how, proved = "trees in and out with common roots", False
     if ranks <= IN_AND_OUT_RANKS:
@@ -423,13 +458,14 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
         how += ", parts of the links by cuts"
+    # pair the trees by root, and round the pairs' shares
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
     portions = [
-        Part(None, pair.rate / total, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
+        Portion(None, pair.rate / total, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
         for pair in pairs
     ]
-    rounding = round_shares(portions, Room.of_topology(topology), task.max_denominator)
+    rounding = round_shares(portions, Capacities.of_topology(topology), task.max_denominator)
     if rounding is not None:
         pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     schedule = reduce_and_spread(task.collective, pairs)
@@ -437,16 +473,16 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
 
 
 def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pair]:
-    """Match trees in and out of every root, by the common refinement of their rates."""
+    """Return, for every root, pairs of a tree in and a tree out with a rate each.
+
+    Rates 2, 1 in and 1, 2 out, say, are cut at 1 and at 2: three pairs of rate 1.
+    """
     up, down = trees_by_root(trees_in), trees_by_root(trees_out)
     pairs = []
     for root in sorted(up):
         total = sum((tree.rate for tree in up[root]), Fraction(0))
         pairs += [
-            # the k-th portion of the rate enters by one tree and leaves by another, wherever the boundaries of both
-            # lists fall
-            Pair.of_two_trees(share * total, *matched)
-            for share, matched in refine_shares([up[root], down[root]])
+            Pair.of_two_trees(share * total, *matched) for share, matched in refine_shares([up[root], down[root]])
         ]
     return pairs
 
@@ -460,14 +496,14 @@ def _trees_per_root(trees: Iterable[Tree]) -> int:
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Root r's trees carry demand[r] * rate in total.
+class ForestPacking:
+    """Trees out of every root; root r's trees carry demand[r] * rate bytes/s in total.
 
-    `optimal`: no trees are faster; `fewest`: a statement on the minimum number of trees. With a `forest`, `firsts` are
-    the trees of one root per orbit.
+    `optimal`: no trees are faster. `fewest`: a statement on the minimum number of trees. If the machine's symmetries
+    were used, `representatives` are the trees of one root per orbit, and `forest` has all trees; else `forest` is None.
     """
 
-    firsts: tuple[Tree, ...]
+    representatives: tuple[Tree, ...]
     rate: Fraction
     how: str
     optimal: bool
@@ -476,24 +512,29 @@ class Packed:
 
     @property
     def trees(self) -> tuple[Tree, ...]:
-        return self.firsts if self.forest is None else self.forest.trees
+        """All trees of all roots."""
+        return self.representatives if self.forest is None else self.forest.trees
 
 
 def pack_trees(
     topology: Topology, demand: Mapping[int, int], members: Sequence[int], loss: Fraction = Fraction(0), seed: int = 0,
-    group: Table | None = None,
-) -> Packed:  # fmt: skip
+    group: Symmetries | None = None,
+) -> ForestPacking:  # fmt: skip
     """Return the fastest trees from every root to all members, as few and shallow as possible.
 
-    Engines, first that applies: the fewest trees (one root, small machine of direct links), columns by symmetry,
-    forests that reach the cut bound, forests in parts of the links, columns.
+    The first engine that applies packs them:
 
-    `loss`: share of the rate given up to have fewer trees; only the first engine uses it. `group`: symmetries of the
-    machine, if known.
+        fewest.py     one root and a small machine of direct links: the fewest trees
+        columns.py    several roots and a machine with symmetries: trees of one root per orbit
+        forest.py     machines whose switches can be replaced by arcs between ranks without loss
+        portions.py   many ranks times roots, no relaying ranks: a linear program over cuts
+        columns.py    everything else: a linear program over trees
+
+    `loss`: fraction of the rate that may be given up to have fewer trees; only the first engine uses it. `group`: the
+    machine's symmetries, if known.
     """
     if len(demand) == 1:
-        # one root: no symmetric roots to exploit, but a small machine of direct links allows the search for the fewest
-        # trees
+        # one root: no symmetric roots to use, but on few direct links the fewest trees can be searched for
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
         machine = (
             _direct_links(topology, members)
@@ -504,7 +545,7 @@ def pack_trees(
             (root,) = demand
             fewest = fewest_broadcast(machine, root, loss=loss)
             optimal = fewest.rate == fewest.optimum
-            return Packed(fewest.trees, fewest.rate / demand[root], "fewest trees", optimal, fewest.describe())
+            return ForestPacking(fewest.trees, fewest.rate / demand[root], "fewest trees", optimal, fewest.describe())
     else:
         view = View.of(topology, demand, members, seed, group)
         too_many_pairs = len(members) * len(demand) > MOST_PAIRS
@@ -513,23 +554,25 @@ def pack_trees(
         symmetric = pack_orbits(topology, demand, members, view)
         if symmetric is not None and (symmetric.proved or too_many_pairs):
             how = "columns, by the machine's symmetries"
-            return Packed(symmetric.firsts, symmetric.rate, how, symmetric.proved, forest=symmetric.forest)
-    # exact and combinatorial, for every machine whose switches can be split off without loss
+            return ForestPacking(
+                symmetric.representatives, symmetric.rate, how, symmetric.proved, forest=symmetric.forest
+            )
     cut = pack_forests(topology, demand, members)
     if cut is not None:
-        return Packed(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
+        return ForestPacking(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
     # the column LP grows with ranks times roots; the LP over cuts with ranks and links only
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
         in_parts = pack_by_cuts(topology, demand, (False,))
         if in_parts is not None:
             trees = at_full_rate(topology, in_parts.trees[False])
             rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
-            return Packed(trees, rate, "Edmonds' forests, parts of the links by cuts", False)
+            return ForestPacking(trees, rate, "Edmonds' forests, parts of the links by cuts", False)
     packing = pack_lp(topology, demand, members)
-    return Packed(packing.trees, packing.rate, "columns over logical pairs of ranks", packing.proved)
+    return ForestPacking(packing.trees, packing.rate, "columns over logical pairs of ranks", packing.proved)
 
 
 def _direct_links(topology: Topology, members: Sequence[int]) -> Directed | None:
+    """Return the members' direct links as a graph; None if the machine has switches or shared limits in between."""
     try:
         return directed_machine(topology, members)
     except Unsupported:

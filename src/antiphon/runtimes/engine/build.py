@@ -79,6 +79,7 @@ TARGETS = {
     "threads": Target((*CORE, "transport_threads.c")),
     "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c")),
     "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
+    "nccl_preload": Target(("nccl_choose.c",)),  # nor does this
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(
         ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"

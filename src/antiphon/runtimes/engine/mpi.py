@@ -1,4 +1,5 @@
-"""Libraries for unmodified programs: the MPI preload (docs/mpi.md) and the tuner plugin for NCCL (docs/stock.md)."""
+"""Libraries for unmodified programs: the MPI preload (docs/mpi.md), the tuner plugin and the preload for NCCL
+(docs/stock.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.runtimes.engine.build import PRELOADED, library
 from antiphon.runtimes.engine.native import keep_tables
 
-LIBRARIES = (PRELOADED, "nccl-tuner")
+LIBRARIES = (PRELOADED, "nccl-tuner", "nccl-preload")
 
 
 def build(name: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:

@@ -55,6 +55,8 @@ class MeasuredTuning:
         Whether Ctrl-C prevented that.
     unmeasured
         Number of missing measurements.
+    notes
+        Of logs: what was compared, and what was put aside and why.
     """
 
     tuning: Tuning
@@ -64,6 +66,7 @@ class MeasuredTuning:
     complete: bool
     interrupted: bool = False
     unmeasured: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -90,6 +93,7 @@ class MeasuredTuning:
             "topology": self.tuning.topology.name, "on": self.on, "complete": self.complete,
             "stopped": self.tuning.stopped, "unmeasured": self.unmeasured,
         }  # fmt: skip
+        facts |= {"notes": list(self.notes)} if self.notes else {}
         return {**facts, "ranges": self.ranges, "rows": [dict(row) for row in self.rows]}
 
     def save(self, path: str | os.PathLike[str]) -> None:

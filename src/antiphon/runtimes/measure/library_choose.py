@@ -91,7 +91,7 @@ class LibraryRaces(Races):
             best_by_size = [
                 best for size in self.ladder if (best := self._best_at_size(kind, size, rows[size])) is not None
             ]
-            entries = _library_entries(best_by_size, tuning.shortlist[kind], self.library, self.on)
+            entries = library_entries(best_by_size, tuning.shortlist[kind], self.library.description, self.on)
             plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
         return MeasuredTuning(
             tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
@@ -157,10 +157,10 @@ class LibraryRaces(Races):
         return None
 
 
-def _library_entries(
-    best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str
+def library_entries(
+    best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Mapping[str, str], on: str
 ) -> list[Entry]:
-    """Return ranges between the sizes measured, all left to the library."""
+    """Return ranges between the sizes measured, all left to the library. `library`: its name, version and file."""
     if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
@@ -173,14 +173,14 @@ def _library_entries(
     )
 
 
-def _group_claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
+def _group_claims(group: Sequence[Best], library: Mapping[str, str], on: str) -> dict[str, Any]:
     measurements = [_size_row(best) for best in group]
     last = {key: value for key, value in measurements[-1].items() if key not in ("nbytes", "algorithm")}
     algorithm = group[0].algorithm
     return {
         **group[0].ours.listed.claims, **last, "measured": True, "at": group[-1].ours.nbytes, "measured_on": on,
         "measurements": measurements, "ties": [], "use": "library", "served_by": LIBRARY,
-        "library": {**library.description, "algorithm": algorithm.name, "parameters": dict(algorithm.parameters)},
+        "library": {**library, "algorithm": algorithm.name, "parameters": dict(algorithm.parameters)},
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 /* The interface between NCCL and a tuner plugin, as far as it is used here: versions 2 to 6.
  *
- * Written from NCCL's documentation: the names and order of the functions, and the numbers of collectives, algorithms and
- * protocols. With AP_NCCL_H these come from NCCL's own nccl.h instead.
+ * Written from NCCL's documentation: the names and order of the functions; nccl_rules.h has the numbers of collectives,
+ * algorithms and protocols. With AP_NCCL_H results come from NCCL's own nccl.h instead.
  *
  * Threading: NCCL calls a context from one thread at a time. Ownership: declarations only; nccl_tuner.c owns the contexts.
  */
@@ -9,7 +9,8 @@
 #define AP_NCCL_TUNER_H
 
 #include <stddef.h>
-#include <stdint.h>
+
+#include "nccl_rules.h"
 
 #ifdef AP_NCCL_H
 #include <nccl.h>
@@ -17,11 +18,6 @@
 typedef enum { ncclSuccess = 0, ncclSystemError = 2 } ncclResult_t;
 #endif
 
-enum ap_nccl_collective { AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES };
-enum ap_nccl_algorithm {
-    AP_TREE, AP_RING, AP_COLLNET_DIRECT, AP_COLLNET_CHAIN, AP_NVLS, AP_NVLS_TREE, AP_PAT, AP_ALGORITHMS
-};
-enum ap_nccl_protocol { AP_LL, AP_LL128, AP_SIMPLE, AP_PROTOCOLS };
 enum ap_nccl_level { AP_LOG_WARN = 2, AP_LOG_INFO = 3 };
 enum ap_nccl_part { AP_LOG_TUNING = 0x40 };
 
@@ -75,7 +71,7 @@ typedef struct {
                            int protocols, int registered, int *channels);
     ncclResult_t (*finalize)(void *context);
     ncclResult_t (*chunk)(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
-                          size_t *bytes); /* NULL: NCCL's own */
+                          size_t *bytes); /* what stands there is NCCL's own */
 } ap_nccl_tuner_6;
 
 #endif

@@ -1,12 +1,13 @@
-"""Lay paths and their shares as a schedule: hop after hop, every path from step 0 on.
+"""Make a schedule of paths: a chunk per path, and a transfer per hop, every path from step 0 on.
 
-Only the paths of one rank per orbit are known; the rows of all others are their images under the group, made in
-columns:
+Input: paths from senders to receivers with their shares of the block between them, for one sender (or receiver) per
+orbit; the symmetries `group` that take these to all others. Output of `schedule_paths`: the schedule of all paths,
+made in NumPy columns:
 
-    1. pattern: for each path with a share one chunk (of its pair's block), and one row per hop
-    2. images: a symmetry maps nodes and links, so a row's image has the same step and the images of its links; the
-       image of a chunk is the chunk between the images of its sender and its receiver
-    3. distinct hops become the route table; chunks are sorted by block, and blocks that need not move get one chunk
+    1. pattern: for each path with a share, one chunk of its block, and one row (transfer) per hop
+    2. images: a symmetry takes nodes and links to others, so a row's image has the same step and the images of its
+       links; a chunk's image belongs to the block between the images of its sender and its receiver
+    3. distinct hops become the table of routes; chunks are sorted by block, and blocks that need not move get one chunk
 
 Example: an alltoall on a ring of 4. Rank 0 sends block 0 > 2 by halves over 1 and over 3: two chunks, four rows.
 Rotations by 1, 2, 3 give six more chunks and twelve more rows for the pairs 1 > 3, 2 > 0 and 3 > 1.
@@ -26,38 +27,38 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.flows.paths import Path, Shares
-from antiphon.planners.shared.orbits import Table
+from antiphon.planners.shared.orbits import Symmetries
 
-Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]
+Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]  # (sender or holders, receiver) -> blocks between them
 
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """Chunks and rows of the represented wants, in columns; chunks are numbered in order of creation."""
+    """Chunks and rows of the given paths, without images, in columns; chunks are numbered in order of creation."""
 
-    sender: Longs  # per chunk: its first holder
+    sender: Longs  # by chunk: its first holder
     receiver: Longs
     block: Longs
-    counts: Longs
+    counts: Longs  # its size in the block, in units of 1 / denominator
     offset: Longs
-    chunk: Longs  # per row
+    chunk: Longs  # by row
     step: Longs
-    links: Longs  # rows x longest hop, -1 beyond the last
+    links: Longs  # [row, place in the hop], -1 beyond the last
 
 
-def lay_paths(
-    topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
+def schedule_paths(
+    topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Symmetries, blocks: Blocks
 ) -> Schedule:
     """Return the schedule of these paths and all their images. O(rows log rows)."""
     pattern = _make_pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
-    # a symmetry as columns: images of nodes, then of links; -1 stays -1
+    # images of nodes and of links by [symmetry, number]; -1 stays -1
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
     chunk_count, rows = len(pattern.counts), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)
-    still = collective.weights > 0  # blocks without data have no chunk
-    still[block] = False
-    unmoved = np.flatnonzero(still)
+    has_chunk = collective.weights > 0  # blocks without data have no chunk
+    has_chunk[block] = False
+    unmoved = np.flatnonzero(has_chunk)  # blocks that stay where they are: one chunk each
     # image by image, every row's links
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)
@@ -79,14 +80,15 @@ def lay_paths(
 
 
 def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
+    """Return the chunks and rows of these paths; paths without a share are left out."""
     chunks: list[tuple[int, int, int, int, int]] = []
     rows: list[tuple[int, int, tuple[int, ...]]] = []
-    begun: dict[tuple[tuple[int, ...], int], int] = {}
+    next_offset: dict[tuple[tuple[int, ...], int], int] = {}
     for path, share in zip(paths, shares.counts.tolist(), strict=True):
         if not share:
             continue
-        offset = begun.get(path.pair, 0)
-        begun[path.pair] = offset + share
+        offset = next_offset.get(path.pair, 0)
+        next_offset[path.pair] = offset + share
         for block in blocks[path.pair]:
             rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
             chunks.append((path.pair[0][0], path.pair[1], block, share, offset))
@@ -94,12 +96,12 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     links = np.full((len(rows), longest), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
         links[number, : len(hop)] = hop
-    sender, receiver, block_of, parts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
+    sender, receiver, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
     at = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
-    return _Pattern(sender, receiver, block_of, parts_of, offset_of, at[:, 0], at[:, 1], links)
+    return _Pattern(sender, receiver, block_of, counts_of, offset_of, at[:, 0], at[:, 1], links)
 
 
-def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
+def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:
     """Return the block of every chunk of every image, image by image."""
     if len(node) == 1:
         return pattern.block
@@ -110,10 +112,10 @@ def _image_blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
     return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
 
 
-def _distinct_hops(hops: Table) -> tuple[Routes, Longs]:
-    """Return the distinct hops, and the number of each row's hop. O(rows log rows).
+def _distinct_hops(hops: Longs) -> tuple[Routes, Longs]:
+    """Return the distinct hops as routes, and the number of each row's route. O(rows log rows).
 
-    >>> routes, route = _distinct_hops(np.array([[3, -1], [0, 2], [3, -1]]))  # links of the ways of three rows
+    >>> routes, route = _distinct_hops(np.array([[3, -1], [0, 2], [3, -1]]))  # links of three rows
     >>> routes.links.tolist(), routes.ptr.tolist(), route.tolist()
     ([0, 2, 3], [0, 2, 3], [1, 0, 1])
     """
@@ -130,5 +132,6 @@ def _distinct_hops(hops: Table) -> tuple[Routes, Longs]:
 
 
 def _reduce_fractions(chunks: Chunks) -> Chunks:
+    """Return the chunks with the smallest denominator."""
     common = math.gcd(chunks.denominator, *np.unique(chunks.share).tolist(), *np.unique(chunks.offset).tolist())
     return Chunks(chunks.block, chunks.offset // common, chunks.share // common, chunks.denominator // common)

@@ -1,0 +1,75 @@
+"""Judge logs of benchmarks that others wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.api import _given
+from antiphon.api._checked import path as path_of
+from antiphon.api._checked import public
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import MachineLike, Path
+    from antiphon.formats.benchmark_log import Run
+
+
+@public
+def check_log(file: Path, topology: MachineLike, *, library: str = "") -> list[dict[str, Any]]:
+    """Judge a log of nccl-tests, rccl-tests or OSU against what the machine should give.
+
+    Parameters
+    ----------
+    file
+        The log, pasted as it is.
+    topology
+        The machine that it ran on.
+    library
+        nccl or rccl, with options as of `predict_library`. Default: the library of the machine's figures.
+
+    Returns
+    -------
+    list of dict
+        A row per run: collective, verdict (normal, slow, fast, wrong, cannot tell), text, causes (the best first),
+        notes, rows (nbytes, seconds, modelled, bound, share, ratio, verdict, ...), and what the log says of the job.
+
+    Raises
+    ------
+    Invalid
+        The file has no such table, or its ranks are not those of the machine.
+    """
+    from antiphon.select.log_check import check_runs
+
+    return check_runs(_read(file), _given.machine(topology), library)
+
+
+@public
+def compare_logs(before: Path, after: Path) -> dict[str, Any]:
+    """Find the sizes at which two logs of the same benchmark differ by more than the noise.
+
+    Parameters
+    ----------
+    before, after
+        Logs of nccl-tests, rccl-tests or OSU.
+
+    Returns
+    -------
+    dict
+        verdict (slower, faster, unchanged), and collectives: a row each with text, noise, libraries and rows (nbytes,
+        before, after, change, verdict).
+
+    Raises
+    ------
+    Invalid
+        A file has no such table, or the two have no size in common.
+    """
+    from antiphon.select.log_check import compare_runs
+
+    return compare_runs(_read(before), _read(after))
+
+
+def _read(file: Any) -> list[Run]:
+    from antiphon.core.files import name_of, read_bytes, reading
+    from antiphon.formats.benchmark_log import read_runs
+
+    with reading(name_of(path_of(file, "file"))):
+        return read_runs(read_bytes(file).decode("utf-8", "replace"))

@@ -1,0 +1,123 @@
+"""antiphon check-log: what a log of nccl-tests, rccl-tests or OSU says of the machine, and what an upgrade changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.api.benchmark_logs import check_log, compare_logs
+from antiphon.cli.arguments import Json, Library, Only, OnMachine, machine_given
+from antiphon.cli.output import emit, working
+from antiphon.core.files import one_line
+from antiphon.errors import Invalid
+from antiphon.show.columns import natural_width, paragraph, table, time_column, width
+from antiphon.units import format_size, size_family
+
+
+def check_log_command(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="the log, pasted as it is")] = None,
+    topo: OnMachine = "",
+    only: Only = "",
+    library: Library = "",
+    before: Annotated[
+        Path | None, typer.Option("--before", metavar="FILE", help="compare two logs: the one before an upgrade")
+    ] = None,
+    after: Annotated[Path | None, typer.Option("--after", metavar="FILE", help="the log after it")] = None,
+    json: Json = False,
+) -> None:
+    """Judge a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
+
+    Prompts, prefixes of launchers, wrapped lines and several runs in a file are fine. Exit code 1: slow, or wrong
+    results; with --before and --after: some size became slower by more than the noise.
+    """
+    if before is not None or after is not None:
+        if before is None or after is None or file is not None or topo or only or library:
+            raise Invalid("--before A --after B compares two logs: give both, and neither FILE nor other options")
+        result = compare_logs(before, after)
+        emit(result, "\n".join(comparison_lines(result)), json)
+        if result["verdict"] == "slower":
+            raise typer.Exit(1)
+        return
+    if file is None or not topo:
+        raise Invalid("name a log and its machine (check-log FILE --topology hgx-h100), or --before A --after B")
+    with working("checking the log"):
+        runs = check_log(file, machine_given(topo, only) or topo, library=library)
+    emit({"runs": runs}, "\n".join(run_lines(runs)), json)
+    if any(run["verdict"] in ("slow", "wrong") for run in runs):
+        raise typer.Exit(1)
+
+
+def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The verdicts of all runs with their causes, then their tables."""
+    lines = []
+    for run in runs:
+        lines += paragraph(one_line(f"{_title(run)}: {run['text']}"), "", "  ")
+        for number, cause in enumerate(run["causes"]):
+            said = f"the log says {', '.join(cause['evidence'])}; " if cause["evidence"] else ""
+            text = f"{'or' if number else 'likely'}: {cause['text']} ({said}misfit {cause['misfit']:.1f})"
+            lines += paragraph(one_line(text), "  ", "    ")
+            lines += paragraph(f"check: {cause['check']}", "    ", "      ")
+        for note in run["notes"]:
+            lines += paragraph(one_line(f"note: {note}"), "  ", "    ")
+    for run in runs:
+        if run["rows"]:
+            lines += ["", *([f"{_title(run)}"] if len(runs) > 1 else []), *_size_table(run["rows"])]
+    if any(run["rows"] for run in runs):
+        misfit = "misfit: 1 is the model's usual error; " if any(run["causes"] for run in runs) else ""
+        lines += paragraph(
+            f"{misfit}model: predicted time of the library's choice, named by verdict; bound: no schedule is faster; "
+            "of wire: bound / time"
+        )
+    return lines
+
+
+def _title(run: Mapping[str, Any]) -> str:
+    by = run["library"] or run["program"]
+    return f"{run['collective']} of {run['ranks']} ranks ({by})"
+
+
+def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    family = size_family(row["nbytes"] for row in rows)
+    unit, cell = time_column(row["seconds"] for row in rows)
+    least = max(row["seconds"] for row in rows) / 1e4
+
+    def bound_cell(seconds: float | None) -> str:
+        return cell(seconds) if seconds is None or seconds > least else "~0"
+
+    head = ["nbytes", f"time {unit}", f"model {unit}", f"bound {unit}", "busbw GB/s", "of wire", "verdict"]
+    cells = [
+        [
+            format_size(row["nbytes"], family), cell(row["seconds"]), cell(row["modelled"]), bound_cell(row["bound"]),
+            f"{row['busbw'] / 1e9:.2f}", "-" if row["share"] is None else f"{row['share']:.0%}", row["verdict"],
+        ]
+        for row in rows
+    ]  # fmt: skip
+    if natural_width(head, cells) > width():
+        head, *cells = ([*row[:3], *row[4:]] for row in (head, *cells))
+    return table(head, cells)
+
+
+def comparison_lines(result: Mapping[str, Any]) -> list[str]:
+    """The verdict of each collective, then the sizes."""
+    lines = []
+    for entry in result["collectives"]:
+        before, after = entry["libraries"]
+        versions = f" ({before} to {after})" if before and after and before != after else ""
+        lines += paragraph(one_line(f"{entry['collective']}{versions}: {entry['text']}"), "", "  ")
+    for entry in result["collectives"]:
+        rows = entry["rows"]
+        family = size_family(row["nbytes"] for row in rows)
+        unit, cell = time_column(seconds for row in rows for seconds in (row["before"], row["after"]))
+        cells = [
+            [
+                format_size(row["nbytes"], family), cell(row["before"]), cell(row["after"]), f"{row['change']:+.1%}",
+                "" if row["verdict"] == "same" else row["verdict"],
+            ]
+            for row in rows
+        ]  # fmt: skip
+        lines += ["", *([entry["collective"]] if len(result["collectives"]) > 1 else [])]
+        lines += table(["nbytes", f"before {unit}", f"after {unit}", "time", "beyond noise"], cells)
+    return lines

@@ -1,0 +1,292 @@
+"""Explain measured times of NCCL or RCCL: are they what this machine should give, and if not, which fault fits best?
+
+Input: the library's model of the healthy machine, and measured seconds by size. A fault is the same model of a degraded
+machine: NVLS off, only one protocol or algorithm in use, slower links within nodes, PCIe in their place, some network
+cards missing, a slow network, a slow launch. Each predicts the time of every size, and its misfit is
+
+    mean over sizes of  |ln(measured / predicted)| / error(size)    (error: of the model, on machines not in its fit)
+
+so 1 means "wrong by as much as the model usually is". Faults with a degree (a link at 40 %, 3 of 8 cards) are tried at
+every degree, and a constant is added to their misfit for that choice. A fault counts as more likely if the log has a
+*sign* of it, a variable or a line that names it.
+
+The verdict follows from the healthy model alone, by *bands* of sizes (up to 64 KB, between, from 64 MB on): a band is
+slow if its median of measured / predicted exceeds the model's error. Only then faults are ranked. A likely cause has a
+small misfit, much smaller than that of the healthy machine; faults that fit about as well as the best are reported with
+it, as the measurements cannot distinguish them. Without a likely cause the answer is "cannot tell".
+
+    2 boxes of 8 H100, an allreduce of 8 GB at 95 instead of 448 GB/s busbw: "2 of 8 network cards" predicts 103 and the
+    small sizes as measured; "NVLS off" predicts 360, "PCIe in place of NVLink" 40: only the first is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from statistics import mean, median
+
+import msgspec
+
+from antiphon.cost.nccl.calls import PROTOCOLS
+from antiphon.cost.nccl.choice import HALVES, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
+from antiphon.cost.nccl.library import LARGE, SMALL, Library, error_at
+from antiphon.cost.nccl.place import Place
+from antiphon.errors import Unsupported
+from antiphon.units import format_bandwidth, format_seconds
+
+Points = Sequence[tuple[int, float]]  # (nbytes, measured seconds)
+
+
+@dataclass(frozen=True)
+class DiagnosisLimits:
+    """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
+
+    min_error: float = 0.075  # the error is assumed to be at least this on a machine that is not in the fit
+    halves_error: float = 0.45  # allgather and reducescatter of medium sizes, by the figures of allreduce
+    unknown_error: float = 0.8  # alltoall, gather, scatter: in no table of the fit
+    tolerance: float = 2.0  # a band is slow if measured / predicted - 1 exceeds this many errors and also
+    # by band this value (but not large sizes within a node, whose links are best known)
+    min_slowdown: tuple[float, ...] = (0.25, 0.7, 0.25)
+    named_slowdown: float = 0.1  # enough for a fault that the log names
+    max_misfit: float = 1.6  # of a likely cause
+    min_gain: float = 0.7  # greatest ratio of a likely cause's misfit to that of the healthy machine
+    alike: float = 0.35  # faults whose misfit exceeds the best by at most this are reported, too
+    per_degree: float = 0.15  # added to the misfit for each number that is chosen to fit
+    min_points: int = 3  # sizes; fewer do not distinguish faults
+    max_points: int = 32  # sizes used, evenly spread
+    pcie: float = 0.145  # greatest ratio of PCIe's bandwidth to a GPU's wire (H100: 64 of 450 GB/s)
+
+
+LIMITS = DiagnosisLimits()
+DEGREES = tuple(0.96 * 0.93**i for i in range(56))  # fractions of the bandwidth that are tried: 96 % down to 1.7 %
+HOPS = (2.0, 4.0, 8.0, 16.0)  # factors on the latency of network hops that are tried
+LAUNCHES = tuple(2e-6 * 1.6**i for i in range(14))  # further seconds per call that are tried: 2 us to 0.9 ms
+BANDS = ("small sizes", "medium sizes", "large sizes")
+# Kind of fault -> what the user should check, and its signs in a log: a variable with its value (*: any), or words that
+# the reader of the log (formats) uses for a line.
+CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "nvls-off": (
+        "NCCL_NVLS_ENABLE, nvidia-fabricmanager; NCCL_DEBUG=INFO logs NVLS", ("no NVLS", "NCCL_NVLS_ENABLE=0"),
+    ),
+    "protocol": ("unset NCCL_PROTO", ()),
+    "algorithm": ("unset NCCL_ALGO", ()),
+    "launch": ("CPU affinity and frequency, one process per GPU, NCCL_DEBUG off", ()),
+    "links": (
+        "nvidia-smi nvlink -s (rocm-smi --shownodesbw), NCCL_MAX_NCHANNELS, clocks",
+        ("NCCL_MAX_NCHANNELS=*", "NCCL_MAX_CTAS=*"),
+    ),
+    "pcie": (
+        "NCCL_P2P_DISABLE, ACS and IOMMU, nvidia-fabricmanager; NCCL_DEBUG=INFO logs 'via SHM'",
+        ("host memory", "NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=*"),
+    ),
+    "cards": ("NCCL_IB_HCA, ibstat (links up, at full rate); NCCL_DEBUG=INFO logs the cards", ("NCCL_IB_HCA=*",)),
+    "network": (
+        "TCP sockets in place of RDMA (NCCL_IB_DISABLE), GPUDirect (nvidia-peermem), ACS, congestion",
+        ("sockets", "no direct memory access", "NCCL_IB_DISABLE=1", "NCCL_NET_GDR_LEVEL=0", "NCCL_NET=Socket"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A degraded machine.
+
+    `degrees`: how many numbers are chosen to fit; `call_seconds`: further seconds of each call; `setting`: the variable
+    with the value that causes it.
+    """
+
+    name: str
+    text: str
+    place: Place
+    costs: Costs
+    algorithms: Sequence[str]
+    protocols: Sequence[str] = PROTOCOLS
+    degrees: int = 0
+    call_seconds: float = 0.0
+    setting: str = ""
+
+    @property
+    def check(self) -> str:
+        return CHECKS[self.name.partition("-")[0] if self.setting else self.name][0]
+
+    def at(self, collective: str, nbytes: int) -> Priced:
+        """Return the library's choice on the degraded machine; Unsupported if no option is left."""
+        for option in prices(self.place, self.costs, collective, nbytes, self.algorithms):
+            if option.protocol in self.protocols:
+                return replace(option, seconds=option.seconds + self.call_seconds)
+        raise Unsupported(f"{collective}: no option is left")
+
+    def is_named(self, sign: str) -> bool:
+        """Return whether this sign of a log names the fault."""
+        signs = (self.setting,) if self.setting else CHECKS[self.name][1]
+        name, _, value = sign.rstrip(".").lower().partition("=")
+        return any(own.lower() in (f"{name}={value}" if value else name, f"{name}=*") for own in signs)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A fault that explains the log: its misfit, the evidence in the log, and its seconds by size."""
+
+    fault: Fault
+    misfit: float
+    evidence: tuple[str, ...]
+    seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result. `verdict`: normal, slow, fast, or cannot tell. `ratios`: by band the median of measured / predicted
+    seconds. `slow`: the slow bands.
+
+    `causes`: likely ones, the best first, if it is slow. `misfit`: of the healthy machine.
+    """
+
+    verdict: str
+    ratios: Mapping[str, float]
+    slow: tuple[str, ...]
+    misfit: float
+    causes: tuple[Cause, ...] = ()
+
+
+def error_of(collective: str, nbytes: int) -> float:
+    """Return the relative error that the model usually has at this size."""
+    error = error_at(collective, nbytes)
+    if collective in HALVES and SMALL < nbytes < LARGE:
+        return LIMITS.halves_error
+    return LIMITS.unknown_error if error is None else max(error, LIMITS.min_error)
+
+
+def most_normal(library: Library, collective: str, nbytes: int) -> float:
+    """Return the greatest measured / predicted that is still within the error of the model.
+
+    Between two nodes without NVLS a ring is as normal as a tree: which one NCCL takes has changed by version.
+    """
+    choice, *others = library.at(collective, nbytes)
+    ring = min((o.seconds for o in others if o.algorithm == RING), default=0.0)
+    by_version = choice.algorithm == TREE and library.place.nodes == 2 and nbytes > SMALL
+    return _slack(collective, nbytes, library.place.nodes) * max(1.0, ring / choice.seconds if by_version else 1.0)
+
+
+def _slack(collective: str, nbytes: int, nodes: int) -> float:
+    """Return the factor by which a time may be off the model in either direction."""
+    slowdown = LIMITS.tolerance * error_of(collective, nbytes)
+    min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
+    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, min_slowdown))
+
+
+def band_of(nbytes: int) -> str:
+    """Return the band of a size."""
+    return BANDS[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2]
+
+
+def diagnose(library: Library, collective: str, points: Points, signs: Sequence[str] = (), cards: int = 0) -> Diagnosis:
+    """Judge measured seconds by size, and return the verdict with its likely causes.
+
+    `signs`: variables and words of the log that may name a fault (see CHECKS); `cards`: network cards of a node.
+    """
+    predicted = {nbytes: library.at(collective, nbytes)[0].seconds for nbytes, _ in points}
+    ratios: dict[str, list[float]] = {}
+    for nbytes, seconds in points:
+        ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
+    medians = {band: median(values) for band, values in ratios.items()}
+    slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes
+    for band in filter(ratios.__contains__, BANDS):
+        here = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
+        if median(ratio / most_normal(library, collective, n) for n, ratio in here) > 1:
+            slow += (band,)
+        fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in here) < 1
+    misfit = _misfit(collective, points, predicted)
+    causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
+    if not slow:
+        # For a fault that the log names, and that fits much better than none, a small slowdown suffices.
+        named = tuple(c for c in causes if c.evidence and c.misfit < LIMITS.min_gain * misfit)
+        slow = tuple(band for band, ratio in medians.items() if named and ratio > 1 + LIMITS.named_slowdown)
+        if not slow:
+            return Diagnosis("fast" if fast else "normal", medians, slow, misfit)
+        causes = named
+    return Diagnosis("slow", medians, slow, misfit, causes)
+
+
+def rank_causes(
+    library: Library, collective: str, points: Points, signs: Sequence[str], cards: int, healthy: float
+) -> tuple[Cause, ...]:  # fmt: skip
+    """Return the likely causes: those that the log names first, then by misfit. `healthy`: misfit without a fault."""
+    points = points[:: -(-len(points) // LIMITS.max_points)]
+    best: dict[str, Cause] = {}
+    for fault in list_faults(library, cards):
+        try:
+            seconds = {nbytes: fault.at(collective, nbytes).seconds for nbytes, _ in points}
+        except Unsupported:
+            continue
+        misfit = _misfit(collective, points, seconds) + LIMITS.per_degree * fault.degrees
+        if fault.name not in best or misfit < best[fault.name].misfit:
+            evidence = tuple(sign for sign in signs if fault.is_named(sign))
+            best[fault.name] = Cause(fault, misfit, evidence, seconds)
+    causes = sorted(best.values(), key=lambda cause: (not cause.evidence, cause.misfit))
+    # A fault that the log names must only fit better than none; others must fit well, and about as well as the best.
+    named = [c for c in causes if c.evidence and c.misfit < healthy]
+    min_misfit = min((c.misfit for c in causes), default=0.0)
+    limit = min(LIMITS.max_misfit, LIMITS.min_gain * healthy, min_misfit + LIMITS.alike)
+    fitting = [c for c in causes if c not in named and c.misfit <= limit] if len(points) >= LIMITS.min_points else []
+    return (*named, *fitting)
+
+
+def _misfit(collective: str, points: Points, predicted: Mapping[int, float]) -> float:
+    """Return the mean of |ln(measured / predicted)|, in units of the model's error."""
+    return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n)) for n, seconds in points)
+
+
+def list_faults(library: Library, cards: int) -> Iterator[Fault]:
+    """Yield the degraded machines; faults with a degree once per degree."""
+    place, costs, every = library.place, library.costs, tuple(library.algorithms)
+    healthy = Fault("", "", place, costs, every)
+    unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
+    if place.in_switches and costs.gpu.nvls is not None:
+        yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
+    for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every)):
+        setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
+        only = {"protocols": (value,)} if kind == "protocol" else {"algorithms": (value,)}
+        text = f"only the {kind} {value} is in use"
+        yield replace(healthy, name=f"{kind}-{value}", text=text, setting=setting, **only)  # type: ignore[arg-type]
+    for seconds in LAUNCHES:
+        text = f"each call takes {format_seconds(seconds)} more, whatever its size"
+        yield replace(healthy, name="launch", text=text, call_seconds=seconds, degrees=1)
+    if place.wire and place.local > 1:
+        yield from _list_faults_within(healthy, unaided)
+    if place.nodes > 1:
+        yield from _list_faults_between(healthy, cards)
+
+
+def _list_faults_within(healthy: Fault, unaided: Sequence[str]) -> Iterator[Fault]:
+    """Yield slower links within nodes, and PCIe or the host's memory in their place."""
+    place = healthy.place
+    links = "/".join(sorted({kind for kind, _ in place.inner})) or "links"
+    for degree in DEGREES:
+        rate = f"{format_bandwidth(degree * place.wire)} of {format_bandwidth(place.wire)}"
+        slower = replace(place, wire=degree * place.wire, to_all=degree * place.to_all)
+        if degree > LIMITS.pcie or links == "pcie":
+            text = f"{links} of one GPU, or of all, at {degree:.0%}: {rate}"
+            yield replace(healthy, name="links", text=text, place=slower, degrees=1)
+        else:
+            text, slower = f"PCIe or host memory in place of {links}, at {rate}", replace(slower, in_switches=False)
+            yield replace(healthy, name="pcie", text=text, place=slower, algorithms=unaided, degrees=1)
+
+
+def _list_faults_between(healthy: Fault, cards: int) -> Iterator[Fault]:
+    """Yield missing network cards, and a network that is slow in bandwidth and at every hop."""
+    place, network = healthy.place, healthy.costs.network
+    assert network is not None
+    for used in range(1, cards):
+        also = ", or one card at half its speed" if 2 * used == cards else ""
+        text = f"{used} of {cards} network cards of a node in use{also}"
+        yield replace(healthy, name="cards", text=text, place=replace(place, card=place.card * used / cards), degrees=1)
+    for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, hops) for d in DEGREES[::5] for hops in HOPS)]:
+        rate = f"{format_bandwidth(degree * place.card)} of {format_bandwidth(place.card)}"
+        hops = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})
+        also = f" and hops that take {factor:.0f} times as long" if factor > 1 else ""
+        yield replace(
+            healthy, name="network", text=f"a network with {rate} from each node{also}",
+            place=replace(place, card=degree * place.card), costs=replace(healthy.costs, network=hops),
+            degrees=1 + (factor > 1),
+        )  # fmt: skip

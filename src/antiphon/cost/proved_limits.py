@@ -1,0 +1,74 @@
+"""The proved bounds of a collective on a machine, evaluated with the latencies and bandwidths of a model.
+
+A proof (a cut, a path) holds for any figures; only its seconds depend on them. `ProvedLimits` keeps the proofs, and its
+methods turn them into a function from nbytes to the least seconds under a profile. Example: a ring of 4 ranks, a path
+of 3 us and a cut of 1.5 s per GB: without barriers max(3 us, 1 us + 1.5e-9 * nbytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from antiphon.core.bounds import Bound
+from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
+from antiphon.core.bounds.latency_seconds import quickest_need
+from antiphon.core.bounds.needs import Needs, needs_of
+from antiphon.core.bounds.places import forwarding
+from antiphon.core.bounds.repriced import seconds_per_byte
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.cost.profile import Profile
+
+Seconds = Callable[[int], float]  # least seconds by nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class ProvedLimits:
+    """The proved bounds of a collective on a machine, to be evaluated with the figures of a model."""
+
+    topology: Topology
+    collective: Collective
+    bound: Bound
+
+    @cached_property
+    def needs(self) -> Needs:
+        return needs_of(self.collective)
+
+    @cached_property
+    def evidence(self) -> SizeEvidence:
+        return find_evidence(self.topology, self.collective)
+
+    @cached_property
+    def unaided_evidence(self) -> SizeEvidence:
+        """The evidence if switches only forward."""
+        if self.bound.unaided is None:
+            return self.evidence
+        return find_evidence(forwarding(self.topology), self.collective)
+
+    def barriers(self, profile: Profile, *, unaided: bool = False) -> Seconds:
+        """Return the bound for schedules with barriers between steps (alpha-beta). `unaided`: switches only forward."""
+        machine = profile.on(forwarding(self.topology) if unaided else self.topology)
+        witness = (self.bound.without_help if unaided else self.bound).witness
+        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
+        evidence = self.unaided_evidence if unaided else self.evidence
+        return bound_by_size(machine, self.collective, self._latency(machine), rate, evidence).seconds
+
+    def without_barriers(self, profile: Profile, *, unaided: bool = False, any_latency: bool = False) -> Seconds:
+        """Return the bound for messages that only wait for their data and their links.
+
+        Some link is busy for the time of the bandwidth bound, and the last message on it also has its latency.
+        `any_latency`: latencies are counted separately from transfers, so both add up.
+        """
+        machine = profile.on(forwarding(self.topology) if unaided else self.topology)
+        witness = (self.bound.without_help if unaided else self.bound).witness
+        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
+        latency, message = self._latency(machine), least_message_latency(machine) if rate else 0.0
+        if any_latency:
+            return lambda nbytes: latency + rate * nbytes
+        return lambda nbytes: max(latency, message + rate * nbytes)
+
+    def _latency(self, machine: Topology) -> float:
+        longest = quickest_need(machine, self.needs, self.bound.latency_witness)
+        return longest.seconds if longest is not None else 0.0

@@ -1,0 +1,316 @@
+/* A preload that chooses NCCL's algorithm call by call, by the table that ANTIPHON_NCCL_TUNER names (nccl_rules.h).
+ *
+ * From NCCL 2.31 on each collective has a second entry, such as ncclAllReduceConfig, whose configuration names algorithm, CTAs
+ * and policy for that call alone. Where a rule fits, the eight collectives defined here go there; everything else, and
+ * older NCCLs, are called through. Unlike a tuner plugin this reaches symmetric kernels, copy engines and alltoall:
+ *
+ *     allreduce 0 65535 symmetric auto 0 8 1        the symmetric kernels, where buffers are registered windows
+ *     allgather 8388608 - copies auto 0 8 1         copy engines: no multiprocessor is occupied
+ *     alltoall 0 - auto auto 8 * *                  NCCL's algorithm with at most 8 channels
+ *
+ * All ranks must choose alike. So a rule sees only what all of a communicator know alike: collective, bytes, ranks and
+ * nodes. That they have the same table, and as many ranks on each host, is agreed when the communicator is made, with two
+ * ncclCommSplit: by host (the new communicator's size is the number of local ranks), then by a hash of table and that
+ * number (its size is that of the whole only if all agree). Without agreement every call is called through, and rank 0
+ * says so. So do communicators that do not block, since their making ends later, and those of one rank.
+ *
+ * NCCL falls back to its own choice where it cannot follow a rule (forceAlgSelection is 0). The profiler tag of a call is
+ * the line of its rule.
+ *
+ * Threading: any thread may call; the list of communicators has a lock. Communicators made within a group are agreed on
+ * when its thread ends the outermost group. Ownership: entries of the list and their rules are from malloc, and freed with
+ * their communicator; the table stays until the process ends.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include "nccl_choose.h"
+#include "nccl_rules.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { MOST_PENDING = 256, FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
+
+/* A communicator that agreed on the table, with the rules for its ranks and nodes. */
+typedef struct chooser {
+    ncclComm_t communicator;
+    size_t ranks, count;
+    struct chooser *next;
+    rule rules[];
+} chooser;
+
+static struct {
+    rule *rules;
+    size_t count;
+    uint64_t hash;
+    int version, usable; /* of NCCL; whether it has the entries with a configuration */
+} table;
+
+static chooser *choosers;
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static __thread struct { /* communicators made in a group that is not ended; NCCL fills in the handles until then */
+    ncclComm_t *made[MOST_PENDING];
+    int count, depth, inside; /* inside: of a call that makes one, which may call others */
+} pending;
+
+/* ---- the library that is called through ---- */
+
+/* What the agreement calls; found when the table is read. */
+static struct {
+    __typeof__(ncclCommSplit) *split;
+    __typeof__(ncclCommCount) *count;
+    __typeof__(ncclCommUserRank) *rank;
+    __typeof__(ncclCommDestroy) *destroy;
+    __typeof__(ncclGroupStart) *start, *end;
+} nccl;
+
+#define FIND(name) (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+
+/* The next library's function of this name; found once. */
+#define NEXT(name) \
+    static __typeof__(name) *next; \
+    if (!next && !(next = FIND(name))) return ncclSystemError
+
+static uint64_t hash_bytes(const char *bytes, size_t length, uint64_t hash) {
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211ull; /* FNV-1a */
+    return hash;
+}
+
+static void read_table(void) {
+    ncclResult_t (*version)(int *) = (ncclResult_t(*)(int *))dlsym(RTLD_NEXT, "ncclGetVersion");
+    nccl.split = FIND(ncclCommSplit), nccl.count = FIND(ncclCommCount), nccl.rank = FIND(ncclCommUserRank);
+    nccl.destroy = FIND(ncclCommDestroy), nccl.start = FIND(ncclGroupStart), nccl.end = FIND(ncclGroupEnd);
+    table.usable = dlsym(RTLD_NEXT, "ncclAllReduceConfig") && version && version(&table.version) == ncclSuccess &&
+                   nccl.split && nccl.count && nccl.rank && nccl.destroy && nccl.start && nccl.end;
+    if (!table.usable) return;
+    const char *path = getenv(TABLE), *problem = NULL;
+    int line = 0;
+    char *text = path && *path ? read_text(path, &problem) : NULL;
+    table.rules = malloc(MOST_RULES * sizeof *table.rules);
+    if (text && table.rules) {
+        table.hash = hash_bytes(text, strlen(text), 14695981039346656037ull);
+        problem = read_rules(text, AP_CALLS, AP_CHOICES, table.rules, &table.count, &line);
+    }
+    if (!text && !problem) fprintf(stderr, "antiphon: $" TABLE " names no table; NCCL chooses by itself\n");
+    if (problem) fprintf(stderr, "antiphon: %s, line %d: %s; NCCL chooses by itself\n", path, line, problem);
+    if (problem || !table.rules) table.count = 0, table.hash = 0;
+    free(text);
+}
+
+/* ---- communicators ---- */
+
+static void forget(ncclComm_t communicator) {
+    pthread_rwlock_wrlock(&lock);
+    for (chooser **at = &choosers; *at; at = &(*at)->next)
+        if ((*at)->communicator == communicator) {
+            chooser *gone = *at;
+            *at = gone->next;
+            free(gone);
+            break;
+        }
+    pthread_rwlock_unlock(&lock);
+}
+
+static void remember(ncclComm_t communicator, int ranks, int nodes) {
+    chooser *new = malloc(sizeof *new + table.count * sizeof *new->rules);
+    forget(communicator); /* of another communicator that had this address */
+    if (!new) return;
+    *new = (chooser){communicator, (size_t)ranks, 0, NULL};
+    for (size_t i = 0; i < table.count; i++)
+        if (is_for(&table.rules[i], (size_t)ranks, (size_t)nodes)) new->rules[new->count++] = table.rules[i];
+    pthread_rwlock_wrlock(&lock);
+    new->next = choosers, choosers = new;
+    pthread_rwlock_unlock(&lock);
+}
+
+/* Put into sizes[i] how many ranks of communicator i have the same color; 0 where that fails. */
+static ncclResult_t count_alike(ncclComm_t *made, const uint64_t *colors, int *sizes, int count) {
+    ncclComm_t *probes = calloc((size_t)count, sizeof *probes);
+    ncclResult_t result = probes ? nccl.start() : ncclSystemError;
+    if (result == ncclSuccess) {
+        for (int i = 0; i < count && result == ncclSuccess; i++)
+            result = nccl.split(made[i], (int)((colors[i] ^ colors[i] >> 32) & 0x7fffffff), 0, &probes[i], NULL);
+        ncclResult_t ended = nccl.end();
+        if (result == ncclSuccess) result = ended;
+    }
+    for (int i = 0; i < count; i++) {
+        sizes[i] = 0;
+        if (result == ncclSuccess && nccl.count(probes[i], &sizes[i]) != ncclSuccess) sizes[i] = 0;
+        if (probes && probes[i]) nccl.destroy(probes[i]);
+    }
+    free(probes);
+    return result;
+}
+
+/* Agree on table and nodes for communicators that this thread has made together. */
+static void agree(ncclComm_t *made, int count) {
+    char host[512] = "", boot[64] = "";
+    uint64_t colors[MOST_PENDING] = {0};
+    int local[MOST_PENDING], alike[MOST_PENDING], ranks, rank;
+    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); /* hosts may share a name */
+    if (file >= 0 && read(file, boot, sizeof boot - 1) < 0) boot[0] = 0;
+    if (file >= 0) close(file);
+    gethostname(host, sizeof host - 1);
+    uint64_t here = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), 14695981039346656037ull));
+    for (int i = 0; i < count; i++) colors[i] = here;
+    if (count_alike(made, colors, local, count) != ncclSuccess) return;
+    for (int i = 0; i < count; i++) colors[i] = hash_bytes((const char *)&local[i], sizeof local[i], table.hash);
+    if (count_alike(made, colors, alike, count) != ncclSuccess) return;
+    for (int i = 0; i < count; i++) {
+        if (nccl.count(made[i], &ranks) != ncclSuccess || nccl.rank(made[i], &rank) != ncclSuccess) continue;
+        if (local[i] > 0 && alike[i] == ranks && ranks % local[i] == 0) remember(made[i], ranks, ranks / local[i]);
+        else if (rank == 0)
+            fprintf(stderr, "antiphon: the %d ranks of a communicator have different tables, or hosts have different numbers "
+                    "of them; NCCL chooses by itself there\n", ranks);
+    }
+}
+
+/* Agree on these communicators, now or at the end of the group. `config`: of the caller; some do not block. */
+static void add_made(ncclComm_t *made, int count, int ranks, const ncclConfig_t *config) {
+    const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* goes before the configuration */
+    int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
+    if (!table.usable || ranks == 1 || !blocks) return;
+    if (!pending.depth && count <= MOST_PENDING) agree(made, count);
+    for (int i = 0; pending.depth && i < count && pending.count < MOST_PENDING; i++) pending.made[pending.count++] = &made[i];
+}
+
+EXPORT ncclResult_t ncclGroupStart(void) {
+    NEXT(ncclGroupStart);
+    pending.depth++;
+    return next();
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void) {
+    NEXT(ncclGroupEnd);
+    ncclResult_t result = next();
+    if (pending.depth) pending.depth--;
+    if (pending.depth || !pending.count) return result;
+    ncclComm_t made[MOST_PENDING];
+    int count = 0;
+    for (int i = 0; i < pending.count; i++)
+        if (*pending.made[i]) made[count++] = *pending.made[i];
+    pending.count = 0;
+    if (result == ncclSuccess && count) agree(made, count);
+    return result;
+}
+
+/* Define a function that makes communicators: its name and parameters, how many it makes, their ranks, the caller's
+ * configuration, and its arguments. */
+#define MAKER(name, parameters, count, ranks, config, ...) \
+    EXPORT ncclResult_t name parameters { \
+        NEXT(name); \
+        pthread_once(&once, read_table); \
+        ncclResult_t result = (pending.inside++, next(__VA_ARGS__)); \
+        if (!--pending.inside && result == ncclSuccess) add_made(made, count, ranks, config); \
+        return result; \
+    }
+
+MAKER(ncclCommInitRank, (ncclComm_t *made, int ranks, ncclUniqueId id, int rank), 1, ranks, NULL, made, ranks, id, rank)
+MAKER(ncclCommInitRankConfig, (ncclComm_t *made, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config), 1, ranks, config,
+      made, ranks, id, rank, config)
+MAKER(ncclCommInitRankScalable,
+      (ncclComm_t *made, int ranks, int rank, int parts, ncclUniqueId *ids, ncclConfig_t *config), 1, ranks, config,
+      made, ranks, rank, parts, ids, config)
+MAKER(ncclCommInitAll, (ncclComm_t *made, int ranks, const int *devices), ranks, ranks, NULL, made, ranks, devices)
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+    NEXT(ncclCommDestroy);
+    forget(communicator);
+    return next(communicator);
+}
+
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+    NEXT(ncclCommAbort);
+    forget(communicator);
+    return next(communicator);
+}
+
+static const chooser *find_chooser(ncclComm_t communicator) {
+    pthread_rwlock_rdlock(&lock);
+    const chooser *at = choosers;
+    while (at && at->communicator != communicator) at = at->next;
+    pthread_rwlock_unlock(&lock);
+    return at;
+}
+
+/* All communicators of a split come from one that agreed, or none does: its ranks are those of its parts. */
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *made, ncclConfig_t *config) {
+    NEXT(ncclCommSplit);
+    ncclResult_t result = (pending.inside++, next(parent, color, key, made, config));
+    if (!--pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *made))
+        add_made(made, 1, 0, config);
+    return result;
+}
+
+/* ---- calls ---- */
+
+static size_t bytes_of(ncclDataType_t type) {
+    static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; /* int8 to float64, bfloat16, float8 */
+    return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;
+}
+
+/* How NCCL is asked for an algorithm; NULL where it cannot be. Names select all algorithms that begin so. NCCL 2.31 knows
+ * only names without protocols. */
+static const char *selection_of(const rule *r) {
+    static const char *const names[][AP_PROTOCOLS + 1] = { /* protocol: ll, ll128, simple, any */
+        {"TREE_LL+^TREE_LL128", "TREE_LL128", "TREE_SIMPLE", "TREE"},
+        {"RING_LL+^RING_LL128", "RING_LL128", "RING_SIMPLE", "RING"},
+        {NULL, NULL, "COLLNET_DIRECT_SIMPLE", "COLLNET_DIRECT_SIMPLE"},
+        {NULL, NULL, "COLLNET_CHAIN_SIMPLE", "COLLNET_CHAIN_SIMPLE"},
+        {NULL, NULL, "NVLS_SIMPLE", "NVLS_SIMPLE"}, {NULL, NULL, "NVLSTREE_SIMPLE", "NVLSTREE_SIMPLE"},
+        {NULL, NULL, "PAT_SIMPLE", "PAT_SIMPLE"}, {NULL, NULL, NULL, ""}, {NULL, NULL, NULL, "SYMK_"}, {NULL, NULL, NULL, ""},
+    };
+    static const char *const older[] = {
+        "tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat", "", NULL, ""
+    };
+    const char *name = names[r->algorithm][r->protocol == ANY ? AP_PROTOCOLS : r->protocol];
+    if (!name || table.version >= FIRST_WITH_PROTOCOLS) return name;
+    return r->protocol == ANY || r->algorithm > AP_RING ? older[r->algorithm] : NULL;
+}
+
+/* Fill in the configuration of a call. Return 0 where it is to be called through. `shares`: whether `count` is that of one
+ * rank's share. */
+static int choose(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int shares,
+                  ncclCollConfig_t *config) {
+    const chooser *c = find_chooser(communicator);
+    size_t unit = bytes_of(type) * (c && shares ? c->ranks : 1);
+    if (!c || !unit || count > SIZE_MAX / unit) return 0;
+    const rule *r = c->rules, *end = c->rules + c->count;
+    while (r < end && (r->collective != collective || count * unit < r->from || count * unit > r->to)) r++;
+    const char *selection = r < end ? selection_of(r) : NULL;
+    if (!selection) return 0;
+    *config = (ncclCollConfig_t)NCCL_COLLCONFIG_INITIALIZER;
+    config->forceAlgSelection = 0;
+    config->userProfilerTag = (uint64_t)r->line;
+    if (*selection) config->algSelection = selection;
+    if (r->channels) config->maxCTAs = r->channels;
+    if (r->algorithm == AP_COPIES) config->CTAPolicy = POLICY_ZERO;
+    return 1;
+}
+
+/* Define a collective: its name, its number here, whether counts are shares, its parameters and its arguments. */
+#define COLLECTIVE(name, number, shares, parameters, ...) \
+    EXPORT ncclResult_t name parameters { \
+        static __typeof__(name##Config) *configured; \
+        ncclCollConfig_t config; \
+        NEXT(name); \
+        if (!choose(comm, number, count, type, shares, &config)) return next(__VA_ARGS__); \
+        if (!configured && !(configured = FIND(name##Config))) return ncclSystemError; \
+        return configured(__VA_ARGS__, &config); \
+    }
+
+/* What all of them have in common: the data, where it goes, and the arguments for the data. */
+#define DATA const void *from, void *to, size_t count, ncclDataType_t type
+#define WHERE ncclComm_t comm, cudaStream_t stream
+#define BUFFERS from, to, count, type
+
+COLLECTIVE(ncclAllReduce, AP_ALLREDUCE, 0, (DATA, ncclRedOp_t op, WHERE), BUFFERS, op, comm, stream)
+COLLECTIVE(ncclBroadcast, AP_BROADCAST, 0, (DATA, int root, WHERE), BUFFERS, root, comm, stream)
+COLLECTIVE(ncclReduce, AP_REDUCE, 0, (DATA, ncclRedOp_t op, int root, WHERE), BUFFERS, op, root, comm, stream)
+COLLECTIVE(ncclAllGather, AP_ALLGATHER, 1, (DATA, WHERE), BUFFERS, comm, stream)
+COLLECTIVE(ncclReduceScatter, AP_REDUCESCATTER, 1, (DATA, ncclRedOp_t op, WHERE), BUFFERS, op, comm, stream)
+COLLECTIVE(ncclAlltoAll, AP_ALLTOALL, 1, (DATA, WHERE), BUFFERS, comm, stream)
+COLLECTIVE(ncclGather, AP_GATHER, 1, (DATA, int root, WHERE), BUFFERS, root, comm, stream)
+COLLECTIVE(ncclScatter, AP_SCATTER, 1, (DATA, int root, WHERE), BUFFERS, root, comm, stream)

@@ -1,0 +1,146 @@
+/* The table of rules that the tuner plugin (nccl_tuner.c) and the preload that chooses (nccl_choose.c) read: which algorithm,
+ * protocol, channels and chunk size NCCL takes for a call.
+ *
+ *     antiphon-nccl-tuner 1
+ *     # collective from to algorithm protocol channels ranks nodes [chunk]
+ *     allreduce 65536 - ring auto 0 8 1
+ *     allgather 0 1048575 pat simple 4 * * 131072
+ *
+ * `antiphon export TABLE --to nccl-tuner` writes it (docs/stock.md). The first line that fits a call decides. A table in
+ * which anything is wrong is not used at all; the caller reports what and in which line.
+ *
+ * Threading: no state; every function works on its arguments. Ownership: read_text returns memory of malloc.
+ */
+#ifndef AP_NCCL_RULES_H
+#define AP_NCCL_RULES_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TABLE "ANTIPHON_NCCL_TUNER"
+#define HEAD "antiphon-nccl-tuner 1"
+#define FORM "expected 8 words: collective from to algorithm protocol channels ranks nodes; a ninth is the chunk in bytes"
+
+enum { LEAST_WORDS = 8, WORDS = 9, MOST_RULES = 4096, MOST_BYTES = 1 << 20, MOST_CHANNELS = 64, MOST_CHUNK = 1 << 30, ANY = -1 };
+
+/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as a tuner plugin gets them. */
+enum ap_nccl_collective {
+    AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES,
+    AP_ALLTOALL = AP_COLLECTIVES, AP_GATHER, AP_SCATTER, AP_CALLS
+};
+enum ap_nccl_algorithm {
+    AP_TREE, AP_RING, AP_COLLNET_DIRECT, AP_COLLNET_CHAIN, AP_NVLS, AP_NVLS_TREE, AP_PAT, AP_ALGORITHMS,
+    AP_AUTO = AP_ALGORITHMS, AP_SYMMETRIC, AP_COPIES, AP_CHOICES
+};
+enum ap_nccl_protocol { AP_LL, AP_LL128, AP_SIMPLE, AP_PROTOCOLS };
+
+typedef struct {
+    int collective, algorithm, protocol, channels, line;
+    size_t from, to; /* both belong to it */
+    size_t chunk;    /* bytes; 0: NCCL's own */
+    long ranks, nodes;
+} rule;
+
+static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce",
+                                          "alltoall",  "gather", "scatter"};
+static const char *const algorithms[] = {"tree",      "ring", "collnet-direct", "collnet-chain", "nvls",
+                                         "nvls-tree", "pat",  "auto",           "symmetric",     "copies"};
+static const char *const protocols[] = {"ll", "ll128", "simple"};
+
+static int locate_choice(const char *word, const char *const *names, int count) {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(word, names[i])) return i;
+    return ANY;
+}
+
+/* A whole number up to `max_value` in decimal digits alone; 0 where it is none. */
+static int read_number(const char *word, unsigned long long max_value, unsigned long long *value) {
+    size_t length = strlen(word);
+    if (!length || length > 19 || strspn(word, "0123456789") != length) return 0;
+    *value = strtoull(word, NULL, 10);
+    return *value <= max_value;
+}
+
+/* Read one line, which is cut into words here. Return what is wrong with it, else NULL. `kinds`, `ways`: how many of the
+ * collectives and algorithms the caller can choose for. */
+static const char *read_rule(char *line, int kinds, int ways, rule *out) {
+    char *words[WORDS + 1], *rest = NULL;
+    int count = 0;
+    for (char *word = strtok_r(line, " \t", &rest); word && count <= WORDS; word = strtok_r(NULL, " \t", &rest))
+        words[count++] = word;
+    if (count != LEAST_WORDS && count != WORDS) return FORM;
+    unsigned long long from, to = SIZE_MAX, channels, ranks = 0, nodes = 0, chunk = 0;
+    int any_ranks = !strcmp(words[6], "*"), any_nodes = !strcmp(words[7], "*");
+    if ((out->collective = locate_choice(words[0], collectives, kinds)) == ANY) return "no such collective";
+    if (!read_number(words[1], SIZE_MAX, &from)) return "from: expected a number of bytes";
+    if (strcmp(words[2], "-") && !read_number(words[2], SIZE_MAX, &to)) return "to: expected a number of bytes, or -";
+    if (to < from) return "the range of sizes is empty";
+    if ((out->algorithm = locate_choice(words[3], algorithms, ways)) == ANY) return "no such algorithm";
+    out->protocol = locate_choice(words[4], protocols, AP_PROTOCOLS);
+    if (out->protocol == ANY && strcmp(words[4], "auto")) return "no such protocol";
+    if (!read_number(words[5], MOST_CHANNELS, &channels)) return "channels: expected 0 (NCCL's choice) to 64";
+    if (!any_ranks && (!read_number(words[6], 1 << 30, &ranks) || !ranks)) return "ranks: expected a number from 1, or *";
+    if (!any_nodes && (!read_number(words[7], 1 << 30, &nodes) || !nodes)) return "nodes: expected a number from 1, or *";
+    if (count == WORDS && !read_number(words[8], MOST_CHUNK, &chunk)) return FORM;
+    out->from = from, out->to = to, out->channels = (int)channels, out->chunk = chunk;
+    out->ranks = any_ranks ? ANY : (long)ranks, out->nodes = any_nodes ? ANY : (long)nodes;
+    return NULL;
+}
+
+/* Return the whole file with a zero behind it; NULL, and why, where it cannot be had. A pipe is not waited for. */
+static char *read_text(const char *path, const char **problem) {
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char *text = NULL;
+    size_t size = 0;
+    ssize_t got = 1;
+    *problem = NULL;
+    if (file < 0 || fstat(file, &about)) *problem = strerror(errno);
+    else if (!S_ISREG(about.st_mode)) *problem = "is no file";
+    else if (about.st_size > MOST_BYTES) *problem = "has more than 1 MiB";
+    else if (!(text = malloc(MOST_BYTES + 1))) *problem = strerror(errno);
+    while (text && got > 0 && size < MOST_BYTES)
+        if ((got = read(file, text + size, MOST_BYTES - size)) > 0) size += (size_t)got;
+    if (text && got < 0) *problem = strerror(errno);
+    else if (text && memchr(text, 0, size)) *problem = "is no text";
+    if (file >= 0) close(file);
+    if (*problem) {
+        free(text);
+        return NULL;
+    }
+    text[size] = 0;
+    return text;
+}
+
+/* Put the rules of the text, which is cut up, into `rules` (room for MOST_RULES). Return what is wrong, and in which line,
+ * else NULL. */
+static const char *read_rules(char *text, int kinds, int ways, rule *rules, size_t *count, int *line) {
+    *line = 0, *count = 0;
+    for (char *at = text, *next; at; at = next) {
+        next = strchr(at, '\n');
+        if (next) *next++ = 0;
+        ++*line;
+        if (*line == 1) {
+            if (strcmp(at, HEAD)) return "expected \"" HEAD "\"";
+            continue;
+        }
+        at += strspn(at, " \t");
+        if (!*at || *at == '#') continue;
+        if (*count == MOST_RULES) return "more than 4096 rules";
+        const char *problem = read_rule(at, kinds, ways, &rules[*count]);
+        if (problem) return problem;
+        rules[(*count)++].line = *line;
+    }
+    return NULL;
+}
+
+static int is_for(const rule *r, size_t ranks, size_t nodes) {
+    return (r->ranks == ANY || (size_t)r->ranks == ranks) && (r->nodes == ANY || (size_t)r->nodes == nodes);
+}
+
+#endif

@@ -1,0 +1,212 @@
+"""What is on this machine for collectives, and which of Antiphon's routes work here.
+
+`look_here` reads Linux's files (processors, memory, GPUs, network cards), asks programs on PATH for their versions, and
+finds libraries by their file names and Python packages by their metadata. Nothing is imported or loaded, so a broken
+installation cannot crash the search. Programs run side by side, each with a timeout; one that fails or hangs counts as
+found without a version.
+
+`list_routes` turns that into the routes, those that work first, in the order in which to try them. A route works if its
+requirements are there, otherwise `missing` names the first that is not; `status` says how far it is proven.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sysconfig
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from antiphon.formats import lacks
+from antiphon.formats.probe.here import ethernet_speed, rdma_speed, run_program, text
+from antiphon.formats.probe.speeds import device_name
+from antiphon.registry import table
+
+TIMEOUT = 5.0  # seconds for each program
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+MAX_RANKS = 8  # of the example commands
+PROGRAMS = {
+    "mpi": ("mpiexec", "mpirun", "mpicc"),
+    "launchers": ("srun", "torchrun"),
+    "compilers": ("cc", "gcc", "clang", "nvcc", "hipcc"),
+}
+MPIS = {"Open MPI": "Open MPI|open-mpi|OpenRTE", "MPICH": "MPICH|HYDRA", "Intel MPI": r"Intel\(R\) MPI"}
+PACKAGES = (
+    "numpy", "mpi4py", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "mscclpp", "cupy-cuda12x", "cupy-cuda13x",
+)  # fmt: skip
+LIBRARIES = {"NCCL": "libnccl.so*", "RCCL": "librccl.so*", "MSCCL++": "libmscclpp.so*", "UCC": "libucc.so*"}
+FOLDERS = (
+    "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
+)  # fmt: skip
+TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
+NO_GPU, LOGS = "not yet run on a GPU", "20 of 21 public logs got the verdict of their thread"
+RUN = "antiphon run plan.json --nbytes 1MiB"
+
+
+def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return what is here, by kind. `root`: where Linux shows its files; `environment`: PATH and LD_LIBRARY_PATH."""
+    variables = os.environ if environment is None else environment
+    sys = Path(root, "sys")
+    found: dict[str, Any] = {
+        "processors": _read_processors(Path(root)), "memory": _read_memory(Path(root)),
+        "gpus": _read_gpus(sys / "bus/pci/devices"), "cards": _read_cards(sys / "class"),
+    }  # fmt: skip
+    path = variables.get("PATH", "")
+    programs = [(kind, name) for kind, names in PROGRAMS.items() for name in names if shutil.which(name, path=path)]
+    with ThreadPoolExecutor(8) as pool:
+        smi = (shutil.which("nvidia-smi", path=path) or "", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        asked = pool.submit(run_program, smi, TIMEOUT) if smi[0] else None
+        rows = list(pool.map(lambda row: _ask_version(row[0], row[1], path), programs))
+        printed = asked.result()[0].decode("utf-8", "replace") if asked else ""
+    for kind in PROGRAMS:
+        found[kind] = [row for (own, _), row in zip(programs, rows, strict=True) if own == kind]
+    if named := [line.split(",") for line in printed.splitlines() if line.count(",") == 1]:
+        others = [gpu for gpu in found["gpus"] if gpu["vendor"] != "NVIDIA"]
+        found["gpus"] = [{"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in named] + others
+    found["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
+    found["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
+    return found
+
+
+def _read_processors(root: Path) -> dict[str, Any]:
+    cpus = root / "sys/devices/system/cpu"
+    siblings = {text(path) for path in cpus.glob("cpu[0-9]*/topology/thread_siblings_list")}
+    packages = {text(path) for path in cpus.glob("cpu[0-9]*/topology/physical_package_id")}
+    model = re.search(r"(?m)^model name\s*:\s*(.+)$", text(root / "proc/cpuinfo"))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "model": model[1].strip() if model else "", "packages": len(packages), "cores": len(siblings),
+        "allowed": allowed, "memories": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))),
+    }  # fmt: skip
+
+
+def _read_memory(root: Path) -> int | None:
+    """Return bytes of memory that this process may use: the machine's, or less by its control group."""
+    total = re.search(r"(?m)^MemTotal:\s*([0-9]{1,15}) kB", text(root / "proc/meminfo"))
+    limit = text(root / "sys/fs/cgroup/memory.max")
+    sizes = [*([int(total[1]) * 1024] if total else []), *([int(limit)] if limit.isdigit() and len(limit) < 19 else [])]
+    return min(sizes, default=None)
+
+
+def _read_gpus(devices: Path) -> list[dict[str, str]]:
+    gpus = []
+    for place in sorted(devices.glob("*")):
+        vendor = VENDORS.get(text(place / "vendor"))
+        if vendor and text(place / "class").startswith(GPU_CLASSES):
+            board = device_name(text(place / "vendor"), text(place / "device"))
+            driver = text(place / "driver/module/version")
+            gpus.append({"vendor": vendor, "name": board or text(place / "device"), "driver": driver})
+    return gpus
+
+
+def _read_cards(classes: Path) -> list[dict[str, Any]]:
+    """Return network cards with RDMA, then the others; bytes per second where the link is up."""
+    cards = []
+    for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
+        for path in sorted((classes / group).glob("*")):
+            if (path / "device").exists():
+                layers = [text(layer) for layer in path.glob("ports/*/link_layer")]
+                kind = "Ethernet" if group == "net" else "InfiniBand" if "InfiniBand" in layers else "RDMA"
+                speed = speed_of(path)
+                cards.append({"name": path.name, "kind": kind, "bandwidth": float(speed) if speed else None})
+    return cards
+
+
+def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
+    """Return a program with the version that it prints; torchrun is not asked, as it loads all of PyTorch."""
+    place = shutil.which(name, path=path) or name
+    printed = "" if name == "torchrun" else run_program((place, "--version"), TIMEOUT)[0].decode("utf-8", "replace")
+    version = re.search(r"\b([0-9]+\.[0-9]+[0-9.]*)", printed)
+    makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
+    return {"name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": place}
+
+
+def package_version(name: str) -> str:
+    """Return the version of a Python package; empty where it is missing."""
+    try:
+        return metadata.version(name)
+    except Exception:  # missing, or its metadata is broken
+        return ""
+
+
+def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
+    """Return libraries by the names of their files, whose endings are their versions; of one version the first."""
+    wheel = f"{sysconfig.get_paths()['purelib']}/nvidia/nccl/lib"
+    folders = [*filter(None, search_path.split(":")), wheel, *(f"{root}/{folder}" for folder in FOLDERS)]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for folder in folders:
+        for name, pattern in LIBRARIES.items():
+            for path in sorted(glob(f"{folder}/{pattern}")):
+                real = os.path.realpath(path)
+                version = real.partition(".so.")[2]
+                if name == "NCCL" and "/nvidia/nccl/" in real:
+                    version = package_version("nvidia-nccl-cu13") or package_version("nvidia-nccl-cu12") or version
+                rows.setdefault((name, version), {"name": name, "version": version, "path": path})
+    return list(rows.values())
+
+
+class Route(NamedTuple):
+    """A route. `needs`: what it requires, by name, and whether that is here."""
+
+    name: str
+    status: str
+    needs: Mapping[str, bool]
+    commands: tuple[str, ...]
+
+
+def list_routes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the routes with what is missing, those that work here first, for GPUs before others."""
+    packages, compilers = found["packages"], {row["name"] for row in found["compilers"]}
+    libraries = {row["name"] for row in found["libraries"]}
+    nvidia, amd = (
+        {f"{vendor} GPUs": any(gpu["vendor"] == vendor for gpu in found["gpus"])} for vendor in VENDORS.values()
+    )
+    compiler = {"a C compiler": bool(compilers & {"cc", "gcc", "clang"})}
+    mpi = {"mpiexec": bool(found["mpi"]), "mpi4py": "mpi4py" in packages, **compiler}
+    nccl = {"NCCL": "NCCL" in libraries or any(name.startswith("nvidia-nccl") for name in packages)}
+    mscclpp = {"MSCCL++": "MSCCL++" in libraries or "mscclpp" in packages}
+    torch, lab = ({need or name: not need} for name in ("torch", "lab") for need in [lacks(table("runtime")[name])])
+    box = "here.json" if found["gpus"] else "hgx-h100"
+    ranks = max(2, min(len(found["gpus"]) or found["processors"]["allowed"], MAX_RANKS))
+    tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
+    plan, by_logs = (
+        f"antiphon {verb} allreduce {box} {rest}"
+        for verb, rest in (("plan", "-o plan.json"), ("tune", "--from-logs logs -o table.json"))
+    )
+    judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
+    routes = [
+        *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
+          if found["gpus"] else []),
+        Route("NCCL's algorithms, chosen by your logs", NO_GPU, {**nvidia, **nccl, **compiler},
+              (by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
+        Route("RCCL's algorithms, chosen by your logs", NO_GPU, {**amd, "RCCL": "RCCL" in libraries},
+              (by_logs, f"{export} --to nccl-csv -o tuner")),
+        Route("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
+              (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
+        Route("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
+        Route("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
+        Route("plans under an unchanged MPI program", ON_MPI, mpi, (
+            f"{tune} --on mpi -o table.json",
+            "ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec ./program")),
+        Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
+        Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
+        Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab}, (
+            f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program",)),
+        Route("plans in one process", TESTED, {}, (f"antiphon plan allreduce full:ranks={ranks} -o plan.json", RUN)),
+        *([] if found["gpus"] else [judge]),
+    ]  # fmt: skip
+    rows = [
+        {
+            "route": route.name, "works": all(route.needs.values()), "status": route.status,
+            "missing": next((need for need, there in route.needs.items() if not there), ""),
+            "commands": list(route.commands),
+        }
+        for route in routes
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: not row["works"])

@@ -1,0 +1,261 @@
+"""Choose among NCCL's own settings by logs of nccl-tests or rccl-tests whose runs forced them.
+
+Input: a folder of logs. One run at least forces nothing (the default); the others force an algorithm, and perhaps a
+protocol, channels and a chunk size. What a run forced is read from NCCL's variables in its log (on the command line,
+exported, or as NCCL_DEBUG=INFO prints them), else from the name of its file:
+
+    default.log             nothing is forced
+    ring-simple-16ch.log    NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MIN_NCHANNELS=NCCL_MAX_NCHANNELS=16
+    pat-chunk=128k.log      PAT with chunks of 128 KiB, by a tuner plugin
+
+Result: at each size the fastest setting, if it beats the default beyond the noise: by more than 5 % if either was run
+once, else by more than 2 % and in all runs. Settings within 2 % of the fastest count as equal; then the choice of the
+size before stays, which makes few rules. Runs that cannot be compared with the default (another library, other
+variables, another number of ranks) and wrong results are put aside, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from antiphon.core.collective import Collective
+from antiphon.core.files import read_bytes
+from antiphon.core.plan import Plan
+from antiphon.core.topology import Topology
+from antiphon.cost.nccl.library import library_here
+from antiphon.errors import AntiphonError, Invalid, NotFound, quote
+from antiphon.formats.benchmark_log import OSU, Run, read_runs
+from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
+from antiphon.runtimes.measure.library import Candidate
+from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
+from antiphon.runtimes.measure.race import ALIKE, MARGIN
+from antiphon.select import tune
+from antiphon.select.libraries import CLASSICS
+
+LOGS = "logs"
+MAX_LOG = 2**26  # bytes
+ALGORITHMS = {
+    "ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree", "collnet": "collnet-direct",
+    "collnetdirect": "collnet-direct", "collnetchain": "collnet-chain", "pat": "pat",
+}  # fmt: skip
+PROTOCOLS = {name: name for name in ("simple", "ll", "ll128")}
+CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")  # the first that is set
+CHUNK = "chunk"  # no variable of NCCL's
+EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # a rule says the same
+PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says what the plugin chose
+IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSION|TOPO_DUMP|GRAPH_DUMP)")
+_CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
+_CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
+_ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")
+
+
+class LogRun(NamedTuple):
+    """A run of a log, with what it forced."""
+
+    file: str
+    run: Run
+    setting: Candidate
+
+    @property
+    def key(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        return self.setting.name, tuple(sorted(self.setting.parameters.items()))
+
+    def other_variables(self) -> set[tuple[str, str]]:
+        """Return the variables that no rule can express and that may change times."""
+        ignored = (*EXPRESSED, *(PLUGINS if self.setting is not DEFAULT else ()))
+        return {
+            (key, value) for key, value in self.run.environment.items()
+            if key not in ignored and not IRRELEVANT.match(key)
+        }  # fmt: skip
+
+
+def tune_from_logs(
+    collective: str | Collective, topology: Topology | str, folder: str | os.PathLike[str], *,
+    progress: Callable[[int, int, str], None] | None = None, **options: Any,
+) -> MeasuredTuning:  # fmt: skip
+    """Return a table that claims NCCL's fastest setting per range of sizes, as `tune_library` does for an MPI.
+
+    All sizes are left to the library. The schedule of the entries is the best of ours by the model, among classic
+    algorithms unless `options` (of `tune`) say otherwise: a table has to have one.
+    """
+    runs, reasons = _read_folder(Path(folder))
+    kinds = {run.kind for _, run in runs}
+    requested = collective.kind if isinstance(collective, Collective) else collective
+    if requested not in ("all", *kinds):
+        raise NotFound(f"{folder}: no log measures {requested}; the logs measure {', '.join(sorted(kinds))}")
+    kinds = kinds if requested == "all" else {requested}
+    sizes = sorted(nbytes for _, run in runs if run.kind in kinds for nbytes, _ in run.points())
+    options["planners"] = options.get("planners") or CLASSICS
+    ends = sorted({sizes[0], sizes[-1]})
+    tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
+    tuning = replace(
+        tuning, collectives=tuple(kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds)
+    )
+    plans, rows, described = {}, list[dict[str, Any]](), list[str]()
+    for kind in tuning.collectives:
+        compared, aside = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
+        reasons += aside
+        files = list(dict.fromkeys(item.file for item in compared if item.setting is DEFAULT))
+        if not files:
+            raise NotFound(
+                f"{folder}: no log of {kind} ran with NCCL's own choice; run the benchmark without NCCL_ALGO and "
+                f"NCCL_PROTO, too{''.join(f'; {reason}' for reason in reasons[:3])}"
+            )
+        settings = len({item.key for item in compared}) - 1
+        described.append(f"{kind}: {len(compared)} runs; own choice: {', '.join(files)}; {settings} other settings")
+        rows += [
+            {"collective": kind, "planner": None, "options": {}, "algorithm": item.setting.name,
+             **item.setting.parameters, "nbytes": row.nbytes, "seconds": row.seconds, "wrong": row.wrong,
+             "file": item.file}
+            for item in compared for row in item.run.rows
+        ]  # fmt: skip
+        shortlist = tuning.shortlist[kind]
+        best = [Best(Choice(size, shortlist[-1], None), setting, row) for size, setting, row in _choose(compared)]
+        entries = library_entries(best, shortlist, _describe_library(compared, tuning.topology), LOGS)
+        plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
+    wrong = sum(row["wrong"] for row in rows)
+    described += [f"{wrong} rows with wrong results left out"] if wrong else []
+    notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
+    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), tuning.complete, not tuning.complete, notes=notes)
+
+
+def _read_folder(folder: Path) -> tuple[list[tuple[str, Run]], list[str]]:
+    """Return the runs of all logs below a folder with the name of their file, and why other files hold none."""
+    if not folder.is_dir():
+        raise Invalid(f"--from-logs {folder}: is no folder; name the folder that holds the logs of nccl-tests")
+    runs, reasons = list[tuple[str, Run]](), list[str]()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        try:
+            log_runs = read_runs(read_bytes(path, MAX_LOG).decode("utf-8", "replace"))
+        except AntiphonError as error:
+            reasons.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+            continue
+        runs += [(name, run) for run in log_runs if run.program != OSU]
+        reasons += [f"{name}: OSU measures an MPI, not NCCL" for run in log_runs if run.program == OSU]
+    if not runs:
+        raise Invalid(
+            f"--from-logs {folder}: no logs of nccl-tests or rccl-tests{''.join(f'; {x}' for x in reasons[:3])}"
+        )
+    return runs, reasons
+
+
+def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[LogRun], list[str]]:
+    """Return the runs that can be compared with the default, and why the others cannot."""
+    candidates, comparable, aside = list[LogRun](), list[LogRun](), list[str]()
+    for file, run in named:
+        try:
+            if run.ranks and run.ranks != machine.ranks:
+                raise Invalid(f"{run.ranks} ranks, but {machine.name} has {machine.ranks}")
+            candidates.append(LogRun(file, run, _read_setting(_forced_by(file, run), run.kind)))
+        except Invalid as error:
+            aside.append(f"{file}: {error}")
+    default = [item for item in candidates if item.setting is DEFAULT]
+    library = _usual([item.run.library for item in default if item.run.library], "")
+    variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
+    for item in candidates:
+        # Logs of the default that name no variables at all say nothing of them.
+        differing = sorted(item.other_variables() - variables) if variables else []
+        if library and item.run.library not in ("", library):
+            aside.append(f"{item.file}: {item.run.library}, but the default ran with {library}")
+        elif differing:
+            name, value = differing[0]
+            aside.append(f"{item.file}: sets {name}={value[:40]}, which the default does not and no rule can")
+        else:
+            comparable.append(item)
+    return comparable, aside
+
+
+def _usual(values: Sequence[Any], fallback: Any) -> Any:
+    return Counter(values).most_common(1)[0][0] if values else fallback
+
+
+def _forced_by(file: str, run: Run) -> dict[str, str]:
+    """Return NCCL's variables of a run: those of its log, and for others what the file name says."""
+    stem = Path(file).stem
+    named = dict(_ASSIGNED.findall(stem))
+    words = re.sub(r"(nvls|collnet)[-_. ](tree|direct|chain)", r"\1\2", stem.lower())
+    for word in re.split(r"[^a-z0-9=]+", words):
+        if word in ALGORITHMS:
+            named.setdefault("NCCL_ALGO", word)
+        elif word in PROTOCOLS:
+            named.setdefault("NCCL_PROTO", word)
+        elif channels := _CHANNELS_WORD.fullmatch(word):
+            named.setdefault(CHANNELS[0], channels[1] or channels[2])
+        elif chunk := _CHUNK_WORD.fullmatch(word):
+            named[CHUNK] = str(int(chunk[1]) * {"": 1, "k": 2**10, "m": 2**20}[chunk[2]])
+    return {**named, **{key: value.rstrip(".,") for key, value in run.environment.items()}}
+
+
+def _read_setting(variables: Mapping[str, str], kind: str) -> Candidate:
+    """Return what these variables force, named as `predict` does ("ring simple"). Invalid if no rule can say so."""
+    algorithm = _only_value("NCCL_ALGO", variables, kind, ALGORITHMS)
+    protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
+    channels = next((variables[key] for key in CHANNELS if key in variables), "")
+    parameters = dict[str, int]()
+    for name, text, limit in (("channels", channels, 64), ("chunk", variables.get(CHUNK, ""), 2**30)):
+        if text and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= limit):
+            raise Invalid(f"{name} {quote(text)}: expected a number from 1 to {limit}")
+        parameters |= {name: int(text)} if text else {}
+    if not algorithm and (protocol or parameters):
+        raise Invalid("forces no algorithm (NCCL_ALGO), which a rule must name")
+    return Candidate(f"{algorithm} {protocol}".strip(), parameters) if algorithm else DEFAULT
+
+
+def _only_value(key: str, variables: Mapping[str, str], kind: str, names: Mapping[str, str]) -> str:
+    """Return the one value that a variable such as NCCL_ALGO=Ring or allreduce:ring allows; "" if it is not set."""
+    text = variables.get(key, "")
+    for entry in filter(None, text.split(";")):
+        collective, _, values = entry.lower().rpartition(":")
+        if kind.startswith(re.sub(r"[^a-z]", "", collective)):
+            value = re.sub(r"[-_]", "", values)
+            if value not in names:
+                raise Invalid(f"{key}={text[:60]}: expected one of {', '.join(names)}, as a rule names just one")
+            return names[value]
+    return ""
+
+
+def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[str, Any]]]:
+    """Yield the setting for each size that the default was measured at, with its times."""
+    times: dict[int, dict[Any, list[float]]] = {}
+    settings = {item.key: item.setting for item in compared}
+    for item in compared:
+        for row in item.run.rows:
+            if not row.wrong and row.seconds > 0:
+                times.setdefault(row.nbytes, {}).setdefault(item.key, []).append(row.seconds)
+    own = before = LogRun("", Run(), DEFAULT).key
+    for nbytes, by_setting in sorted(times.items()):
+        if own not in by_setting:
+            continue
+        default = by_setting[own]
+        faster = {key: median(times) for key, times in by_setting.items() if _beats(times, default)}
+        near = [key for key, seconds in faster.items() if seconds <= ALIKE * min(faster.values())]
+        before = before if before in near else min(near, key=lambda key: (faster[key], key), default=own)
+        seconds, reference = median(by_setting[before]), median(default)
+        figures = {"seconds": seconds, "over_library": seconds / reference, "reference_seconds": reference}
+        yield nbytes, settings[before], figures
+
+
+def _beats(times: Sequence[float], default: Sequence[float]) -> bool:
+    """Whether a setting is faster than the default beyond the noise that the runs show."""
+    ratio = median(times) / median(default)
+    if min(len(times), len(default)) < 2:
+        return ratio < MARGIN
+    return ratio < 1 / ALIKE and max(times) < min(default)
+
+
+def _describe_library(compared: Sequence[LogRun], machine: Topology) -> dict[str, str]:
+    """Return the library's name, and its version as the default's logs give it."""
+    is_rccl = any(item.run.program == "rccl-tests" or item.run.library.startswith("RCCL") for item in compared)
+    with suppress(AntiphonError):
+        is_rccl = is_rccl or library_here(machine).name == "rccl"
+    version = _usual([item.run.library for item in compared if item.setting is DEFAULT and item.run.library], "")
+    return {"name": "RCCL" if is_rccl else "NCCL", "version": version.partition(" ")[2], "file": ""}

@@ -1,0 +1,233 @@
+"""Judge a benchmark log: each run against what its machine should give, or one log against another.
+
+`check_runs` puts three figures beside each measured time: the library's model, the proven bound, and what of the bound
+was reached ("of the wire"). The verdict and its likely causes are those of cost/nccl/diagnosis.py. Machines whose GPUs
+have no figures get the bound alone, and the verdict "cannot tell".
+
+`compare_runs` is for upgrades. A size has changed if its times differ by more than the noise, which the logs themselves
+tell by sizes that were measured several times (at least by their times in place): twice the median difference of those,
+and never less than 5 %. Example: times in place differ from those out of place by 4 % in the median: the noise is 8 %;
+20 us before and 23 us after count as slower, 20 and 21 us do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from statistics import median
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.interpret import busbw_factor
+from antiphon.core.topology import Topology
+from antiphon.cost.nccl.calls import shipped_calls
+from antiphon.cost.nccl.choice import KINDS, Priced
+from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
+from antiphon.cost.nccl.gpus import generation_named
+from antiphon.cost.nccl.library import Library, library, library_here
+from antiphon.cost.nccl.place import count_cards
+from antiphon.cost.nccl.proven import proved_limits
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.benchmark_log import OSU, Run
+from antiphon.units import format_seconds, format_size
+
+NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
+MIN_NOISE, USUAL_NOISE = 0.05, 0.10  # the least, and that of logs in which nothing is measured twice
+MIN_BANDWIDTH = 2**24  # bytes: logs that end below are judged by their latency alone
+IMPOSSIBLE = 0.95  # of the bound's time: below, the machine is not the one named, as rounding does not explain it
+
+
+def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> list[dict[str, Any]]:
+    """Return a row per run: its verdict, its causes and its sizes. Invalid if no run has the ranks of the machine.
+
+    `request`: the library with its options; "" for that of the machine's figures.
+    """
+    counts = {run.ranks for run in runs}
+    if not counts & {0, topology.ranks}:
+        ranks = " and ".join(map(str, sorted(counts)))
+        raise Invalid(
+            f"the log has {ranks} ranks, {topology.name} has {topology.ranks}: name the machine of the run, such as "
+            "cluster:box=hgx-h100,boxes=2, or keep its ranks by --only"
+        )
+    return [_check_run(run, topology, request) for run in runs]
+
+
+def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
+    facts = ("program", "version", "library", "gpu", "environment", "signs")
+    result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
+    result |= {name: getattr(run, name) for name in facts}
+    result |= {"verdict": UNKNOWN, "text": "", "causes": [], "notes": [], "rows": []}
+    if run.ranks not in (0, topology.ranks):
+        result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
+        return result
+    own, why_not = _find_library(run, topology, request)
+    result["notes"] = _notes(run, own)
+    points = run.points(topology.ranks, steady=True)
+    choices: dict[int, Priced] = {}
+    try:
+        choices = {} if own is None else {nbytes: own.at(run.kind, nbytes)[0] for nbytes, _ in points}
+    except Unsupported as error:  # the model does not describe this machine
+        own, why_not = None, str(error)
+    proofs = proved_limits(topology, run.kind, 0)
+    rate = proofs.bound.bytes_per_second if proofs is not None else None
+    most = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
+    result["rows"] = [
+        _size_row(run, topology, n, seconds, choices.get(n), most.get(n, 1.0), rate) for n, seconds in points
+    ]
+    diagnosis = None
+    if own is not None:
+        signs = [*run.signs, *(f"{name}={value}" for name, value in run.environment.items())]
+        diagnosis = diagnose(own, run.kind, points, signs, count_cards(topology) if own.place.nodes > 1 else 0)
+        result["causes"] = [
+            {"cause": cause.fault.name, "text": cause.fault.text, "check": cause.fault.check, "misfit": cause.misfit,
+             "evidence": list(cause.evidence), "seconds": {str(n): seconds for n, seconds in cause.seconds.items()}}
+            for cause in diagnosis.causes
+        ]  # fmt: skip
+    result["verdict"], result["text"] = _verdict(result, diagnosis, why_not)
+    return result
+
+
+def _find_library(run: Run, topology: Topology, request: str) -> tuple[Library | None, str]:
+    """Return the library that a run is held to, or None and why there is none."""
+    if run.kind not in KINDS:
+        return None, f"no model of {run.kind}"
+    # One process that drives all GPUs of a node launches on one after the other.
+    is_one = run.processes and run.processes == run.hosts and run.processes < run.ranks
+    own = f"processes={'one' if is_one else 'each'}"
+    try:
+        if not request:
+            return library_here(topology, processes=own.partition("=")[2]), ""
+        name = request if "processes=" in request else f"{request}{',' if ':' in request else ':'}{own}"
+        return library(name, topology), ""
+    except Unsupported as error:
+        if request:
+            raise
+        return None, str(error)
+
+
+def _notes(run: Run, own: Library | None) -> list[str]:
+    """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
+    notes = []
+    if run.garbled:
+        notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
+    if run.program == OSU and own is not None and not run.library:
+        notes.append("OSU measures your MPI; it is held to what NCCL would take")
+    named = generation_named(run.gpu, shipped_calls()) if run.gpu else None
+    if own is not None and named and named != own.costs.gpu.name:
+        notes.append(f"the log's GPUs are {run.gpu}, the figures are of {own.costs.gpu.name}: is it this machine?")
+    return notes
+
+
+def _size_row(
+    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, most: float, rate: Fraction | None
+) -> dict[str, Any]:
+    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words. `most`:
+    the greatest measured / modelled that is normal; `rate`: bytes per second of the bound."""
+    scale = nbytes / max(seconds, 1e-12)
+    bound = float(nbytes / rate) if rate else None
+    wrong = any(row.wrong for row in run.rows if row.nbytes * run.scale(topology.ranks) == nbytes)
+    row = {
+        "nbytes": nbytes, "seconds": seconds, "busbw": scale * busbw_factor(Collective(run.kind, topology.ranks)),
+        "modelled": model and model.seconds,
+        "algorithm": model and model.algorithm, "protocol": model and model.protocol,
+        "bound": bound, "share": bound and bound / max(seconds, 1e-12),
+        "ratio": model and seconds / model.seconds, "wrong": wrong,
+    }  # fmt: skip
+    return row | {"verdict": _size_verdict(row, most)}
+
+
+def _size_verdict(row: Mapping[str, Any], most: float) -> str:
+    if row["wrong"]:
+        return "wrong result"
+    if row["share"] and row["share"] > 1 / IMPOSSIBLE:
+        return "faster than the links"
+    if row["ratio"] is None:
+        return "no model"
+    choice = f"{row['algorithm']} {row['protocol']}"
+    if row["ratio"] > most:
+        return f"{row['ratio']:.1f} times {choice}"
+    return f"faster than {choice}" if row["ratio"] < 1 / most else f"normal for {choice}"
+
+
+def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words what of the wire the best size reaches; of small sizes alone, their least time."""
+    best = max(rows, key=lambda row: row["share"] or 0.0)
+    if best["share"] and best["share"] > 0.01:
+        return f"{best['share']:.0%} of the wire at {format_size(best['nbytes'])}"
+    return f"{format_seconds(min(row['seconds'] for row in rows))} at least"
+
+
+def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: str) -> tuple[str, str]:
+    """Return the verdict of a run and the sentence for it."""
+    rows = result["rows"]
+    reached = _reached(rows)
+    if wrong := sum(row["wrong"] for row in rows):
+        return WRONG, f"wrong results at {wrong} of {len(rows)} sizes; times mean nothing before that is solved"
+    if any(row["share"] and row["share"] > 1 / IMPOSSIBLE for row in rows):
+        return UNKNOWN, f"cannot tell: {reached}, faster than these links allow; is it this machine?"
+    if diagnosis is None:
+        return UNKNOWN, f"cannot tell: {reached}, but what is normal is not known ({why_not})"
+    if diagnosis.verdict == SLOW:
+        worst = max(diagnosis.slow, key=diagnosis.ratios.__getitem__)
+        where = f"slow at {' and '.join(diagnosis.slow)}: {diagnosis.ratios[worst]:.2g} times the predicted time"
+        why = "too few sizes" if len(rows) < LIMITS.min_points else "no single fault explains the log"
+        return SLOW, f"{where}; {reached}{'' if result['causes'] else f'; cannot tell why: {why}'}"
+    largest = rows[-1]["nbytes"]
+    until = "" if largest >= MIN_BANDWIDTH else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
+    as_what = "as this machine should give" if diagnosis.verdict == NORMAL else "faster than predicted"
+    return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{until}"
+
+
+# ---- upgrades ----
+
+
+def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
+    """Return which sizes changed by more than the noise. Invalid if the logs have no size in common."""
+    comparisons = []
+    for kind in dict.fromkeys(run.kind for run in before):
+        old, new = ([run for run in runs if run.kind == kind] for runs in (before, after))
+        if len({run.ranks for run in (*old, *new) if run.ranks}) > 1:
+            raise Invalid(f"{kind}: the logs have different numbers of ranks; compare runs of the same job")
+        times = [_median_times(runs) for runs in (old, new)]
+        sizes = sorted(times[0].keys() & times[1].keys())
+        if sizes:
+            comparisons.append(_compare_kind(kind, (old, new), sizes, times))
+    if not comparisons:
+        raise Invalid("the logs have no collective and size in common; run the same benchmark before and after")
+    slower = any(row["verdict"] == "slower" for entry in comparisons for row in entry["rows"])
+    faster = any(row["verdict"] == "faster" for entry in comparisons for row in entry["rows"])
+    verdict = "slower" if slower else "faster" if faster else "unchanged"
+    return {"verdict": verdict, "collectives": comparisons}
+
+
+def _median_times(runs: Sequence[Run]) -> dict[int, float]:
+    times: dict[int, list[float]] = {}
+    for run in runs:
+        for nbytes, seconds in run.points():
+            times.setdefault(nbytes, []).append(seconds)
+    return {nbytes: median(values) for nbytes, values in times.items()}
+
+
+def _compare_kind(
+    kind: str, runs: Sequence[Sequence[Run]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
+) -> dict[str, Any]:
+    spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]
+    noise = max(MIN_NOISE, 2 * max(spreads)) if spreads else USUAL_NOISE
+    rows: list[dict[str, Any]] = []
+    for nbytes in sizes:
+        old, new = times[0][nbytes], times[1][nbytes]
+        change = new / old - 1 if old else 0.0
+        verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"
+        rows.append({"nbytes": nbytes, "before": old, "after": new, "change": change, "verdict": verdict})
+    libraries = [next((run.library for run in side if run.library), "") for side in runs]
+    parts = []
+    for word in ("slower", "faster"):
+        changed = [row for row in rows if row["verdict"] == word]
+        if changed:
+            ends = [format_size(changed[at]["nbytes"]) for at in (0, -1)]
+            changes = sorted(abs(row["change"]) for row in changed)
+            spans = f"{ends[0]} to {ends[1]}" if len(changed) > 1 else ends[0]
+            by = f"{changes[0]:.0%} to {changes[-1]:.0%}" if len(changed) > 1 else f"{changes[0]:.0%}"
+            parts.append(f"{word} at {len(changed)} of {len(rows)} sizes ({spans}) by {by}")
+    text = f"{'; '.join(parts) or f'unchanged at all {len(rows)} sizes'}; noise {noise:.0%}"
+    return {"collective": kind, "text": text, "noise": noise, "libraries": libraries, "rows": rows}

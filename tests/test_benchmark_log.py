@@ -1,0 +1,185 @@
+"""Logs of nccl-tests, rccl-tests and OSU, in the forms that versions print and people paste."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from antiphon.errors import Invalid
+from antiphon.formats.benchmark_log import Run, read_points, read_runs
+
+POINTS = [(1 << 10, 2.05e-5), (1 << 20, 4.12e-5), (1 << 30, 4.21e-3)]
+HEAD = """# nccl-tests version 2.17.6 nccl-headers=22804 nccl-library=22804
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 1024(factor) warmup iters: 5 iters: 20 agg iters: 1
+#
+# Using devices
+#  Rank  0 Group  0 Pid   6899 on    node-a device  0 [0000:04:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   6900 on    node-b device  0 [0000:05:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+"""
+FOOT = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 40.1\n#\n# Collective test concluded: all_reduce_perf\n"
+
+
+def row(nbytes: int, seconds: float, columns: str, factor: float, wrong: str = "0", in_place: str = "0") -> str:
+    """A row as nccl-tests prints it; `columns`: operator and root, as far as the version has them."""
+    us = seconds * 1e6
+    time = f"{us:.2f}" if us < 100 else f"{us:.1f}" if us < 10000 else f"{us:.0f}"
+    gbs = nbytes / seconds / 1e9
+    half = f"{time:>8}  {gbs:6.2f}  {factor * gbs:6.2f}"
+    return f"{nbytes:12d}  {nbytes // 4:12d}  {'float':>8}  {columns}  {half}  {wrong:>5}  {half}  {in_place:>5}\n"
+
+
+def table(columns: str = "sum   -1", factor: float = 1.0, wrong: str = "0") -> str:
+    return "".join(row(nbytes, seconds, columns, factor, wrong) for nbytes, seconds in POINTS)
+
+
+LOG = HEAD + table() + FOOT
+OSU_5 = "# OSU MPI-CUDA Allreduce Latency Test v5.9\n# Size       Avg Latency(us)\n1024  20.50\n1048576  41.20\n"
+OSU_7 = """# OSU MPI All-to-All Personalized Exchange Latency Test v7.5
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations  P50 Tail Lat(us)  Validation
+1024                   20.50             18.01             23.97        1000             20.40        Pass
+262144                 41.20             40.01             43.97         100             41.10        Fail
+"""
+
+
+def rounded(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [(nbytes, round(seconds, 9)) for nbytes, seconds in points]
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Break every line as a terminal of this width does."""
+    return "\n".join(
+        line[at : at + columns] for line in text.split("\n") for at in range(0, max(len(line), 1), columns)
+    )
+
+
+def stripped(text: str) -> str:
+    """As forums show it: marks of comments and leading blanks lost, lines broken between words."""
+    return "\n".join(re.sub(r"(-1 .{22}\S+) +", r"\1\n", line.lstrip("# ")) for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "paste",
+    [
+        LOG,
+        LOG.replace("\n", "\r\n"),
+        "".join(f"[1,0]<stdout>: {line}\n" for line in LOG.splitlines()),
+        "".join(f"[0] {line.replace('-1 ', '-1[0] ')}\n" for line in LOG.splitlines()),
+        "".join(f" 0: {line}\n" for line in LOG.splitlines()),
+        "".join(f"2026-11-02T10:11:12.123Z {line}\n" for line in LOG.splitlines()),
+        "".join(f"> | {line} |\n" for line in LOG.splitlines()),
+        "".join(f"\x1b[32m{line}\x1b[0m\n" for line in LOG.splitlines()),
+        f"user@node-a:~$ mpirun -np 2 ./build/all_reduce_perf -b 1K -e 1G\n{LOG}user@node-a:~$ ls\n",
+        wrapped(LOG, 80),
+        wrapped(LOG, 91),
+        wrapped(LOG, 100),
+        stripped(LOG),
+    ],
+)
+def test_pasted_logs_read_alike(paste: str) -> None:
+    (run,) = read_runs(paste)
+    assert (run.kind, run.ranks, run.garbled) == ("allreduce", 2, 0)
+    assert rounded(run.points()) == POINTS
+    assert [r.in_place for r in run.rows] == pytest.approx([seconds for _, seconds in POINTS])
+    assert not any(r.wrong for r in run.rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "ranks"),
+    [  # 2.0 to 2.12 have no root, some have no operator; then every row has both
+        (f"$ ./all_gather_perf\n{table('')}", "allgather", 0),
+        (f"$ ./all_gather_perf\n{table('', 0.9375)}", "allgather", 16),
+        (f"$ ./broadcast_perf -g 8\n{table('   0')}", "broadcast", 0),
+        (f"$ ./reduce_perf\n{table('sum  0')}", "reduce", 0),
+        (f"./build/alltoall_perf\n{table('none -1', 0.875)}", "alltoall", 8),
+        (f"./all_reduce_perf_mpi\n{table('sum -1', 1.75)}", "allreduce", 8),
+        (table("sum -1", 1.96875), "allreduce", 64),  # no program is named
+        (table("sum -1", 0.75), "reducescatter", 4),
+        (table("max 0"), "reduce", 0),
+        (table("none 0"), "broadcast", 0),
+        (f"$ mpirun all_gather_perf -b 8\n$ ls\nbroadcast_perf reduce_perf\n{table('none -1', 0.875)}", "allgather", 8),
+        (f"all_gather_perf\nhypercube_perf\nsendrecv_perf\n{table('sum -1', 1.75)}", "allreduce", 8),
+        (f"./all_reduce_perf; ./all_gather_perf\n{HEAD}{table('sum -1', 1.75)}", "allreduce", 2),
+    ],
+)
+def test_collective_and_ranks(text: str, kind: str, ranks: int) -> None:
+    (run,) = read_runs(text)
+    assert (run.kind, run.ranks, rounded(run.points())) == (kind, ranks, POINTS)
+
+
+def test_what_a_log_says_of_the_job() -> None:
+    text = (
+        "$ mpirun -x NCCL_ALGO=Ring -x NCCL_IB_HCA==mlx5_0 all_reduce_perf\n" + HEAD
+        + "node-a:1:1 [0] NCCL INFO NCCL_PROTO set by environment to Simple.\n"
+        "node-a:1:1 [0] NCCL INFO Using network Socket\nNCCL version 2.21.5+cuda12.4\n"
+        "node-a:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n"
+        + table(wrong="3") + "# Out of bounds values : 6 FAILED\n"
+    )  # fmt: skip
+    (run,) = read_runs(text)
+    assert run.environment == {"NCCL_ALGO": "Ring", "NCCL_IB_HCA": "=mlx5_0", "NCCL_PROTO": "Simple."}
+    assert (run.version, run.library, run.gpu, run.hosts) == ("2.17.6", "NCCL 2.21.5", "NVIDIA H100 80GB HBM3", 2)
+    assert set(run.signs) == {"sockets", "host memory"}
+    assert all(r.wrong for r in run.rows)
+    rccl = f"rccl-tests: Version 2.18:+\n# Using devices\nRCCL version : 2.26.6-HEAD\n./all_reduce_perf\n{table()}"
+    assert [(r.program, r.library) for r in read_runs(rccl)] == [("rccl-tests", "RCCL 2.26.6")]
+
+
+def test_several_runs_of_a_file() -> None:
+    other = LOG.replace("all_reduce", "reduce_scatter").replace("sum   -1", "sum   -1 ")
+    slow = HEAD + "".join(row(nbytes, 2 * seconds, "sum   -1", 1.0) for nbytes, seconds in POINTS) + FOOT
+    runs = read_runs(LOG + other + slow + OSU_5)
+    assert [(r.kind, r.program, len(r.rows)) for r in runs] == [
+        ("allreduce", "nccl-tests", 3), ("reducescatter", "nccl-tests", 3), ("allreduce", "nccl-tests", 3),
+        ("allreduce", "OSU", 2),
+    ]  # fmt: skip
+    assert rounded(read_points(LOG + slow)["allreduce"]) == POINTS
+    assert read_runs(LOG + slow)[1].spread() == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "points"),
+    [
+        (OSU_5, "allreduce", [(1024, 2.05e-5), (1048576, 4.12e-5)]),
+        (OSU_7, "alltoall", [(4096, 2.05e-5), (1048576, 4.12e-5)]),  # of four ranks
+        (f"mpirun -n 2 osu_alltoall -f\n{OSU_7}", "alltoall", [(2048, 2.05e-5), (524288, 4.12e-5)]),
+        (OSU_5.replace("Allreduce", "Reduce_scatter").replace("\n", "\r\n"), "reducescatter", None),
+        (OSU_5.replace("# OSU", "[1,0]<stdout>:\\# OSU").replace("Allreduce", "Broadcast"), "broadcast", None),
+        (OSU_5.replace("v5.9", "v6.2").replace("Allreduce", "Allgatherv"), "allgather", [(4096, 2.05e-5)]),
+    ],
+)
+def test_osu(text: str, kind: str, points: list[tuple[int, float]] | None) -> None:
+    (run,) = read_runs(text)
+    assert (run.kind, run.program) == (kind, "OSU")
+    if points:
+        assert rounded(run.points(4))[: len(points)] == points
+    assert [r.wrong for r in run.rows] == [False, "Fail" in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "has no rows as nccl-tests, rccl-tests or OSU collectives print them"),
+        (HEAD, "has no rows"),
+        (table("none -1", 0.875), "does not name its collective"),
+        (f"./sendrecv_perf\n{table('none -1')}", "measures 'sendrecv', which is no collective"),
+        (OSU_5.replace("Allreduce", "Non-blocking Allreduce"), "which is no collective"),
+        ("./all_reduce_perf\n 1024 256 float sum -1 20.5 900.0 900.0 0\n", "has no rows"),  # algbw contradicts the time
+        ("./all_reduce_perf\n 1024 256 float sum -1 " + "9" * 400 + " 1 1 0\n 8 2 float", "has no rows"),
+        ("1 1 float " * 5000 + "\n" + "7 " * 20000, "has no rows"),
+    ],
+)
+def test_what_is_no_log(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        read_runs(text)
+
+
+def test_garbled_rows_are_left_out() -> None:
+    (run,) = read_runs(LOG.replace(" 1048576 ", " 9948576 "))
+    assert (run.garbled, [nbytes for nbytes, _ in rounded(run.points())]) == (1, [1 << 10, 1 << 30])
+    assert Run().spread() is None

@@ -1,0 +1,195 @@
+"""check-log: verdicts on tables of healthy machines, on degraded ones, on public threads, and on upgrades."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from published import FIT, HELD_OUT, ONE_FOR_ALL, published
+from test_benchmark_log import LOG, OSU_5, row
+
+from antiphon.cli import run
+from antiphon.cost.nccl.diagnosis import list_faults
+from antiphon.cost.nccl.library import library_here
+from antiphon.cost.nccl.place import count_cards
+from antiphon.errors import Invalid, Unsupported
+from antiphon.measure import check_log, compare_logs
+from antiphon.topologies import topology
+
+TWO = "cluster:box=hgx-h100,boxes=2"
+KB, MB, GB = 2**10, 2**20, 2**30
+PROGRAMS = {"allreduce": ("all_reduce", "sum -1"), "allgather": ("all_gather", "none -1")}
+SWEEP = [8 * 4**i for i in range(15)]
+
+
+def factor(kind: str, ranks: int) -> float:
+    return (2 if kind == "allreduce" else 1) * (ranks - 1) / ranks
+
+
+def write(folder: Path, kind: str, ranks: int, points: list[tuple[int, float]], before: str = "") -> Path:
+    """A log with these sizes and seconds; `before`: lines or variables of the command."""
+    program, columns = PROGRAMS[kind]
+    text = "".join(row(nbytes, seconds, columns, factor(kind, ranks)) for nbytes, seconds in points)
+    path = folder / "test.log"
+    path.write_text(f"$ mpirun {before} ./{program}_perf\n{text}")
+    return path
+
+
+def busbw(ranks: int, *points: tuple[int, float]) -> list[tuple[int, float]]:
+    """Seconds of an allreduce from sizes and GB/s of bus bandwidth."""
+    return [(nbytes, factor("allreduce", ranks) * nbytes / (gbs * 1e9)) for nbytes, gbs in points]
+
+
+# Networks that the model has no figures for by the name of the machine
+OTHER_NETWORKS = ("h100-a3mega", "h100-a3mega-gke-gather", "h200-a3ultra-gather")
+
+
+@pytest.mark.parametrize(
+    "name", [t.name for t in published() if t.part in (FIT, HELD_OUT) and t.topology and t.collective in PROGRAMS]
+)
+def test_published_tables(name: str, tmp_path: Path) -> None:
+    (table,) = (t for t in published() if t.name == name)
+    path = write(tmp_path, table.collective, table.ranks, table.seconds())
+    library = f"{table.library.lower()}:processes={'one' if table.processes == ONE_FOR_ALL else 'each'}"
+    (result,) = check_log(path, table.topology, library=library)
+    assert result["verdict"] == ("slow" if name in OTHER_NETWORKS else "normal"), result["text"]
+    if name == "a100-p4d-2":  # which is normal for rings, and slow where the log says that only rings were allowed
+        path = write(tmp_path, table.collective, table.ranks, table.seconds(), "-x NCCL_ALGO=RING")
+        (named,) = check_log(path, table.topology)
+        assert (named["verdict"], named["causes"][0]["cause"]) == ("slow", "algorithm-ring")
+    assert [r["nbytes"] for r in result["rows"]] == [nbytes for nbytes, _ in table.seconds()]
+
+
+@pytest.mark.parametrize("spec", ["hgx-h100", TWO, "dgx1v", "mi300x", "cluster:box=dgx-a100,boxes=4"])
+def test_degraded_machines_are_recognized(spec: str, tmp_path: Path) -> None:
+    """Every fault of every degree, with times 4 % off at every second size: slow for that fault, or no slower than
+    the model's error."""
+    machine = topology(spec)
+    library = library_here(machine)
+    missed = []
+    faults = list(list_faults(library, count_cards(machine)))
+    for fault in faults[::9]:
+        try:
+            seconds = [fault.at("allreduce", n).seconds for n in SWEEP]
+        except Unsupported:
+            continue
+        points = [(n, t * (1.04 if i % 2 else 0.96)) for i, (n, t) in enumerate(zip(SWEEP, seconds, strict=True))]
+        (result,) = check_log(write(tmp_path, "allreduce", machine.ranks, points), machine)
+        if result["verdict"] == "slow" and fault.name not in [cause["cause"] for cause in result["causes"]]:
+            missed.append((fault.name, fault.text, result["text"]))
+    assert len(missed) <= len(faults[::9]) // 10, missed
+
+
+# What public threads measured, and how they ended: NVIDIA/nccl-tests 112, 212, 309, 347; NVIDIA/nccl 412,
+# 1048, 1221, 1453, 2140, 2409
+THREADS = [
+    ("hgx-h100", [(8 * GB, 31356e-6)], "", "normal", ""),
+    ("hgx-h100", [(256 * MB, 256 * MB / 250e9)], "", "normal", ""),
+    ("hgx-h100", busbw(8, (GB, 366), (4 * GB, 370), (8 * GB, 370)), "", "slow", "nvls-off"),
+    (TWO, busbw(16, (16 * GB, 470)), "", "normal", ""),
+    (TWO, busbw(16, (4 * GB, 330), (8 * GB, 330)), "-x NCCL_NVLS_ENABLE=0", "slow", "nvls-off"),
+    (TWO, busbw(16, (4 * GB, 430), (8 * GB, 430)), "-x NCCL_NVLS_ENABLE=1", "normal", ""),
+    ("cluster:box=hgx-h100,boxes=3", [
+        (MB, 1626e-6), (4 * MB, 623e-6), (16 * MB, 1335e-6), (64 * MB, 24410e-6), (512 * MB, 193909e-6),
+    ], "", "slow", None),
+    ("cluster:box=dgx-a100,boxes=2,nics=4,nic=200Gbit/s", busbw(16, (4 * GB, 86)), "", "normal", ""),
+    (TWO, busbw(16, (GB, 216.5), (8 * GB, 231)), "", "slow", None),
+    ("cluster:box=dgx-a100,boxes=2,nics=4,nic=200Gbit/s", busbw(16, (GB, 9.84), (8 * GB, 9.84)),
+     "-x NCCL_IB_HCA=mlx5_0", "slow", "cards"),
+    ("cluster:box=dgx-a100,boxes=12,nics=1,nic=200Gbit/s", busbw(96, (GB, 15.3), (4 * GB, 15.3), (8 * GB, 15.3)),
+     "", "slow", "network"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "points", "before", "verdict", "cause"), THREADS)
+def test_public_threads(
+    spec: str, points: list[tuple[int, float]], before: str, verdict: str, cause: str | None, tmp_path: Path
+) -> None:
+    (result,) = check_log(write(tmp_path, "allreduce", topology(spec).ranks, points, before), spec)
+    assert result["verdict"] == verdict, result["text"]
+    assert (result["causes"][0]["cause"] if result["causes"] else "") == (cause or "")
+    assert cause is not None or "cannot tell why" in result["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "words"),
+    [
+        (LOG, "full:ranks=2,bandwidth=400GB/s", "64% of the wire at 1GiB, but what is normal is not known"),
+        (OSU_5, "hgx-h100", "it ends at 1MiB"),
+        (OSU_5.replace("MPI-CUDA", "NCCL-CUDA"), "hgx-h100", "it ends at 1MiB"),
+        (LOG, "full:ranks=2", "faster than these links allow"),
+        (LOG.replace(" 0 OK", " 3 FAILED"), "full:ranks=2", "wrong results at 3 of 3 sizes"),
+        (f"./all_reduce_perf\n{row(GB, GB / 900e9, 'sum -1', 1.75)}", "hgx-h100", "faster than these links allow"),
+    ],
+)
+def test_what_cannot_be_told(text: str, spec: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    assert words in check_log(path, spec)[0]["text"]
+
+
+def test_notes_and_wrong_results(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "#  Rank  0 Group  0 Pid 1 on a device  0 [0x07] NVIDIA A100-SXM4-80GB\n"
+        + "".join(f"#  Rank  {i} Group  0 Pid 1 on a device  {i} [0x07] NVIDIA A100-SXM4-80GB\n" for i in range(8))
+        + f"./all_reduce_perf\n{row(GB, 4e-3, 'sum -1', 1.75, wrong='7')}{row(MB, 1.0, 'sum -1', 1.75)}".replace(
+            "0.00", "9.00"
+        )
+    )
+    (result,) = check_log(path, "hgx-h100")
+    assert result["verdict"] == "wrong"
+    assert "wrong results at 1 of 1 sizes" in result["text"]
+    assert [note.split(" ")[:3] for note in result["notes"]] == [["1", "rows", "are"], ["the", "log's", "GPUs"]]
+    with pytest.raises(Invalid, match="the log has 8 ranks, dgx2 has 16: name the machine of the run"):
+        check_log(path, "dgx2")
+
+
+def test_upgrades(tmp_path: Path) -> None:
+    points = [(n, 2e-5 + n / 200e9) for n in SWEEP]
+    before, after, same = (tmp_path / name for name in ("before", "after", "same"))
+    for path, slowdown in ((before, 1.0), (after, 1.3), (same, 1.03)):
+        text = "".join(row(n, t * (slowdown if n >= MB else 1.0), "sum -1", 1.75) for n, t in points)
+        path.write_text(f"NCCL version 2.{int(slowdown * 20)}.1\n./all_reduce_perf\n{text}")
+    result = compare_logs(before, after)
+    (entry,) = result["collectives"]
+    assert (result["verdict"], entry["libraries"]) == ("slower", ["NCCL 2.20.1", "NCCL 2.26.1"])
+    assert [r["nbytes"] for r in entry["rows"] if r["verdict"] == "slower"] == [n for n in SWEEP if n >= MB]
+    assert "slower at 6 of 15 sizes" in entry["text"]
+    assert compare_logs(after, before)["verdict"] == "faster"
+    assert compare_logs(before, same)["verdict"] == "unchanged"
+    other = tmp_path / "other"
+    other.write_text(before.read_text().replace("all_reduce", "all_gather").replace("sum", "none"))
+    with pytest.raises(Invalid, match="no collective and size in common"):
+        compare_logs(before, other)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    healthy = [(n, library_here(topology("hgx-h100")).at("allreduce", n)[0].seconds) for n in SWEEP]
+    path = str(write(tmp_path, "allreduce", 8, healthy))
+    assert run(["check-log", path, "--topology", "hgx-h100"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("allreduce of 8 ranks (nccl-tests): normal: ")
+    assert max(map(len, said.splitlines())) <= 80
+    slow = str(write(tmp_path, "allreduce", 8, [(n, 3 * t) for n, t in healthy]))
+    assert run(["check-log", slow, "--topology", "hgx-h100", "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)["runs"]
+    assert set(result) == {
+        "collective", "ranks", "program", "version", "library", "gpu", "environment", "signs", "verdict", "text",
+        "causes", "notes", "rows",
+    }  # fmt: skip
+    assert set(result["rows"][0]) == {
+        "nbytes", "seconds", "busbw", "modelled", "algorithm", "protocol", "bound", "share", "ratio", "wrong",
+        "verdict",
+    }  # fmt: skip
+    assert run(["check-log", "--before", path, "--after", slow]) == 0
+    assert capsys.readouterr().out.startswith("allreduce: unchanged")
+    for arguments in (
+        ["check-log"],
+        ["check-log", path],
+        ["check-log", "--before", path],
+        ["check-log", path, "--after", slow],
+    ):
+        assert run(arguments) == 2

@@ -1,0 +1,125 @@
+"""doctor: what is found on made-up machines, and which routes it offers there."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli import application, run
+from antiphon.runtimes import inventory
+from antiphon.runtimes.inventory import list_routes, look_here
+
+NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
+NCCL = "NCCL's algorithms, chosen by your logs"
+
+
+def files(root: Path, contents: dict[str, str]) -> None:
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def machine(root: Path, gpus: list[tuple[str, str, str]], programs: dict[str, str]) -> dict[str, str]:
+    """Files below `root` as Linux shows them, programs on a PATH of its own; the environment."""
+    for i, (vendor, device, kind) in enumerate(gpus):
+        names = {"vendor": vendor, "device": device, "class": kind}
+        files(root / f"sys/bus/pci/devices/0000:{i:02x}:00.0", {key: f"{text}\n" for key, text in names.items()})
+    files(root, {
+        "proc/meminfo": "MemTotal:  2097152 kB\n", "sys/fs/cgroup/memory.max": "1073741824\n",
+        "proc/cpuinfo": "processor : 0\nmodel name\t: Test CPU\n",
+        "sys/class/infiniband/mlx5_0/device/vendor": "0x15b3", "sys/class/infiniband/mlx5_0/ports/1/rate":
+        "400 Gb/sec (4X NDR)\n", "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+        "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
+    })  # fmt: skip
+    folder = root / "bin"
+    for name, script in programs.items():
+        files(folder, {name: f"#!/bin/sh\n{script}\n"})
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder), "LD_LIBRARY_PATH": f"{root}/lib:"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "programs", "libraries", "first", "missing"),
+    [
+        ([NVIDIA] * 8, {"nvidia-smi": "yes 'NVIDIA H100 80GB HBM3, 550.90' | /usr/bin/head -8", "cc": "echo cc 12.1"},
+         ["libnccl.so.2.28.9"], "describe this machine", {"plans for MSCCL++": "MSCCL++", "our GPU kernel": "nvcc"}),
+        ([NVIDIA], {}, [], "describe this machine", {NCCL: "NCCL"}),
+        ([AMD] * 2, {"hipcc": "exit 3"}, ["librccl.so.1.0"], "describe this machine",
+         {"our GPU kernel": "NVIDIA GPUs"}),
+        ([], {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'", "gcc": "echo gcc 13"}, [],
+         "plans under an unchanged MPI program", {NCCL: "NVIDIA GPUs"}),
+        ([], {}, [], None, {"plans under an unchanged MPI program": "mpiexec"}),
+    ],
+)  # fmt: skip
+def test_routes(
+    gpus: list[Any], programs: dict[str, str], libraries: list[str], first: str | None, missing: dict[str, str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(inventory, "package_version", lambda name: "1.0" if name in ("numpy", "mpi4py") else "")
+    environment = machine(tmp_path, gpus, programs)
+    files(tmp_path / "lib", dict.fromkeys(libraries, ""))
+    found = look_here(str(tmp_path), environment)
+    assert (len(found["gpus"]), found["memory"]) == (len(gpus), 2**30)
+    assert found["cards"] == [{"name": "mlx5_0", "kind": "InfiniBand", "bandwidth": 50e9}]
+    assert [row["version"] for row in found["libraries"]] == [name.partition(".so.")[2] for name in libraries]
+    routes = list_routes(found)
+    working = [row["works"] for row in routes]
+    assert working == sorted(working, reverse=True)
+    assert working[0]
+    assert first is None or routes[0]["route"] == first
+    assert missing.items() <= {row["route"]: row["missing"] for row in routes if not row["works"]}.items()
+
+
+def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "TIMEOUT", 0.3)
+    programs = dict.fromkeys(("nvidia-smi", "mpiexec", "gcc", "nvcc", "srun"), "exec /bin/sleep 60")
+    programs |= {"cc": "kill -SEGV $$", "clang": "printf '\\377\\376 1.2.3'", "torchrun": "exit 0", "mpicc": "\0"}
+    start = time.monotonic()
+    found = look_here(str(tmp_path), machine(tmp_path, [NVIDIA], programs))
+    assert time.monotonic() - start < 30
+    assert {row["name"]: row["version"] for row in found["compilers"]} == {
+        "cc": "", "gcc": "", "clang": "1.2.3", "nvcc": "",
+    }  # fmt: skip
+    assert [row["name"] for row in found["mpi"]] == ["mpiexec", "mpicc"]
+    assert found["gpus"] == [{"vendor": "NVIDIA", "name": "NVIDIA H100 80GB HBM3", "driver": ""}]
+
+
+def test_names_and_drivers_are_those_of_nvidia_smi(tmp_path: Path) -> None:
+    programs = {"nvidia-smi": "echo 'NVIDIA H200, 570.1'", "mpirun": "echo 'HYDRA build details: Version: 4.2.0'"}
+    found = look_here(str(tmp_path), machine(tmp_path, [NVIDIA, AMD], programs))
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H200", "AMD Instinct MI300X"]
+    assert [(row["name"], row["by"], row["version"]) for row in found["mpi"]] == [("mpirun", "MPICH", "4.2.0")]
+
+
+def test_the_commands_exist(tmp_path: Path) -> None:
+    found = look_here(str(tmp_path), machine(tmp_path, [NVIDIA, AMD], {}))
+    for gpus in (found["gpus"], []):
+        for row in list_routes({**found, "gpus": gpus}):
+            for line in row["commands"]:
+                for words in re.findall(r"\bantiphon ([^)]+)", line):
+                    command: Any = application()
+                    for word in words.split(" -- ")[0].split():
+                        if hasattr(command, "commands") and word in command.commands:
+                            command = command.commands[word]
+                        elif word.startswith("-"):
+                            inner = getattr(command, "commands", {}).get("COLL|PLAN|TABLE", command)
+                            assert any(word in option.opts for option in inner.params), (line, word)
+                    assert command is not application(), line
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ". Try first: " in " ".join(lines[:2])
+    assert all(len(line) <= 80 or line.startswith("   ") for line in lines)
+    assert run(["doctor", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "processors", "memory", "gpus", "cards", "mpi", "launchers", "compilers", "packages", "libraries", "routes",
+    }  # fmt: skip

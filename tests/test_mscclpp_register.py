@@ -1,0 +1,170 @@
+"""register.py against a stand-in that chooses as MSCCL++ is documented to: the right plan at all ranks, or none."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mscclpp_runtime import Builder, Job, module_of
+
+import antiphon
+from antiphon.core.plan import Entry, Plan
+from antiphon.errors import Unsupported
+
+KINDS = ("allreduce", "allgather", "reducescatter", "broadcast")
+
+
+def plan_of(
+    kind: str, machine: str = "full:ranks=4", planner: str = "", split: int = 0, root: int | None = None
+) -> Plan:
+    """A plan, with its range of sizes split in two where that is asked for."""
+    default = "binomial-tree" if kind == "broadcast" else "direct"
+    plan = antiphon.plan(kind, antiphon.topology(machine), planner=planner or default, root=root)
+    if not split:
+        return plan
+    schedule = plan.entries[0].schedule
+    return Plan(plan.topology, plan.collective, (Entry(0, split, schedule), Entry(split, None, schedule)))
+
+
+def job_of(
+    plans: Plan | dict[str, Plan], folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Job, dict[str, Any]]:
+    antiphon.export(plans, "mscclpp-json", folder, options=options)
+    space = module_of(folder, monkeypatch)
+    job = Job(space["RANKS"], space["RANKS_PER_NODE"])
+    job.register(space, sum_only=True)
+    return job, space
+
+
+@pytest.mark.parametrize("place", ["in", "out"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_and_place_runs_a_plan_that_fits_or_none(
+    kind: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throws, and ranks that choose differently, are failures of `Job.call`."""
+    job, _ = job_of(plan_of(kind, split=2**19), tmp_path, monkeypatch, packets=8192)
+    root = 0 if kind == "broadcast" else None
+    served = 0
+    for count in (1, 2, 16, 100, 1000, 1024, 4000, 4096, 8192, 2**17 - 16, 2**17, 100 * 2**10, 2**19, 2**21, 2**40):
+        plan = job.call(kind, count, place, root)
+        if plan is None:
+            continue
+        served += 1
+        whole = count * 4 if kind in ("allgather", "reducescatter") else count
+        assert plan["min_message_size"] <= whole <= plan["max_message_size"]
+        assert plan["inplace"] == (place == "in" and kind != "broadcast")
+        assert (plan["protocol"] == "LL") == (whole <= 8192 and kind != "broadcast")
+    assert served >= 7
+    assert job.call(kind, 4096, place, root) is not None
+    assert job.call(kind, 4000 + 4, place, root) is None
+
+
+def test_a_broadcast_serves_its_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in one way, whatever other ranks than the root hand over as input."""
+    job, space = job_of(plan_of("broadcast", root=2), tmp_path, monkeypatch)
+    names = set()
+    for place, root in itertools.product(("in", "out", "root"), (0, 1, 2, None)):
+        plan = job.call("broadcast", 4096, place, root)
+        assert (plan is not None) == (root == 2), (place, root)
+        names |= {plan["name"]} if plan else set()
+    assert len(names) == 1
+    assert space["fitting"]("broadcast", 4096, False) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_does_not_promise_to_sum_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    antiphon.export(plan_of(kind), "mscclpp-json", tmp_path)
+    space, builder = module_of(tmp_path, monkeypatch), Builder()
+    if kind in ("allgather", "broadcast"):
+        space["register"](builder, 0, 4, 4)
+        return
+    with pytest.raises(RuntimeError, match=f"plans for {kind} add, whatever operator.*pass sum_only=True"):
+        space["register"](builder, 0, 4, 4)
+    assert not builder.algorithms
+
+
+def test_a_table_of_all_collectives_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = job_of({kind: plan_of(kind) for kind in KINDS}, tmp_path, monkeypatch)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"register.py", *(f"{kind}-plan0{place}.json" for kind in KINDS for place in ("", "-in-place"))}
+    for kind in KINDS:
+        plan = job.call(kind, 4096, root=0 if kind == "broadcast" else None)
+        assert plan is not None
+        assert plan["collective"] == kind
+    part = antiphon.plan("allgather", "full:ranks=4", planner="ring", ranks=(0, 1, 2))
+    with pytest.raises(Unsupported, match="plans of 3 and 4 ranks; export each by itself"):
+        antiphon.export({"allreduce": plan_of("allreduce"), "allgather": part}, "mscclpp-json")
+
+
+def test_two_exports_share_a_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = job_of(plan_of("allreduce"), tmp_path / "a", monkeypatch)
+    antiphon.export(plan_of("allgather"), "mscclpp-json", tmp_path / "b")
+    job.register(module_of(tmp_path / "b", monkeypatch))
+    assert job.call("allreduce", 4096) is not None
+    assert job.call("allgather", 4096) is not None
+
+
+def test_switches_serve_only_memory_and_types_that_they_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, space = job_of(plan_of("allreduce", "hgx-h100", "nvls"), tmp_path, monkeypatch)
+    size = 2**20
+    assert job.call("allreduce", size) is None  # there is no driver here, so no memory of its
+    job.builders = [Builder() for _ in range(8)]
+    space["is_bindable"] = lambda address: address >= 2**41
+    job.register(space, sum_only=True)
+    assert job.call("allreduce", size) is None  # the input is not
+    space["is_bindable"] = lambda address: True
+    assert job.call("allreduce", size, dtype="bfloat16") is not None
+    assert job.call("allreduce", size, dtype="float8_e4m3fn") is None
+
+
+def test_types_without_a_kernel_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = job_of(plan_of("allgather"), tmp_path, monkeypatch)
+    assert job.call("allgather", 4096, dtype="float8_e4m3fn") is not None
+    assert job.call("allgather", 4096, dtype="uint8") is None
+
+
+@pytest.mark.parametrize("packets", ["64KiB", "1GB"])
+def test_packets_share_connections_and_fit_the_shared_scratch(packets: str) -> None:
+    """Their context is not keyed by addresses, which is right only where nobody reaches buffers of another's user."""
+    for kind in KINDS[:3]:
+        files = antiphon.export(plan_of(kind), "mscclpp-json", options={"packets": packets})
+        for place in ("", "-in-place"):
+            small, large = (json.loads(files[f"plan0{which}{place}.json"]) for which in ("-packets", ""))
+            assert small["reuse_resources"]
+            assert not large["reuse_resources"]
+            assert {one["type"] for gpu in small["gpus"] for one in gpu["remote_buffers"]} == {"s"}
+            assert large["min_message_size"] == small["max_message_size"] + 1
+            for gpu in small["gpus"]:
+                chunks = gpu["output_chunks" if kind == "allgather" else "input_chunks"]
+                assert 2 * gpu["scratch_chunks"] * (small["max_message_size"] // chunks) <= 2**26
+
+
+def test_no_packets_in_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would repeat their flags."""
+    job, space = job_of(plan_of("allreduce"), tmp_path, monkeypatch, packets=8192)
+    for captured in (False, True):
+        space["is_captured"] = lambda stream, captured=captured: captured
+        small, large = job.call("allreduce", 4096), job.call("allreduce", 2**20)
+        assert (small is None, large is None) == (captured, False)
+
+
+def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
+    """A rank may leave a broadcast two calls ahead of another; then both halves of its scratch may be in use."""
+    plans = {kind: plan_of(kind) for kind in ("allreduce", "broadcast")}
+    files = antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
+    assert not [name for name in files if "packets" in name]
+    assert any("no packets: a rank may leave a broadcast" in note for note in files.notes)
+
+
+def test_other_jobs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, space = job_of(plan_of("allgather"), tmp_path, monkeypatch)
+    with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):
+        space["register"](Builder(), 2, 8, 4)
+    with pytest.raises(RuntimeError, match="for 4 ranks per node, not for 2"):
+        space["register"](Builder(), 2, 4, 2)
+    job.per_node = 2
+    assert job.call("allgather", 4096) is None
+    (tmp_path / "plan0.json").unlink()
+    with pytest.raises(RuntimeError, match=r"plan0\.json is missing"):
+        space["register"](Builder(), 2, 4, 4)
