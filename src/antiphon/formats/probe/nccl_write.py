@@ -79,8 +79,8 @@ def nccl_xml(
         raise Unsupported(f"{machine.name}: needs {count} XML elements; NCCL reads at most {MAX_ELEMENTS}")
     if not gpus or (cards and not nics):
         notes.append(
-            "PCIe addresses are made up, so NCCL will not find these devices in the file: pass --option gpus=ADDRESS,... "
-            "(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader) and nics=ADDRESS,... (lspci)"
+            "PCIe addresses are made up, so NCCL will not find these devices in the file: pass --option "
+            "gpus=ADDRESS,... (nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader) and nics=ADDRESS,... (lspci)"
         )
     if cards and not writer.has_pcie:
         notes.append("assumed: GPUs share a PCIe switch with their network cards, half of them on each of two sockets")
