@@ -157,6 +157,7 @@ ASIDE = {
     "buffer-ring.log": ("NCCL_BUFFSIZE=8388608 ./all_reduce_perf\n" + table(SIMPLE), "sets NCCL_BUFFSIZE=8388608"),
     "plugin-ring.log": ("NCCL_NVLS_ENABLE=0 ./all_reduce_perf\n" + table(SIMPLE), "sets NCCL_NVLS_ENABLE=0"),
     "osu.log": ("# OSU MPI-CUDA Allreduce Latency Test v5.9\n1024  20.50\n", "osu.log: OSU measures an MPI"),
+    "second.log": (table(SIMPLE), "second.log: does not say what it forced; name it default.log"),
     "readme.md": ("these are our logs\n", "readme.md: has no rows as nccl-tests"),
 }  # fmt: skip
 
@@ -231,3 +232,5 @@ def test_variables_belong_to_the_run_they_stand_before() -> None:
     assert three.environment == {"NCCL_ALGO": "RING", "NCCL_PROTO": "simple", "NCCL_MIN_NCHANNELS": "16"}
     runs = read_runs(FORMS["exports"]["one.log"])
     assert [run.environment.get("NCCL_ALGO") for run in runs] == [None, "Tree", "Ring", None]
+    both = f"$ export NCCL_ALGO=Ring\n$ ./{COMMAND}\n{table(LL)}$ ./all_gather_perf\n{table(LL, 'allgather')}"
+    assert [run.environment for run in read_runs(both)] == [{"NCCL_ALGO": "Ring"}] * 2

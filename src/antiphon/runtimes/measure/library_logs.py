@@ -54,6 +54,7 @@ PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says 
 IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSION|TOPO_DUMP|GRAPH_DUMP)")
 _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
 _CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
+_DEFAULT_WORD = re.compile(r"(?<![a-z])(default|base|baseline|auto|stock)(?![a-z])")
 _ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")
 
 
@@ -159,6 +160,12 @@ def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[
         except Invalid as error:
             aside.append(f"{file}: {error}")
     default = [item for item in candidates if item.setting is DEFAULT]
+    if named_default := [item for item in default if _DEFAULT_WORD.search(item.file.lower())]:
+        # Beside logs that are named so, one that says nothing of what it forced may be anything.
+        unnamed = [item for item in default if item not in named_default and not item.run.environment]
+        aside += [f"{item.file}: does not say what it forced; name it default.log if nothing" for item in unnamed]
+        candidates = [item for item in candidates if item not in unnamed]
+        default = [item for item in default if item not in unnamed]
     library = _usual([item.run.library for item in default if item.run.library], "")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
     for item in candidates:

@@ -49,9 +49,9 @@ static struct {
 
 static chooser *choosers;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 static __thread struct { /* communicators made in a group that is not ended; NCCL fills in the handles until then */
-    ncclComm_t *made[MOST_PENDING];
+    ncclComm_t *comms[MOST_PENDING];
     int count, depth, inside; /* inside: of a call that makes one, which may call others */
 } pending;
 
@@ -101,21 +101,21 @@ static void read_table(void) {
 
 /* ---- communicators ---- */
 
-static void forget(ncclComm_t communicator) {
+static void forget_communicator(ncclComm_t communicator) {
     pthread_rwlock_wrlock(&lock);
     for (chooser **at = &choosers; *at; at = &(*at)->next)
         if ((*at)->communicator == communicator) {
-            chooser *gone = *at;
-            *at = gone->next;
-            free(gone);
+            chooser *removed = *at;
+            *at = removed->next;
+            free(removed);
             break;
         }
     pthread_rwlock_unlock(&lock);
 }
 
-static void remember(ncclComm_t communicator, int ranks, int nodes) {
+static void remember_communicator(ncclComm_t communicator, int ranks, int nodes) {
     chooser *new = malloc(sizeof *new + table.count * sizeof *new->rules);
-    forget(communicator); /* of another communicator that had this address */
+    forget_communicator(communicator); /* of another communicator that had this address */
     if (!new) return;
     *new = (chooser){communicator, (size_t)ranks, 0, NULL};
     for (size_t i = 0; i < table.count; i++)
@@ -126,12 +126,12 @@ static void remember(ncclComm_t communicator, int ranks, int nodes) {
 }
 
 /* Put into sizes[i] how many ranks of communicator i have the same color; 0 where that fails. */
-static ncclResult_t count_alike(ncclComm_t *made, const uint64_t *colors, int *sizes, int count) {
+static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, int *sizes, int count) {
     ncclComm_t *probes = calloc((size_t)count, sizeof *probes);
     ncclResult_t result = probes ? nccl.start() : ncclSystemError;
     if (result == ncclSuccess) {
         for (int i = 0; i < count && result == ncclSuccess; i++)
-            result = nccl.split(made[i], (int)((colors[i] ^ colors[i] >> 32) & 0x7fffffff), 0, &probes[i], NULL);
+            result = nccl.split(comms[i], (int)((colors[i] ^ colors[i] >> 32) & 0x7fffffff), 0, &probes[i], NULL);
         ncclResult_t ended = nccl.end();
         if (result == ncclSuccess) result = ended;
     }
@@ -145,7 +145,7 @@ static ncclResult_t count_alike(ncclComm_t *made, const uint64_t *colors, int *s
 }
 
 /* Agree on table and nodes for communicators that this thread has made together. */
-static void agree(ncclComm_t *made, int count) {
+static void agree_on_table(ncclComm_t *comms, int count) {
     char host[512] = "", boot[64] = "";
     uint64_t colors[MOST_PENDING] = {0};
     int local[MOST_PENDING], alike[MOST_PENDING], ranks, rank;
@@ -153,14 +153,15 @@ static void agree(ncclComm_t *made, int count) {
     if (file >= 0 && read(file, boot, sizeof boot - 1) < 0) boot[0] = 0;
     if (file >= 0) close(file);
     gethostname(host, sizeof host - 1);
-    uint64_t here = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), 14695981039346656037ull));
-    for (int i = 0; i < count; i++) colors[i] = here;
-    if (count_alike(made, colors, local, count) != ncclSuccess) return;
+    uint64_t host_color = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), 14695981039346656037ull));
+    for (int i = 0; i < count; i++) colors[i] = host_color;
+    if (count_same_color(comms, colors, local, count) != ncclSuccess) return;
     for (int i = 0; i < count; i++) colors[i] = hash_bytes((const char *)&local[i], sizeof local[i], table.hash);
-    if (count_alike(made, colors, alike, count) != ncclSuccess) return;
+    if (count_same_color(comms, colors, alike, count) != ncclSuccess) return;
     for (int i = 0; i < count; i++) {
-        if (nccl.count(made[i], &ranks) != ncclSuccess || nccl.rank(made[i], &rank) != ncclSuccess) continue;
-        if (local[i] > 0 && alike[i] == ranks && ranks % local[i] == 0) remember(made[i], ranks, ranks / local[i]);
+        if (nccl.count(comms[i], &ranks) != ncclSuccess || nccl.rank(comms[i], &rank) != ncclSuccess) continue;
+        if (local[i] > 0 && alike[i] == ranks && ranks % local[i] == 0)
+            remember_communicator(comms[i], ranks, ranks / local[i]);
         else if (rank == 0)
             fprintf(stderr, "antiphon: the %d ranks of a communicator have different tables, or hosts have different numbers "
                     "of them; NCCL chooses by itself there\n", ranks);
@@ -168,12 +169,12 @@ static void agree(ncclComm_t *made, int count) {
 }
 
 /* Agree on these communicators, now or at the end of the group. `config`: of the caller; some do not block. */
-static void add_made(ncclComm_t *made, int count, int ranks, const ncclConfig_t *config) {
+static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncclConfig_t *config) {
     const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* goes before the configuration */
     int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
     if (!table.usable || ranks == 1 || !blocks) return;
-    if (!pending.depth && count <= MOST_PENDING) agree(made, count);
-    for (int i = 0; pending.depth && i < count && pending.count < MOST_PENDING; i++) pending.made[pending.count++] = &made[i];
+    if (!pending.depth && count <= MOST_PENDING) agree_on_table(comms, count);
+    for (int i = 0; pending.depth && i < count && pending.count < MOST_PENDING; i++) pending.comms[pending.count++] = &comms[i];
 }
 
 EXPORT ncclResult_t ncclGroupStart(void) {
@@ -187,12 +188,12 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     ncclResult_t result = next();
     if (pending.depth) pending.depth--;
     if (pending.depth || !pending.count) return result;
-    ncclComm_t made[MOST_PENDING];
+    ncclComm_t comms[MOST_PENDING];
     int count = 0;
     for (int i = 0; i < pending.count; i++)
-        if (*pending.made[i]) made[count++] = *pending.made[i];
+        if (*pending.comms[i]) comms[count++] = *pending.comms[i];
     pending.count = 0;
-    if (result == ncclSuccess && count) agree(made, count);
+    if (result == ncclSuccess && count) agree_on_table(comms, count);
     return result;
 }
 
@@ -201,29 +202,29 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
 #define MAKER(name, parameters, count, ranks, config, ...) \
     EXPORT ncclResult_t name parameters { \
         NEXT(name); \
-        pthread_once(&once, read_table); \
+        pthread_once(&table_once, read_table); \
         ncclResult_t result = (pending.inside++, next(__VA_ARGS__)); \
-        if (!--pending.inside && result == ncclSuccess) add_made(made, count, ranks, config); \
+        if (!--pending.inside && result == ncclSuccess) add_communicators(comms, count, ranks, config); \
         return result; \
     }
 
-MAKER(ncclCommInitRank, (ncclComm_t *made, int ranks, ncclUniqueId id, int rank), 1, ranks, NULL, made, ranks, id, rank)
-MAKER(ncclCommInitRankConfig, (ncclComm_t *made, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config), 1, ranks, config,
-      made, ranks, id, rank, config)
+MAKER(ncclCommInitRank, (ncclComm_t *comms, int ranks, ncclUniqueId id, int rank), 1, ranks, NULL, comms, ranks, id, rank)
+MAKER(ncclCommInitRankConfig, (ncclComm_t *comms, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config), 1, ranks, config,
+      comms, ranks, id, rank, config)
 MAKER(ncclCommInitRankScalable,
-      (ncclComm_t *made, int ranks, int rank, int parts, ncclUniqueId *ids, ncclConfig_t *config), 1, ranks, config,
-      made, ranks, rank, parts, ids, config)
-MAKER(ncclCommInitAll, (ncclComm_t *made, int ranks, const int *devices), ranks, ranks, NULL, made, ranks, devices)
+      (ncclComm_t *comms, int ranks, int rank, int parts, ncclUniqueId *ids, ncclConfig_t *config), 1, ranks, config,
+      comms, ranks, rank, parts, ids, config)
+MAKER(ncclCommInitAll, (ncclComm_t *comms, int ranks, const int *devices), ranks, ranks, NULL, comms, ranks, devices)
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     NEXT(ncclCommDestroy);
-    forget(communicator);
+    forget_communicator(communicator);
     return next(communicator);
 }
 
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     NEXT(ncclCommAbort);
-    forget(communicator);
+    forget_communicator(communicator);
     return next(communicator);
 }
 
@@ -236,11 +237,11 @@ static const chooser *find_chooser(ncclComm_t communicator) {
 }
 
 /* All communicators of a split come from one that agreed, or none does: its ranks are those of its parts. */
-EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *made, ncclConfig_t *config) {
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comms, ncclConfig_t *config) {
     NEXT(ncclCommSplit);
-    ncclResult_t result = (pending.inside++, next(parent, color, key, made, config));
-    if (!--pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *made))
-        add_made(made, 1, 0, config);
+    ncclResult_t result = (pending.inside++, next(parent, color, key, comms, config));
+    if (!--pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *comms))
+        add_communicators(comms, 1, 0, config);
     return result;
 }
 
@@ -272,7 +273,7 @@ static const char *selection_of(const rule *r) {
 
 /* Fill in the configuration of a call. Return 0 where it is to be called through. `shares`: whether `count` is that of one
  * rank's share. */
-static int choose(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int shares,
+static int choose_configuration(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int shares,
                   ncclCollConfig_t *config) {
     const chooser *c = find_chooser(communicator);
     size_t unit = bytes_of(type) * (c && shares ? c->ranks : 1);
@@ -296,7 +297,7 @@ static int choose(ncclComm_t communicator, int collective, size_t count, ncclDat
         static __typeof__(name##Config) *configured; \
         ncclCollConfig_t config; \
         NEXT(name); \
-        if (!choose(comm, number, count, type, shares, &config)) return next(__VA_ARGS__); \
+        if (!choose_configuration(comm, number, count, type, shares, &config)) return next(__VA_ARGS__); \
         if (!configured && !(configured = FIND(name##Config))) return ncclSystemError; \
         return configured(__VA_ARGS__, &config); \
     }

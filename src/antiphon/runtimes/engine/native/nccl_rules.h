@@ -26,7 +26,8 @@
 #define HEAD "antiphon-nccl-tuner 1"
 #define FORM "expected 8 words: collective from to algorithm protocol channels ranks nodes; a ninth is the chunk in bytes"
 
-enum { LEAST_WORDS = 8, WORDS = 9, MOST_RULES = 4096, MOST_BYTES = 1 << 20, MOST_CHANNELS = 64, MOST_CHUNK = 1 << 30, ANY = -1 };
+enum { LEAST_WORDS = 8, WORDS = 9, ANY = -1 };
+enum { MOST_RULES = 4096, MOST_BYTES = 1 << 20, MOST_CHANNELS = 64, MOST_CHUNK = 1 << 30 };
 
 /* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as a tuner plugin gets them. */
 enum ap_nccl_collective {
