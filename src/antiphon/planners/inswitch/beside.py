@@ -40,9 +40,8 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
     reduce_step = np.repeat(np.arange(int(step.max())), len(served))
     end = (np.tile(served, int(step.max())) + reduce_step) % count
     for tree in trees:
-        ring = np.lexsort(
-            tree.node.T[::-1]
-        )  # by seat, the rank's position in the tree; those below one switch together
+        # by seat, the rank's position in the tree; those below one switch together
+        ring = np.lexsort(tree.node.T[::-1])
         chunk = np.arange(len(end)) + chunks
         which = np.repeat(chunk, count - 1)
         other = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count

@@ -390,10 +390,8 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     begin = np.flatnonzero(~joins)
     end = np.append(begin[1:], len(history))
     wrote, read = (write_at[begin], write_at[end]), (read_at[begin], read_at[end])
-    every, later = (
-        np.arange(len(begin)),
-        np.flatnonzero(~first[begin]),
-    )  # versions that replace an earlier one of their cell
+    every = np.arange(len(begin))
+    later = np.flatnonzero(~first[begin])  # versions that replace an earlier one of their cell
     unread = later[read[0][later - 1] == read[1][later - 1]]
     # the three hazards of a processor pipeline: read after write, write after read, and write after write of a version
     # that nothing reads

@@ -331,9 +331,9 @@ class Switched:
         hops = np.where(hops_left < FAR, hops_left + 1, 0)
         links = np.full((len(src), int(hops.max(initial=0))), -1, np.int32)
         links[:, :1] = first[:, None]
-        for left_now in range(
-            links.shape[1] - 1, 0, -1
-        ):  # the pairs with this many links to go; each distinct (target, switch) is decided once
+        # in each round the pairs with at least this many links to go advance; each distinct (target, switch) is decided
+        # once
+        for left_now in range(links.shape[1] - 1, 0, -1):
             going = np.flatnonzero(hops > left_now)
             requests, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
             at, switch = requests // self.switches, requests % self.switches

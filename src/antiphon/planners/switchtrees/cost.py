@@ -66,10 +66,8 @@ class Cost:
         inside, holder_counts = self._servers_below(holds, node)
         alpha = float(self.tree.alpha[node])
         tiers: dict[Tier, None] = {}
-        for direction, incast in (
-            (self.tree.down, 1),
-            (self.tree.up, 0),
-        ):  # upwards there is no incast: one sender per link
+        # upwards there is no incast: one sender per link
+        for direction, incast in ((self.tree.down, 1), (self.tree.up, 0)):
             columns = [holder_counts, direction.beta[inside], direction.epsilon[inside] * incast, direction.w_t[inside]]
             # equal links give equal prices: each combination once
             rows = np.unique(np.stack([c[holder_counts > 0] for c in columns], axis=1), axis=0)
@@ -150,9 +148,8 @@ class Cost:
         # senders to one server at once: to an owner while reducing (no more than it owns blocks), to a holder in the
         # allgather
         blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
-        ratio = np.maximum(
-            holders_per_child[None, :] / holders_per_child[:, None], 1
-        )  # holders in child j per owner in child i
+        # [i, j]: holders in child j per owner in child i
+        ratio = np.maximum(holders_per_child[None, :] / holders_per_child[:, None], 1)
         np.fill_diagonal(ratio, 0)
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]

@@ -134,13 +134,13 @@ def blink(
     )  # fmt: skip
     bounds = bound(topology, collective)
     # Blink's trees do not use switches that reduce or multicast: compare with the bound without them.
-    limit = bounds.without_help
+    bound_alone = bounds.without_help
     unpiped, count, how = _plan_unpiped(topology, collective, options)
     rate = throughput(unpiped, topology)
     statement = {
         "rate": None if rate is None else str(rate / topology.unit),
         "optimal": rate == bounds.bytes_per_second,
-        **({"optimal_without_switches": rate == limit.bytes_per_second} if bounds.unaided else {}),
+        **({"optimal_without_switches": rate == bound_alone.bytes_per_second} if bounds.unaided else {}),
         "trees": count,
         "how": how,
     }
@@ -150,7 +150,7 @@ def blink(
     changed = {key: value for key, value in stated_options.items() if value != usual[key]}
     for schedule in pipe_schedule(unpiped, topology, pieces, request.sizes, request.profile):
         stated = {**changed, "pieces": int(schedule.pieces)}
-        proof = {"bound": (bounds if rate == bounds.bytes_per_second else limit).stated()}
+        proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_alone).stated()}
         yield replace(schedule, provenance={"planner": "blink", "options": stated, "found": statement, **proof})
 
 

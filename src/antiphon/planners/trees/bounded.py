@@ -1,6 +1,6 @@
 """Pack trees of bounded depth out of one root, near the greatest rate that such trees can have.
 
-Input: a machine, its root and members (`Machine`), and the maximum depth. Output (`pack_bounded`): trees with rates
+Input: a machine, its root and members (`TreeGrower`), and the maximum depth. Output (`pack_bounded`): trees with rates
 that fit all links and shared limits together. It is the engine of the planner `shallow`.
 
 The method is a heuristic column generation (compare columns.py). Trees are grown at prices of links. The first prices
@@ -70,7 +70,7 @@ class BoundedLimits:
 BOUNDED = BoundedLimits()
 
 
-class Machine:
+class TreeGrower:
     """A machine prepared for growing trees out of one root.
 
     `capacity`: by row, bytes/s; a row is a link, a shared limit, or an orbit of these under `group`. `spent`: effort so
@@ -149,60 +149,60 @@ class Machine:
 
 
 def pack_bounded(
-    machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
+    grower: TreeGrower, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
 ) -> SymmetricTrees | None:
     """Return a packing of trees at most `max_depth` deep, or None if no tree is that shallow.
 
     `goal`: the rate (bytes/s) at which to stop. `start_trees`: trees to start with instead of stage 1.
     """
     # columns of the linear program: trees with their load on every row
-    columns = {tree.hops: machine.row_load(tree.hops) for tree in start_trees}
-    used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
-    rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(machine.place)))
+    columns = {tree.hops: grower.row_load(tree.hops) for tree in start_trees}
+    used = np.sum([*columns.values(), np.zeros(len(grower.capacity))], axis=0)
+    rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(grower.place)))
     rng = np.random.default_rng(max_depth)
     # stage 1: prices from loads only, perturbed in every other turn so that trees differ
     for turn in range(0 if start_trees else rounds):
         if columns and (
-            machine.spent >= BOUNDED.max_effort
-            or (turn % BOUNDED.trees_per_program == 0 and _reaches_goal(machine, list(columns.values()), goal))
+            grower.spent >= BOUNDED.max_effort
+            or (turn % BOUNDED.trees_per_program == 0 and _reaches_goal(grower, list(columns.values()), goal))
         ):
             break
-        price = _load_prices(used, machine.capacity) * (
+        price = _load_prices(used, grower.capacity) * (
             rng.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
         )
-        tree = machine.grow_priced(price, max_depth, turn % 4 > 1)
+        tree = grower.grow_priced(price, max_depth, turn % 4 > 1)
         if tree is None:
             return None
         columns[tree[0]] = tree[1]
         used += tree[1]
     # stage 2: prices of the linear program, blended with those of loads
-    rates, price = _solve_rates(machine, list(columns.values()))
+    rates, price = _solve_rates(grower, list(columns.values()))
     best, idle = rates.sum(), 0
     for turn in range(rounds):
-        if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or machine.spent >= BOUNDED.max_effort:
+        if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         before = len(columns)
         # three trees per round: at the program's prices alone, and at two blends
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
-            price_blend = _load_prices(used, machine.capacity) * (
+            price_blend = _load_prices(used, grower.capacity) * (
                 rng.uniform(*BOUNDED.random_factors, len(used)) if blend else 1
             )
-            price_blend = _blend_prices(price, price_blend, machine.capacity, blend)
+            price_blend = _blend_prices(price, price_blend, grower.capacity, blend)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
-                tree = machine.grow_priced(price_blend, max_depth, near)
+                tree = grower.grow_priced(price_blend, max_depth, near)
                 assert tree is not None
                 columns[tree[0]] = tree[1]
                 used += tree[1]
         if len(columns) > before:
-            rates, price = _solve_rates(machine, list(columns.values()))
+            rates, price = _solve_rates(grower, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + BOUNDED.min_gain) else idle + 1
         best = rates.sum()
-    return _rated_packing(machine, list(columns), _prefer_near_ranks(machine, columns, rates))
+    return _rated_packing(grower, list(columns), _prefer_near_ranks(grower, columns, rates))
 
 
-def _reaches_goal(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
+def _reaches_goal(grower: TreeGrower, loads: Sequence[Floats], goal: float) -> bool:
     """Return whether trees with these loads reach the goal already; asked on large machines only, to save time."""
-    return len(machine.place) > BOUNDED.large_ranks and _solve_rates(machine, loads)[0].sum() >= goal * (
+    return len(grower.place) > BOUNDED.large_ranks and _solve_rates(grower, loads)[0].sum() >= goal * (
         1 - BOUNDED.min_gain
     )
 
@@ -219,34 +219,34 @@ def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) 
     return (1 - blend) * price / dot(price, capacity) + blend * other / dot(other, capacity)
 
 
-def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
+def _scaled_table(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
     """Return the matrix of the linear program, the rate of each tree if it were alone, and which rows have load.
 
     An entry [row, tree] is the fraction of the row's capacity that the tree uses at that rate, so at most 1: this suits
     the solver. Rows without load are left out.
     """
-    table = np.array(loads).T / machine.capacity[:, None]
+    table = np.array(loads).T / grower.capacity[:, None]
     alone = 1 / table.max(axis=0)
     table = table * alone
     loaded_rows: Bools = table.any(axis=1)
     return table[loaded_rows], alone, loaded_rows
 
 
-def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
+def _solve_rates(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
     """Return the rates of trees with these loads that are greatest in total, and the dual prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, loaded_rows = _scaled_table(machine, loads)
+    table, alone, loaded_rows = _scaled_table(grower, loads)
     solution = linprog(-alone / alone.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds")
     assert solution.status == 0, "a packing of trees has an optimum"
-    price = np.zeros(len(machine.capacity))
+    price = np.zeros(len(grower.capacity))
     # dual prices of the scaled rows, back to prices per byte
     price[loaded_rows] = np.maximum(-solution.ineqlin.marginals, 0)
-    return solution.x * alone, price / machine.capacity
+    return solution.x * alone, price / grower.capacity
 
 
-def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
+def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
     """Return rates with the same total on few and shallow trees.
 
     A linear program minimizes the mean depth of ranks, over all trees weighted by rate. It is repeated with costs that
@@ -255,12 +255,12 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, _ = _scaled_table(machine, list(columns.values()))
+    table, alone, _ = _scaled_table(grower, list(columns.values()))
     depth_sums = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
     total_rate, balanced_rates = rates.sum(), rates
     for turn in range(BOUNDED.sparse_rounds):
         # a tree of small rate costs more, up to twice as much as one of large rate
-        rare = total_rate / len(machine.place)
+        rare = total_rate / len(grower.place)
         cost = (
             depth_sums
             / depth_sums.mean()
@@ -283,18 +283,18 @@ def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: 
     return np.asarray(balanced_rates, np.float64)
 
 
-def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
+def _rated_packing(grower: TreeGrower, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
     """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally."""
     min_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
-    unit, packed_trees = machine.topology.unit, []
+    unit, packed_trees = grower.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
         if rate > min_rate:
             units = Fraction(rate / float(unit))
             rounded_rate = (
                 units.limit_denominator(BOUNDED.max_denominator) if units > BOUNDED.min_rate else units
             ) * unit
-            packed_trees.append(Tree(machine.root, rounded_rate, hops))
-    return SymmetricTrees.of_trees(machine.topology, packed_trees, machine.group)
+            packed_trees.append(Tree(grower.root, rounded_rate, hops))
+    return SymmetricTrees.of_trees(grower.topology, packed_trees, grower.group)
 
 
 def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Symmetries | None:

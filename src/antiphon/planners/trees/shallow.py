@@ -51,7 +51,7 @@ from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
-from antiphon.planners.trees.bounded import BOUNDED, Hops, Machine, pack_bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import BOUNDED, Hops, TreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
@@ -118,7 +118,7 @@ def shallow(
     if len(collective.roots) > 1:
         raise Unsupported("planner shallow: takes one root; use planner trees")
     bounds = bound(topology, collective)
-    limit = bounds.without_help.bytes_per_second
+    max_rate = bounds.without_help.bytes_per_second
     reversed_plan = collective.kind == "reduce"
     machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
     # pack forests: for an allreduce in both directions; for a reduce those of the dual broadcast
@@ -127,7 +127,7 @@ def shallow(
     else:
         spread_out = dual(collective)[0] if reversed_plan else collective
         check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
-        plans = _forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
+        plans = _forests_by_depth(machine, spread_out, max_rate or Fraction(0), depth, request.seed, pieces is None)
     forests = plans.forests
     statement: dict[str, Any] = {
         "forests": [
@@ -168,8 +168,8 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     # one set of forests if both directions are equal, otherwise one per direction
     for machine in [topology] if links is not None else [topology, turned]:
         check_reach(machine, [root], collective.members, machine is turned)
-        limit = bound(machine, spread_out).without_help.bytes_per_second
-        plans.append(_forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, with_kinds))
+        max_rate = bound(machine, spread_out).without_help.bytes_per_second
+        plans.append(_forests_by_depth(machine, spread_out, max_rate or Fraction(0), depth, request.seed, with_kinds))
     down, up = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
@@ -190,58 +190,60 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
 
 
 def _forests_by_depth(
-    machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int, with_kinds: bool = True
+    machine: Topology, collective: Collective, max_rate: Fraction, depth: int | None, seed: int, with_kinds: bool = True
 ) -> _Plans:
     """Return the forests of a broadcast, each shallower and slower than the one before.
 
-    `limit`: the rate that no broadcast exceeds. `with_kinds`: also the kinds to be mixed.
+    `max_rate`: the rate that no broadcast exceeds. `with_kinds`: also the kinds to be mixed.
     """
     root = collective.roots[0]
     ranks = _spanned_ranks(machine, root, collective.members)
-    view = Machine(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
+    grower = TreeGrower(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
     forests: list[_Forest] = []
     symmetric_forests: list[SymmetricTrees] = []
     # of growing depth; keep those that are clearly faster than shallower ones
-    for packed, how, symmetric in _by_depth(view, ranks, limit, depth):
+    for packed, how, symmetric in _by_depth(grower, ranks, max_rate, depth):
         forest = _to_forest(machine, collective, packed, how)
         if not forests or forest.rate > forests[-1].rate * FASTER:
             forests.append(forest)
         if symmetric is not None and (not symmetric_forests or symmetric.rate > symmetric_forests[-1].rate * FASTER):
             symmetric_forests.append(symmetric)
-        if packed.rate >= limit * ENOUGH:
+        if packed.rate >= max_rate * ENOUGH:
             break
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
     # kinds come from packings with equal rates for all images of a tree; make one of the fastest packing if need be
-    if view.plain:
+    if grower.plain:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
-        symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, view.group))
+        symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
     if not with_kinds:
         return _Plans(forests[::-1], [], 1)
-    quick = _without_slow_links(view, ranks, symmetric_forests[-1], limit)
+    quick = _without_slow_links(grower, ranks, symmetric_forests[-1], max_rate)
     return _Plans(
-        forests[::-1], *_tree_kinds(collective, view, [quick or symmetric_forests[-1], *symmetric_forests[-2::-1]])
+        forests[::-1], *_tree_kinds(collective, grower, [quick or symmetric_forests[-1], *symmetric_forests[-2::-1]])
     )
 
 
 def _without_slow_links(
-    view: Machine, ranks: Sequence[int], fastest: SymmetricTrees, limit: Fraction
+    grower: TreeGrower, ranks: Sequence[int], fastest: SymmetricTrees, max_rate: Fraction
 ) -> SymmetricTrees | None:
     """Return a forest as fast and as deep as `fastest` over links of low latency only, or None."""
-    links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= BOUNDED.large_ranks else None
+    links = (
+        quick_links(grower.topology, grower.root, ranks, float(max_rate)) if len(ranks) <= BOUNDED.large_ranks else None
+    )
     if links is None:
         return None
-    restricted = Machine(view.topology, view.root, ranks, view.group, links)
-    packing = pack_bounded(restricted, fastest.depth, float(limit))
+    restricted = TreeGrower(grower.topology, grower.root, ranks, grower.group, links)
+    packing = pack_bounded(restricted, fastest.depth, float(max_rate))
     if packing is None or packing.rate < fastest.rate * ENOUGH:
         return None
-    view.grown_trees.update(restricted.grown_trees)
+    grower.grown_trees.update(restricted.grown_trees)
     return packing
 
 
 def _tree_kinds(
-    collective: Collective, view: Machine, symmetric_forests: Sequence[SymmetricTrees]
+    collective: Collective, grower: TreeGrower, symmetric_forests: Sequence[SymmetricTrees]
 ) -> tuple[list[Schedule], int]:
     """Return the kinds as schedules, and the number of those that form the fastest forest.
 
@@ -251,18 +253,18 @@ def _tree_kinds(
     fastest = len(symmetric_forests[0].representatives)
     kept_hops = [
         *representatives[:fastest],
-        *choose_trees(view, [*representatives, *reversed(view.grown_trees)]),
+        *choose_trees(grower, [*representatives, *reversed(grower.grown_trees)]),
         *representatives[fastest:],
     ]
     trees = SymmetricTrees.of_trees(
-        view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group
+        grower.topology, [Tree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
     )
     return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest
 
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
-    inside = Machine(machine, root, members)
+    inside = TreeGrower(machine, root, members)
     everyone = range(machine.ranks)
     alone = inside.grow_priced(1 / inside.capacity, len(members)) is not None
     return list(members) if alone else _reachable_ranks(machine, root, everyone)
@@ -283,15 +285,15 @@ def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list
 
 
 def _by_depth(
-    view: Machine, ranks: Sequence[int], limit: Fraction, depth: int | None
+    grower: TreeGrower, ranks: Sequence[int], max_rate: Fraction, depth: int | None
 ) -> Iterator[tuple[SymmetricTrees, str, SymmetricTrees | None]]:
     """Yield packings of growing depth, as (packing, method, packing restricted to symmetric rates at that depth).
 
     The last may be one of unbounded depth by planner `trees` (if `depth` is None and the others are slow).
     """
-    machine, root = view.topology, view.root
-    plain = Machine(machine, root, ranks)
-    goal = float(limit)
+    machine, root = grower.topology, grower.root
+    plain = TreeGrower(machine, root, ranks)
+    goal = float(max_rate)
     least_depth = next(
         depth_limit
         for depth_limit in range(1, len(ranks) + 1)
@@ -303,18 +305,18 @@ def _by_depth(
     if depth is not None:  # the same depths up to there, so that results agree with those without the option
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
     for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
-        symmetric = best = pack_bounded(view, depth_limit, goal)
+        symmetric = best = pack_bounded(grower, depth_limit, goal)
         if best is None:
             continue
         how = "hubs"
         hopeless = losses >= LOSSES and plain.spent > PATIENT
         # giving all images of a tree equal rates restricts the packing: without that a faster one may be found, whose
         # trees are then tried with equal rates
-        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
+        if best.rate < goal * float(ENOUGH) and not grower.plain and len(ranks) <= TWICE and not hopeless:
             plain_packing = pack_bounded(plain, depth_limit, goal)
             losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
             if plain_packing is not None and plain_packing.rate > best.rate:
-                symmetric = pack_bounded(view, depth_limit, goal, plain_packing.representatives) or plain_packing
+                symmetric = pack_bounded(grower, depth_limit, goal, plain_packing.representatives) or plain_packing
                 best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
         # small machines: exact prices instead of heuristic trees
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
@@ -323,10 +325,10 @@ def _by_depth(
                 best, how = SymmetricTrees.of_trees(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
         yield best, how, symmetric
-        if view.spent + plain.spent >= BOUNDED.max_effort:
+        if grower.spent + plain.spent >= BOUNDED.max_effort:
             break
-    slow = next((limit * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
-    if depth is None and (fastest < slow or not limit):
+    slow = next((max_rate * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
+    if depth is None and (fastest < slow or not max_rate):
         packed = pack_trees(machine, {root: 1}, ranks)
         yield SymmetricTrees.of_trees(machine, packed.trees), packed.how, None
 
@@ -350,14 +352,14 @@ def _round_shares(
     )
 
 
-def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
+def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
     """Return the trees on which data start in the best mix of all, by the share of data that they carry.
 
     If the linear program would be too large, the last trees are left out.
     """
-    link_latency = np.array([kind.latency for kind in machine.topology.types])[machine.topology.link_type]
+    link_latency = np.array([kind.latency for kind in grower.topology.types])[grower.topology.link_type]
     candidates = list(trees)
-    classes = merge_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
+    classes = merge_kinds([_tree_class(grower, number, hops, link_latency) for number, hops in enumerate(candidates)])
     if not classes:
         return []
     deepest = max(tree_class.steps for tree_class in classes)
@@ -371,15 +373,15 @@ def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
-def _tree_class(machine: Machine, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
+def _tree_class(grower: TreeGrower, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
     """Return a tree with all its images as a class of the linear program. `link_latency`: by link."""
     steps = max(hop.depth for _, hop in hops)
-    load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
+    load, slowest = np.zeros((len(grower.capacity), steps)), np.zeros(steps)
     for step in range(steps):
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
-        load[:, step] = machine.row_load(level_hops)
+        load[:, step] = grower.row_load(level_hops)
         slowest[step] = max(float(link_latency[list(hop.path)].sum()) for _, hop in level_hops)
-    return ChunkClass(number, np.arange(1), load / machine.capacity[:, None], slowest)
+    return ChunkClass(number, np.arange(1), load / grower.capacity[:, None], slowest)
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:

@@ -123,14 +123,14 @@ def trees(
             + suggest_planners(topology, collective, "compose", "ring", "greedy")
         )
     bounds = bound(topology, collective)
-    limit = bounds.without_help
+    lower_bound = bounds.without_help  # without switches that reduce or multicast, which trees do not use
     stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
     stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
     # stages 1 and 2, then 3
-    best = _best_packing(task, limit.bytes_per_second)
-    for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, limit):
+    best = _best_packing(task, lower_bound.bytes_per_second)
+    for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, lower_bound):
         findings = _describe_plan(packing, topology, bounds)
-        proof = {"bound": (bounds if findings["optimal"] else limit).stated()}
+        proof = {"bound": (bounds if findings["optimal"] else lower_bound).stated()}
         origin = {"planner": "trees", "options": {**stated, **candidate.options}, "seed": request.seed}
         yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
 
@@ -185,11 +185,11 @@ PipelinedPlan = tuple[TreePlan, PipelinedSchedule]  # a plan, and one of its sch
 
 
 def _pipeline_plan(
-    packing: TreePlan, task: PackingTask, pipelining: PipelineOptions, use_halves: bool | None, limit: Bound
+    packing: TreePlan, task: PackingTask, pipelining: PipelineOptions, use_halves: bool | None, lower_bound: Bound
 ) -> Iterator[PipelinedPlan]:
     """Yield the schedule in equal slices, uneven slices or as two halves, for every size.
 
-    `use_halves`: None tries halves where they may be faster. `limit`: the lower bound on time.
+    `use_halves`: None tries halves where they may be faster. `lower_bound`: the lower bound on time.
     """
     topology, collective = task.topology, task.collective
     if use_halves and collective.kind != "allreduce":
@@ -231,13 +231,13 @@ def _pipeline_plan(
             candidates = [(packing, candidate) for candidate in stage_plans(ready, for_size)]
         if nbytes is not None and collective.kind == "allreduce" and unset:
             for_size = replace(for_size, waits=pipelining.waits)
-            candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, limit)]
+            candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, lower_bound)]
         yield from candidates
 
 
 def _faster_with_halves(
     candidate: PipelinedPlan, pipeline_halves: Callable[[PipelineOptions], list[PipelinedPlan]],
-    pipelining: PipelineOptions, nbytes: int, topology: Topology, limit: Bound,
+    pipelining: PipelineOptions, nbytes: int, topology: Topology, lower_bound: Bound,
 ) -> PipelinedPlan:  # fmt: skip
     """Return the faster of the candidate and halves. Halves are only tried between HALVES_FROM and HALVES_TO."""
 
@@ -245,7 +245,7 @@ def _faster_with_halves(
         """Return the predicted time."""
         return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
-    bound_seconds = float(limit.seconds(nbytes))
+    bound_seconds = float(lower_bound.seconds(nbytes))
     # near the bound nothing is left to gain; far above it latency decides, and halves have more of it
     between = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
     if not between or candidate[0].schedule.collective.ranks > HALVES_RANKS:
@@ -274,13 +274,13 @@ def _one_after_the_other(
 
 def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
     """Return what the provenance of a plan states about its trees (docs/planners/trees.md, "What is proved")."""
-    limit, rate = bounds.without_help, throughput(packing.schedule, topology)
+    lower_bound, rate = bounds.without_help, throughput(packing.schedule, topology)
     lossy = packing.rounding is not None and packing.rounding.loss > 0
     findings: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
         "optimal": rate == bounds.bytes_per_second,
-        **({"optimal_without_switches": rate == limit.bytes_per_second} if bounds.unaided else {}),
-        "best_of_its_kind": (packing.best and not lossy) or rate == limit.bytes_per_second,
+        **({"optimal_without_switches": rate == lower_bound.bytes_per_second} if bounds.unaided else {}),
+        "best_of_its_kind": (packing.best and not lossy) or rate == lower_bound.bytes_per_second,
         "trees": packing.count,
         "deepest": max((tree.depth for tree in packing.trees), default=0),
         "how": packing.how,
@@ -313,15 +313,15 @@ def _parse_loss(loss: float | str | Fraction) -> Fraction:
 # ---- stage 2: from packings to the schedule of a collective ----
 
 
-def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
-    """Return the fastest plan of the collective. `limit`: bytes/s that no plan exceeds.
+def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
+    """Return the fastest plan of the collective. `max_rate`: bytes/s that no plan exceeds.
 
     With a loss, the plan with the fewest trees among those fast enough.
     """
     if len(task.members) < 2:
         return TreePlan(spread_trees(task.collective, ()), (), 0, "nothing to move", True)
     if task.collective.kind == "allreduce":
-        packings = list(pack_allreduce(task, limit))
+        packings = list(pack_allreduce(task, max_rate))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
         # ties: with a loss the fewest trees, without one the fewest steps
         top = max(rates)
@@ -368,8 +368,8 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     return TreePlan(schedule, trees, _trees_per_root(trees), packed.how, packed.optimal, packed.fewest, rounding)
 
 
-def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator[TreePlan]:
-    """Yield allreduces, the likeliest best first; stop after one whose rate is within the loss of `limit` (bytes/s)."""
+def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Iterator[TreePlan]:
+    """Yield allreduces, the likeliest best first; stop once one is within the loss of `max_rate` (bytes/s)."""
     many_pairs = len(task.members) ** 2 > MOST_PAIRS
     # cheap and usually optimal methods first; the next one runs only if the bound is not reached
     for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
@@ -377,7 +377,7 @@ def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator
         if packing is not None:
             yield packing
             rate = packing.exact_rate(task.topology)
-            if limit is not None and rate is not None and rate >= (1 - task.max_loss) * limit:
+            if max_rate is not None and rate is not None and rate >= (1 - task.max_loss) * max_rate:
                 return
 
 
