@@ -15,6 +15,7 @@ from tables import listed
 
 import antiphon
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bandwidth, bound, recheck
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.recheck import proved_time
@@ -192,6 +193,31 @@ def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.Mon
     monkeypatch.setattr(bandwidth, "weakest_partition", weakest)
     assert bound(machine, Collective("allreduce", machine.ranks)).bytes_per_second == found.bytes_per_second
     assert tried
+
+
+def test_where_links_show_that_no_partition_is_weaker_none_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four GPUs on one card, four on two: under limits the places and the limits show the weakest."""
+    searched = {spec: bound(machine := antiphon.topology(spec), Collective("allreduce", machine.ranks))
+                for spec in ("delta:nodes=8", "polaris:nodes=8")}  # fmt: skip
+    monkeypatch.setattr(bandwidth, "_RANKS_BY_PLACE", 8)
+    monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
+    monkeypatch.setattr(bandwidth, "weakest_partition", None)
+    for spec, expected in searched.items():
+        machine = antiphon.topology(spec)
+        assert bound(machine, Collective("allreduce", machine.ranks)).inverse == expected.inverse
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "custom"])
+def test_rows_that_leave_a_set_are_those_held_inside_and_wanted_outside(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    pre = [(b, r, r) for b in range(4) for r in range(6) if (b + r) % 3 == 0]
+    custom = custom_relation(pre, [(b, r, None) for b in range(4) for r in range(6)], 6)
+    needs = needs_of(Collective(kind, 6, custom=custom if kind == "custom" else None))
+    for _ in range(50):
+        side = rng.random(8) < 0.5
+        inside = [all(side[rank] for rank in needs.sets[holders]) for holders in needs.holders.tolist()]
+        expected = np.flatnonzero(np.array(inside) & ~side[needs.dst])
+        assert np.array_equal(np.sort(needs.crossing(side)), expected)
 
 
 def custom_like(kind: str, ranks: int) -> Collective:

@@ -1,5 +1,6 @@
 """Loads, time at zero latency, rounds and claims: equal to sending every piece one by one, in exact numbers."""
 
+import random
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,24 @@ def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces:
     late = replace(machine, types=tuple(replace(kind, latency=kind.latency + 10) for kind in machine.types))
     far, near = loads(made, late).slowest, loads(made, machine).slowest
     assert np.array_equal(far >= 10, far > near)
+
+
+@given(cases(most_ranks=6), st.randoms())
+def test_a_long_schedule_is_timed_some_steps_at_a_time(random_case: Case, rng: random.Random) -> None:
+    """In any order of rows, with idle steps between: every step as in one go."""
+    rows = list(range(random_case.schedule.transfers))
+    rng.shuffle(rows)
+    made, machine = replace(random_case.schedule, pieces=1).take(rows), random_case.topology
+    made = replace(made, step=made.step * 3 + 2)
+    lines = []
+    for longest, together in ((module.MOST_LAST, module.SLICE), (0, rng.randint(1, 9))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "MOST_LAST", longest)
+            patch.setattr(module, "SLICE", together)
+            line = timeline(replace(made), machine)
+        columns = zip(line.begin.tolist(), line.length.tolist(), line.seconds, line.resource.tolist(), strict=True)
+        lines.append([(begin + i, *load) for begin, length, *load in columns for i in range(length)])
+    assert lines[0] == lines[1]
 
 
 def test_threads_that_ask_at_once_keep_no_more_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:

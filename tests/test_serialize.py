@@ -306,6 +306,13 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_bytes(b" " * (10**6 + 1))
     with pytest.raises(Invalid, match="is larger than 1000000 bytes"):
         load_plan(path)
+    path.write_bytes(gzip.compress(os.urandom(10**5) + b" " * 10**6))  # a file of some size may unpack to more
+    monkeypatch.setattr(files, "MAX_UNPACKED", 10**3)
+    monkeypatch.setattr(files, "MAX_BYTES", 10**7)
+    assert len(files.read_bytes(path)) == 11 * 10**5
+    monkeypatch.setattr(files, "MAX_RATIO", 2)
+    with pytest.raises(Invalid, match="unpacks to more than 2"):
+        files.read_bytes(path)
     if os.path.exists("/dev/zero"):
         with pytest.raises(Invalid, match="is a device"):
             load_plan("/dev/zero")

@@ -85,12 +85,14 @@ def narrow(values: NDArray[Any]) -> Ints:
 def order_of(key: AnyInts, bound: int) -> Longs:
     """Return the stable order of keys in 0..bound-1.
 
-    If key and row number fit into 63 bits together they are sorted as one number: a plain sort of integers is many
-    times faster than an argsort.
+    Keys of 16 bits are sorted by radix, in linear time. If key and row number fit into 63 bits together they are sorted
+    as one number: a plain sort of integers is many times faster than an argsort.
 
     >>> order_of(np.array([2, 0, 1, 0]), 3)
     array([1, 3, 2, 0])
     """
+    if bound <= 2**16:
+        return np.argsort(key.astype(np.uint16), kind="stable")
     bits = max(len(key) - 1, 1).bit_length()
     if max(bound - 1, 1).bit_length() + bits > 63:
         return np.argsort(key, kind="stable").astype(np.int64)

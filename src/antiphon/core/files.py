@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_BYTES = 2**30  # size of a file: as text about 40 million transfers
-MAX_UNPACKED = 2**27  # size of a compressed file after decompression, so that no small file fills the memory
+MAX_UNPACKED = 2**27  # size of a small compressed file after decompression, so that none fills the memory
+MAX_RATIO = 64  # unpacked to packed size of a larger one: plans have ratios of 10 to 30
 LIMIT = "ANTIPHON_READ_LIMIT"  # environment variable that overrides both
 PATIENCE = 3.0  # seconds to wait for a pipe's writer to appear
 _BLOCK = 2**20  # bytes per read
@@ -47,8 +48,9 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[bytes]:
     """Yield the contents of a file in blocks, decompressed if it is gzip (recognised by its first bytes, not its name).
 
-    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED). Pipes and terminals are
-    read, too; directories, sockets and devices are not. Raises Invalid, which names the file.
+    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED, or MAX_RATIO times its
+    size). Pipes and terminals are read, too; directories, sockets and devices are not. Raises Invalid, which names the
+    file.
     """
     max_bytes = limit if limit is not None else _read_limit(MAX_BYTES)
     total = 0
@@ -56,7 +58,8 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
         with _open_regular(path, max_bytes) as stream:
             source: BinaryIO | gzip.GzipFile = stream
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
-                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, _read_limit(MAX_UNPACKED))
+                unpacked = _read_limit(max(MAX_UNPACKED, MAX_RATIO * os.fstat(stream.fileno()).st_size))
+                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, unpacked)
             while block := source.read(_BLOCK):
                 total += len(block)
                 if total > max_bytes:
@@ -115,6 +118,9 @@ class _Pipe(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        return self.handle
 
     def readinto(self, buffer: Buffer) -> int:
         while True:

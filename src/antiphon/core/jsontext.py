@@ -16,6 +16,7 @@ import re
 from typing import TypeVar, get_args, get_origin
 
 import msgspec
+import numpy as np
 
 from antiphon.errors import Invalid, quote, unknown
 
@@ -194,21 +195,30 @@ def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
     raise Invalid(f"{_line_and_column(data, at)}the key {name} stands twice in one object; remove one")
 
 
-def layout(value: object, depth: int = 0) -> bytes:
-    """Return JSON for people and version control: one key per line, columns and small objects on one line each."""
+def layout(value: object) -> bytes:
+    """Return JSON for people and version control: one key per line, columns and small objects on one line each.
+
+    Columns may be arrays: each becomes text before the next is read, as a list takes eight times its text.
+    """
+    return b"".join(_lay_out(value, 0))
+
+
+def _lay_out(value: object, depth: int) -> list[bytes]:
+    """Return the text in pieces, which are joined once: a plan may have a gigabyte."""
     if isinstance(value, dict):
-        items = [msgspec.json.encode(key) + b": " + layout(inner, depth + 1) for key, inner in value.items()]
-        ends = b"{", b"}"
+        items = [[msgspec.json.encode(key) + b": ", *_lay_out(inner, depth + 1)] for key, inner in value.items()]
+        opening, closing = b"{", b"}"
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        items = [layout(inner, depth + 1) for inner in value]
-        ends = b"[", b"]"
+        items = [_lay_out(inner, depth + 1) for inner in value]
+        opening, closing = b"[", b"]"
     else:
-        return msgspec.json.encode(value)
-    short = sum(map(len, items)) <= INLINE and not any(b"\n" in item for item in items)
-    if depth and short and isinstance(value, dict):
-        return ends[0] + b", ".join(items) + ends[1]
+        return [msgspec.json.encode(value.tolist() if isinstance(value, np.ndarray) else value)]
+    pieces = [piece for item in items for piece in item]
+    if depth and isinstance(value, dict) and sum(map(len, pieces)) <= INLINE and b"\n" not in b"".join(pieces):
+        return [opening, b", ".join(b"".join(item) for item in items), closing]
     indent = b"\n" + b"  " * (depth + 1)
-    return ends[0] + indent + (b"," + indent).join(items) + b"\n" + b"  " * depth + ends[1]
+    separated = [piece for item in items for piece in (b"," + indent, *item)]
+    return [opening + indent, *separated[1:], b"\n" + b"  " * depth + closing]
 
 
 def locate(message: str, data: bytes) -> str:

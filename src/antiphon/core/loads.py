@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, packed, ranges
+from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, is_ascending, order_of, packed, ranges
 from antiphon.core.joints import crossed_links
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
@@ -139,6 +139,7 @@ _CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _
 _traffic_cache: list[_CachedTraffic] = []
 FEW_KEPT = 4  # schedules cached
 MOST_KEPT, MOST_LAST = 2**20, 2**23  # entries of a cached schedule; of the most recent one
+SLICE = 2**19  # rows of a long schedule that are timed together
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
@@ -171,7 +172,8 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     )
     if cached is None:
         _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MOST_KEPT]
-        cached = _compute_traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
+        whole = replace(schedule, pieces=1) if uniform else schedule
+        cached = _compute_traffic(whole, topology, _resolve_legal(schedule, topology))
         if _entry_count(cached) <= MOST_LAST:
             _traffic_cache.append(
                 (
@@ -197,12 +199,17 @@ def _drop_dead_entries(_: object) -> None:
     _traffic_cache[:] = [entry for entry in _traffic_cache if all(ref is None or ref() is not None for ref in entry[0])]
 
 
-def _compute_traffic(schedule: Schedule, topology: Topology) -> _Traffic:
-    """Add up the load per (resource, step, window), and list the kinds of routes used in each window."""
+def _resolve_legal(schedule: Schedule, topology: Topology) -> Resolved:
+    """Return the path of every row; Invalid if one has none."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(resolved.bad):
         bad = int(resolved.bad[0])
         raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.why[0]}")
+    return resolved
+
+
+def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved) -> _Traffic:
+    """Add up the load per (resource, step, window), and list the kinds of routes used in each window."""
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
@@ -317,7 +324,42 @@ def _clear_last(_: object) -> None:
 
 def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
     """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit."""
-    traffic, pieces, resources = traffic_of(schedule, topology), _uniform_pieces(schedule), topology.resources
+    if schedule.transfers <= MOST_LAST or not (isinstance(schedule.pieces, int) and schedule.pieces == 1):
+        return _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology)
+    # In one piece nothing reaches beyond its step: some steps at a time need little memory, and stay in the caches.
+    resolved = _resolve_legal(schedule, topology)
+    order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
+    step = schedule.step if order is None else schedule.step[order]
+    lines, low = list[Timeline](), 0
+    while low < len(step):
+        high = int(np.searchsorted(step, step[min(low + SLICE, len(step) - 1)], side="right"))
+        rows = np.arange(low, high) if order is None else order[low:high]
+        traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
+        line, low = _compute_line(traffic, 1, topology), high
+        if not len(line.begin):
+            continue
+        end = int(lines[-1].begin[-1] + lines[-1].length[-1]) if lines else int(line.begin[0])
+        if end < line.begin[0]:
+            lines.append(_idle_line(end, int(line.begin[0]) - end))
+        lines.append(line)
+    if not lines:
+        return line
+    return Timeline(
+        np.concatenate([line.begin for line in lines]),
+        np.concatenate([line.length for line in lines]),
+        tuple(seconds for line in lines for seconds in line.seconds),
+        np.concatenate([line.resource for line in lines]),
+    )
+
+
+def _idle_line(begin: int, length: int) -> Timeline:
+    """Return a run of steps in which nothing is loaded."""
+    return Timeline(np.array([begin]), np.array([length]), (Fraction(0),), np.array([-1]))
+
+
+def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timeline:
+    """Return the timeline of known loads: the envelope of each class of capacities, and the slowest of them."""
+    resources = topology.resources
     tops = traffic.tops(resources.klass, pieces)
     if not tops.by_class:
         nothing = np.zeros(0, np.int64)

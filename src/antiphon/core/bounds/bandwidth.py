@@ -33,7 +33,7 @@ from operator import itemgetter
 import numpy as np
 
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
-from antiphon.core.bounds.counting import crossing_blocks, cut_of, partition_of
+from antiphon.core.bounds.counting import cut_of, partition_of
 from antiphon.core.bounds.cuts import Side, tightest_cut
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
 from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
@@ -108,7 +108,11 @@ class BandwidthSearch:
     def offer_cut(self, side: Side) -> None:
         """Offer the cut around a set of nodes, unless its ratio is plainly lower: an exact evaluation costs more."""
         cut = cut_of(self.topology, self.needs, side)
-        if self.best is None or cut.weight / cut.capacity >= self.best[0]:
+        if not cut.weight:
+            return
+        time = cut.weight / cut.capacity
+        # Large machines have thousands of equal cuts: after the first no other is simpler.
+        if self.best is None or time > self.best[0] or (time == self.best[0] and self.best[1].kind != "cut"):
             self.offer_witness(cut)
 
     def find_best(self) -> Proved:
@@ -162,16 +166,16 @@ class BandwidthSearch:
         large.
         """
         for side in limit_sides(self.topology):
-            if crossing_blocks(self.needs, side).size:
-                self.offer_cut(side)
+            self.offer_cut(side)
 
-    def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> None:
-        """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`; `back`: with links
-        reversed.
+    def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> Fraction:
+        """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`, and return its capacity
+        per weight; `back`: with links reversed.
         """
         network = self.network.reversed if back else self.network
-        side, _ = tightest_cut(network, supply, list(sinks))
+        side, rate = tightest_cut(network, supply, list(sinks))
         self.offer_cut(~side if back else side)
+        return rate
 
     def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
         """Offer the tightest cut for the needs of each rank ("to"), or for the data that each rank alone holds
@@ -294,15 +298,13 @@ class BandwidthSearch:
         """Offer a dual, and the cuts behind it if it has any: cuts are simpler witnesses."""
         self.offer_witness(witness)
         for side in free_sides(self.topology, witness):
-            if crossing_blocks(self.needs, side).size:
-                self.offer_cut(side)
+            self.offer_cut(side)
 
     def _bound_allreduce(self) -> Proved:
         """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
         weight: dict[tuple[int, ...], int] = {(members[0],): 1}
-        for back in (False, True):
-            self._offer_tightest_cut(weight, members, back)
+        narrowest = min(self._offer_tightest_cut(weight, members, back) for back in (False, True))
         self._limit_cuts()
         free = not self.topology.limits
         self._offer_both_directions()
@@ -310,10 +312,13 @@ class BandwidthSearch:
         if helped is not None and helped[0] == self._conclude(None, "").time:
             return self._conclude(True, helped[1])
         # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
-        # attained, the exact search (a cut per rank) is not needed.
-        if free and len(members) > _RANKS_BY_PLACE and self._by_places():
+        # attained, or links alone show that none is weaker, the exact search (a cut per rank) is not needed.
+        is_large = len(members) > _RANKS_BY_PLACE
+        if is_large and self._by_places():
             return self._conclude(True, _IN_HALVES)
-        partitions = self._offer_partitions(self.network) + self._limit_partitions()
+        partitions = self._limit_partitions()
+        if not (is_large and self._is_weakest(narrowest)):
+            partitions = self._offer_partitions(self.network) + partitions
         if free and self.all_ranks and not self.topology.switches and self.network.symmetric:
             return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
         if free and self.balanced:
@@ -323,13 +328,23 @@ class BandwidthSearch:
         self._allreduce_program(partitions)
         return self._conclude(None, "not known to be attainable")
 
+    def _is_weakest(self, narrowest: Fraction) -> bool:
+        """Whether links alone show that no partition proves more than the best witness. Of k parts all but that of the
+        first member have a way to it, so they have k - 1 times the narrowest cut around it together, or more."""
+        weights = self.collective.weights
+        assert self.best is not None
+        assert weights is not None
+        return self.best[0] * narrowest * self.topology.resources.scale >= 2 * int(weights[0])
+
     def _by_places(self) -> bool:
         """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""
-        if not self.balanced or not self.all_ranks or self.helps:
+        if not self.all_ranks or self.helps:
             return False
         for part_sets in place_partitions(self.topology):
             for direction in ("out", "in"):
                 self.offer_witness(partition_of(self.topology, self.collective, part_sets, direction))
+        if self.topology.limits or not self.balanced:
+            return False
         return self._two_phase_time() == self._conclude(None, "").time
 
     def _offer_partitions(self, network: Network) -> list[Partition]:

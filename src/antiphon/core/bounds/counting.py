@@ -24,7 +24,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, distinct, ranges
 from antiphon.core.topology import Topology
 
 
@@ -33,16 +33,20 @@ def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tupl
 
     `times`: how often each link counts. Any choice of limits gives a valid capacity. If limits overlap, a link covered
     by one is no longer counted for the next, so two orders are tried: as listed, and by saving; the lesser total
-    counts.
+    counts. O(links), and the limits over links that count.
     """
-    capacity = link_capacities(topology)
-    cover = _apply_limits(topology, capacity, times, range(len(topology.limits)))
-    if cover[0] and sum(len(limit.links) for limit in topology.limits) > len(_limited_links(topology)):
+    capacity, concerned = link_capacities(topology), _limits_over(topology, times)
+    cover = _apply_limits(topology, capacity, times, concerned)
+    limited_links = [link for number in concerned for link in topology.limits[number].links]
+    if cover[0] and len(limited_links) > len(set(limited_links)):
         remaining = times.astype(np.int64)
-        saved = [_saving_of_limit(topology, capacity, remaining, number)[1] for number in range(len(topology.limits))]
+        saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in concerned}
         # Greedy by saving; only where limits overlap can the order matter.
-        order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
-        cover = min(cover, _apply_limits(topology, capacity, times, order), key=itemgetter(1))
+        cover = min(
+            cover,
+            _apply_limits(topology, capacity, times, sorted(concerned, key=saved.__getitem__, reverse=True)),
+            key=itemgetter(1),
+        )
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
 
 
@@ -51,9 +55,12 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
     return _cheapest_cover(topology, crossing)[1]
 
 
-def _limited_links(topology: Topology) -> set[int]:
-    """Return the links under some limit."""
-    return set().union(*(limit.links for limit in topology.limits))
+def _limits_over(topology: Topology, times: NDArray[Any]) -> list[int]:
+    """Return the limits over links that count at all, ascending."""
+    resources, links = topology.resources, np.flatnonzero(times)
+    first = resources.limit_ptr[links]
+    over = resources.limit_of[ranges(first, resources.limit_ptr[links + 1] - first)]
+    return [int(number) for number in np.unique(over) - topology.links]
 
 
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
@@ -82,15 +89,9 @@ def _apply_limits(
     return used, total + int((remaining * capacity).sum())
 
 
-def crossing_blocks(needs: Needs, side: Side) -> Longs:
-    """Return the blocks that must leave a set of nodes: held only inside, needed outside."""
-    held_inside = np.array([all(side[h] for h in holders) for holders in needs.sets])
-    return np.unique(needs.block[held_inside[needs.holders] & ~side[needs.dst]])
-
-
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
-    """Return the witness for a set of nodes."""
-    crossing = crossing_blocks(needs, side)
+    """Return the witness for a set of nodes. Its weight is 0 if nothing must leave them."""
+    crossing = distinct(needs.block[needs.crossing(side)], len(needs.weights))
     limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
     used = tuple(number for number, _ in limits)
     return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)

@@ -63,16 +63,16 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
 
 def to_each(needs: Needs) -> Iterator[FamilyRows]:
     """Yield one family per destination: the data that it needs."""
-    for dst in np.unique(needs.dst).tolist():
-        yield FamilyRows("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
+    for dst in range(needs.rows_by_dst.owners):
+        if (rows := needs.rows_by_dst.of_owner(dst)).size:
+            yield FamilyRows("to", (dst,), needs.one_per_block(rows))
 
 
 def from_each(needs: Needs) -> Iterator[FamilyRows]:
     """Yield one family per rank: the data that it alone holds."""
-    for holders in np.unique(needs.holders).tolist():
-        if len(needs.sets[holders]) == 1:
-            rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
-            yield FamilyRows("from", needs.sets[holders], rows)
+    for holders, ranks in enumerate(needs.sets):
+        if len(ranks) == 1 and (rows := needs.rows_by_holders.of_owner(holders)).size:
+            yield FamilyRows("from", ranks, needs.one_per_block(rows))
 
 
 def _one_destination(needs: Needs) -> bool:
@@ -83,7 +83,9 @@ def _one_destination(needs: Needs) -> bool:
 
 def _rows_between(needs: Needs, source: int, target: int) -> Longs:
     """Return the rows of data that one rank alone holds and another needs."""
-    return np.flatnonzero((needs.holders == _index_of_single(needs.sets, source)) & (needs.dst == target))
+    rows: Longs = needs.rows_by_dst.of_owner(target)
+    held: Longs = rows[needs.holders[rows] == _index_of_single(needs.sets, source)]
+    return held
 
 
 def _index_of_single(sets: Sequence[tuple[int, ...]], rank: int) -> int:

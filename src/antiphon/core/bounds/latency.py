@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Distance
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, blocks
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -75,14 +75,16 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     if not len(needs):
         return None
     arcs = _Arcs(topology)
-    used, index = np.unique(needs.holders, return_inverse=True)
+    by_holders = needs.rows_by_holders
+    used = np.flatnonzero(np.diff(by_holders.pointer))
     far, farthest = -1, (0, 0)
     block = 64 * max(1, _MAX_WORDS // max(1, topology.links))
     # Blocks of holder sets bound the memory of the bitsets.
     for first in range(0, len(used), block):
-        in_block = (index >= first) & (index < first + block)
-        sets = [needs.sets[i] for i in used[first : first + block].tolist()]
-        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, index[in_block] - first, needs.dst[in_block])
+        owners = used[first : first + block]
+        column = np.repeat(np.arange(len(owners)), by_holders.counts(owners))
+        sets = [needs.sets[i] for i in owners.tolist()]
+        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(owners)])
         if steps < 0:
             raise _cut_off(topology, arcs, sets[at], rank)
         if steps > far:
@@ -93,7 +95,9 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     """Return a bitset per node with these (row, column) bits set."""
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
-    np.bitwise_or.at(words, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
+    for some in blocks(len(rows)):
+        place, bit = columns[some] // 64, (columns[some] % 64).astype(np.uint64)
+        np.bitwise_or.at(words, (rows[some], place), np.uint64(1) << bit)
     return words
 
 

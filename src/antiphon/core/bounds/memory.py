@@ -200,7 +200,9 @@ def least_incast(collective: Collective) -> int:
 
     Every collective can be done one message at a time, so the least incast is none (section 3.3.1).
     """
-    return 1 if len(needs_of(collective)) else 0
+    if collective.kind in ("custom", "scatter", "gather", "alltoall"):
+        return 1 if len(needs_of(collective)) else 0
+    return int(collective.weights.any())  # every block is of several ranks
 
 
 def senders_if_least_memory(collective: Collective) -> int:

@@ -12,12 +12,39 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Longs
+from antiphon.core.columns import AT_ONCE, Bools, Longs, order_of, pointers, ranges, starts
 from antiphon.errors import Infeasible
+
+
+@dataclass(frozen=True, eq=False)
+class RowIndex:
+    """The rows of every owner, ascending: owner i has those from `pointer[i]` to the next in `rows`."""
+
+    rows: Longs
+    pointer: Longs
+
+    @classmethod
+    def of(cls, owner: Longs, owners: int) -> RowIndex:
+        return cls(order_of(owner, owners), pointers(owner, owners))
+
+    @property
+    def owners(self) -> int:
+        return len(self.pointer) - 1
+
+    def counts(self, owners: Longs) -> Longs:
+        return self.pointer[owners + 1] - self.pointer[owners]
+
+    def of_owners(self, owners: Longs) -> Longs:
+        """The rows of these owners, owner by owner."""
+        return self.rows[ranges(self.pointer[owners], self.counts(owners))]
+
+    def of_owner(self, owner: int) -> Longs:
+        return self.rows[self.pointer[owner] : self.pointer[owner + 1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +67,37 @@ class Needs:
     def __len__(self) -> int:
         return len(self.block)
 
+    def crossing(self, side: Bools) -> Longs:
+        """Return the rows that must leave a set of nodes: held only inside, wanted outside. O(the fewer of the rows
+        held only inside and the rows wanted outside) after one sort, so that thousands of small sets are cheap."""
+        flat, first = self._set_members
+        inside, outside = np.logical_and.reduceat(side[flat], first), ~side
+        by_set, by_dst = self.rows_by_holders, self.rows_by_dst
+        held, wanted = np.flatnonzero(inside), np.flatnonzero(outside[: by_dst.owners])
+        if by_set.counts(held).sum() < by_dst.counts(wanted).sum():
+            rows = by_set.of_owners(held)
+            return rows[outside[self.dst[rows]]]
+        rows = by_dst.of_owners(wanted)
+        return rows[inside[self.holders[rows]]]
+
+    @cached_property
+    def _set_members(self) -> tuple[Longs, Longs]:
+        """The ranks of all sets, one set after the other, and where each set begins."""
+        flat = np.array([rank for ranks in self.sets for rank in ranks], np.int64)
+        lengths = np.array([len(ranks) for ranks in self.sets], np.int64)
+        return flat, np.cumsum(lengths) - lengths
+
+    @cached_property
+    def rows_by_holders(self) -> RowIndex:
+        return RowIndex.of(self.holders, len(self.sets))
+
+    @cached_property
+    def rows_by_dst(self) -> RowIndex:
+        return RowIndex.of(self.dst, int(self.dst.max(initial=-1)) + 1)
+
     def one_per_block(self, rows: Longs) -> Longs:
-        """Return the first of these rows for every block."""
-        return rows[np.unique(self.block[rows], return_index=True)[1]]
+        """Return the first of these ascending rows for every block."""
+        return rows[starts(self.block[rows])]
 
 
 def needs_of(collective: Collective) -> Needs:
@@ -59,16 +114,20 @@ def needs_of(collective: Collective) -> Needs:
     count = np.bincount(relation.pre_block, minlength=collective.blocks)
     first = np.cumsum(count) - count
     per_post = count[relation.post_block]
-    total = int(per_post.sum())
-    within = np.arange(total) - np.repeat(np.cumsum(per_post) - per_post, per_post)
-    pre = np.repeat(first[relation.post_block], per_post) + within
-    block = np.repeat(relation.post_block, per_post)
-    holders = relation.pre_rank[pre]
-    dst = np.repeat(relation.post_rank, per_post)
-    keep = (holders != dst) & (collective.weights[block] > 0)
+    columns, size = np.empty((3, int(per_post.sum())), np.int64), 0
+    # Some posts at a time: intermediate results of all rows would take several times the memory of the columns.
+    at_once = max(1, AT_ONCE // int(per_post.max(initial=1)))
+    for low in range(0, len(per_post), at_once):
+        posts = slice(low, low + at_once)
+        holders = relation.pre_rank[ranges(first[relation.post_block[posts]], per_post[posts])]
+        block, dst = (np.repeat(c[posts], per_post[posts]) for c in (relation.post_block, relation.post_rank))
+        keep = (holders != dst) & (collective.weights[block] > 0)
+        end = size + int(np.count_nonzero(keep))
+        for column, values in zip(columns, (block, holders, dst), strict=True):
+            column[size:end] = values[keep]
+        size = end
     sets = tuple((rank,) for rank in range(collective.ranks))
-    columns = [c[keep].astype(np.int64) for c in (block, holders, dst)]
-    return Needs(columns[0], columns[1], columns[2], sets, collective.weights)
+    return Needs(columns[0, :size], columns[1, :size], columns[2, :size], sets, collective.weights)
 
 
 Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # contribution -> the ranks that hold it, as a set and sorted

@@ -109,15 +109,15 @@ class LocalRow(Row):
 
 class ScheduleRow(Row):
     chunks: ChunksRow
-    step: list[int]
-    chunk: list[int]
-    src: list[int]
-    dst: list[int]
-    op: list[int]
-    route: list[int] | None = None
-    src_slot: list[int] | None = None
-    dst_slot: list[int] | None = None
-    joint: list[int] | None = None
+    step: msgspec.Raw  # each column a list of whole numbers, read one after another; those with a default may be null
+    chunk: msgspec.Raw
+    src: msgspec.Raw
+    dst: msgspec.Raw
+    op: msgspec.Raw
+    route: msgspec.Raw = msgspec.Raw(b"null")
+    src_slot: msgspec.Raw = msgspec.Raw(b"null")
+    dst_slot: msgspec.Raw = msgspec.Raw(b"null")
+    joint: msgspec.Raw = msgspec.Raw(b"null")
     routes: list[list[int]] = []
     pieces: int | list[int] = 1
     local: list[LocalRow] = []
