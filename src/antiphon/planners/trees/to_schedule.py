@@ -211,10 +211,9 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class SymmetricTrees:
-    """Trees out of one root that symmetries take to each other; the symmetries keep the root in place.
+    """Trees out of one root on a symmetric machine; the symmetries keep the root in place.
 
-    Of each set of images only one tree is listed in `representatives`, with the total rate of the set, which all images
-    share equally. `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
+    Of all images of a tree only one is listed in `representatives`, with their total rate, which they share equally. `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
     """
 
     topology: Topology
@@ -326,6 +325,7 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
     group, ranks = forest.group, forest.topology.ranks
     block_of = np.full(ranks, -1, np.int64)  # by root
     block_of[collective.relation.pre_rank] = collective.relation.pre_block
+    # chunks are numbered block by block: a block has one per tree of its root
     trees_of_block = np.zeros(collective.blocks, np.int64)  # trees of every block
     for tree in forest.representatives:
         trees_of_block[block_of[group[:, tree.root]]] += 1
@@ -335,12 +335,13 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
         for root, trees in trees_by_root(forest.representatives).items()
     }
     shares, denominator = _common_denominator([tree.rate / total[tree.root] for tree in forest.representatives])
+    # chunks and rows of each tree and all its images at once
     share, rows = np.zeros(int(trees_of_block.sum()), np.int64), []
     paths: dict[Path, int] = {}
-    begun: Counter[int] = Counter()  # by root: chunks numbered so far
+    numbered: Counter[int] = Counter()  # by root: chunks numbered so far
     for tree, tree_share in zip(forest.representatives, shares, strict=True):
-        chunk = base[block_of[group[:, tree.root]]] + begun[tree.root]
-        begun[tree.root] += 1
+        chunk = base[block_of[group[:, tree.root]]] + numbered[tree.root]
+        numbered[tree.root] += 1
         share[chunk] = tree_share
         rows.append(_image_rows(group, np.arange(len(group)), chunk, tree, paths))
     block = np.repeat(np.arange(len(trees_of_block)), trees_of_block)
@@ -398,10 +399,12 @@ def _image_routes(
     """
     nodes, links = topology.nodes, topology.links
     longest = max(map(len, paths))
+    # the links of every image of every path, as a row of `table`; -1 beyond the end
     padded = np.array([[*path, *[-1] * (longest - len(path))] for path in paths])
     image = np.full((len(group), links + 1), -1, np.int64)
     image[:, :links] = group[:, nodes : nodes + links] - nodes
     table = image[:, padded].reshape(-1, longest)
+    # number the distinct rows, then renumber them by their first use
     key, bound = packed(*((column + 1, links + 1) for column in table.T))
     distinct, image_route = dense(key, bound)
     row_route = image_route[row_path]
@@ -410,6 +413,7 @@ def _image_routes(
     order = np.argsort(first)
     place = np.empty(len(distinct), np.int64)
     place[order] = np.arange(len(distinct))
+    # one row of `table` for each distinct route
     representative = np.empty(len(distinct), np.int64)
     representative[image_route] = np.arange(len(image_route))
     links_of_route = table[representative[order]]
