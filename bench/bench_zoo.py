@@ -1,11 +1,9 @@
-"""How near to the bound the best plan comes: machines x collectives x sizes, by `tune` with model alpha-beta.
+"""How near to the lower bound by size the best plan comes: machines x collectives x sizes, by `tune`, model alpha-beta.
 
 Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--part 0/8] [SPEC ...]. Without specs all
 machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics, smallest first; a part
-of them with --part, or some --planners alone, for runs that must be short. Told is best plan / bound, for every machine
-and size; what is above 1.05 with the planner, and which part of the time is latency. The bound is that of `antiphon
-bound`, which knows no latency: for small messages the ratio says more about latency than about plans. What latency
-adds to the bound of a broadcast is told where it is known (_floors.py).
+of them with --part, or some --planners alone, for runs that must be short. Printed is best plan / bound, for every
+machine and size; what is above 1.05 with the planner. The bound is that of `antiphon bound --nbytes`.
 
 Planners are asked in three rounds: those that usually win, then others that are quick, then all that are left. A case
 is done as soon as its best plan is within 1 % of the bound at all sizes; --rounds 1 stops after the first round. All
@@ -13,7 +11,8 @@ cases have had one round before any has the next.
 
 Every case is kept in results/zoo.json after each round, with what was asked (nothing said: all planners), and what is
 done is not done again unless it is asked for (--again): a run that was stopped goes on where it was, and several may
-run at once. What some --planners find is printed, not kept. --table prints what is kept, first as docs/data/zoo.csv.
+run at once. What some --planners find is printed, not kept. --bounds computes the bounds of kept cases anew. --table
+prints what is kept, first as docs/data/zoo.csv.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from _common import keep, kept, print_machine
-from _floors import floor, forwarding
 
 import antiphon
-from antiphon.core.collective import KINDS
+from antiphon.core.collective import KINDS, Collective
 from antiphon.core.topology import Topology
 from antiphon.registry import find, table
+from antiphon.select.limits import least_times
 from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import format_size, parse_size
 
 BOXES = ("dgx-a100", "hgx-h100", "dgx1v", "mi250", "mi300x", "pcie8", "z52-pcie")
 FABRICS = ("switch", "rail", "fat-tree")
 MOST_RANKS = 64
-ABOVE, ENOUGH, LITTLE, GAIN = 1.05, 1.01, 1.002, 0.0005
+ABOVE, ENOUGH = 1.05, 1.01
 MOVES, ONE_ROOT, ALL_ROOTS = ("scatter", "gather", "alltoall"), ("broadcast", "reduce"), ("allgather", "reducescatter")
 USUAL = {
     **dict.fromkeys(MOVES, ("flows",)),
@@ -102,8 +101,8 @@ def one_round(spec: str, kind: str, case: dict[str, Any], sizes: list[int], numb
 
 
 def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dict[str, Any]:
-    """CPU seconds, whether the bound is known to be attained, and of every size for which there is a plan best
-    plan / bound, who made it, and the part of its time that is latency."""
+    """CPU seconds, whether the bandwidth bound is known to be attained, and of every size for which there is a plan
+    the seconds of the best, over the bound, and who made it."""
     begin = time.process_time()
     machine = antiphon.topology(spec)
     found = antiphon.tune(
@@ -116,6 +115,7 @@ def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dic
         search=antiphon.Search(workers="none"),
     )
     limit = antiphon.bound(kind, machine)
+    least = least_times(Collective(kind, machine.ranks), machine, limit, sizes, "alpha-beta")
     out: dict[str, Any] = {"cpu": round(time.process_time() - begin, 1), "tight": limit.tight}
     for size in sizes:
         some = [one for one in found.candidates if size in one.seconds]
@@ -124,11 +124,23 @@ def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dic
         best = min(some, key=lambda one: one.seconds[size])
         options = " ".join(f"{key}={value}" for key, value in best.options.items())
         out[format_size(size)] = {
-            "ratio": round(best.seconds[size] / float(limit.seconds(size)), 4),
+            "seconds": best.seconds[size],
+            "ratio": round(best.seconds[size] / least[size], 4),
             "by": f"{best.planner} {options}".strip(),
-            "latency": round(best.why[size][1].get("latency", 0.0) / best.seconds[size], 4),
         }
     return out
+
+
+def bounded_anew(spec: str, kind: str, case: dict[str, Any]) -> dict[str, Any]:
+    """The ratios of a kept case by the bound as it is now."""
+    machine, collective = antiphon.topology(spec), Collective(kind, antiphon.topology(spec).ranks)
+    sizes = [name for name in case if "seconds" in (case[name] if isinstance(case[name], dict) else {})]
+    numbers = [parse_size(name) for name in sizes]
+    least = least_times(collective, machine, antiphon.bound(kind, machine), numbers, "alpha-beta")
+    return {
+        name: {**case[name], "ratio": round(case[name]["seconds"] / least[number], 4)}
+        for name, number in zip(sizes, numbers, strict=True)
+    }
 
 
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
@@ -136,7 +148,7 @@ def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
     some = [case.get(size, {}) for size in sizes]
     ratios = [f"{one['ratio']:.3f}" if "ratio" in one else "-" for one in some]
     above = [one for one in some if one.get("ratio", 0.0) > ABOVE]
-    who = "; ".join(f"{one['by']} (latency {one['latency']:.0%})" for one in above)
+    who = "; ".join(one["by"] for one in above)
     return " ".join([spec, kind, *ratios, f"{case['cpu']:.1f}s", who]).strip()
 
 
@@ -153,18 +165,7 @@ def print_kept(cases: dict[str, dict[str, Any]], size: str, specs: list[str]) ->
     for name, case in cases.items():
         one = case.get(size, {})
         if one.get("ratio", 0.0) > ABOVE:
-            known = "attained" if case["tight"] else "not known to be attained"
-            spec, kind = name.rsplit(" ", 1)
-            told = least(antiphon.topology(spec), kind, parse_size(size)) if kind in ONE_ROOT else ""
-            print(f"- `{name}` {cell(one)} by {one['by']}, latency {one['latency']:.1%}; {known}{told}", flush=True)
-
-
-def least(machine: Topology, kind: str, nbytes: int) -> str:
-    """What no plan stays below; where that is not above, what none does in which switches only forward."""
-    known = floor(machine, kind, nbytes)
-    none = f"; no plan below {known:.3f}" if known > LITTLE else ""
-    more = forwarding(machine, kind, nbytes) if known <= ABOVE else known
-    return f"{none}; where switches only forward {more:.3f}" if more > known + GAIN else none
+            print(f"- `{name}` {cell(one)} by {one['by']}", flush=True)
 
 
 def cell(one: dict[str, Any]) -> str:
@@ -190,11 +191,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("specs", nargs="*")
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--sizes", default="1KB,1MB,1GB")
+    parser.add_argument("--sizes", default="1KiB,64KiB,1MiB,1GB")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--planners", default="")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     sizes = [parse_size(text) for text in given.sizes.split(",")]
@@ -207,6 +209,9 @@ def main() -> None:
         for spec, kind in wanted:
             known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)
             print(told(spec, kind, known[f"{spec} {kind}"], names), flush=True)
+    elif given.bounds:
+        for key in [f"{spec} {kind}" for spec, kind in wanted if f"{spec} {kind}" in known]:
+            known = keep("zoo", {key: bounded_anew(*key.rsplit(" ", 1), known[key])})
     elif not given.table:
         known = in_rounds(wanted, sizes, given.rounds, given.again)
     if given.table:

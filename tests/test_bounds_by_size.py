@@ -13,9 +13,10 @@ import pytest
 from quick import in_turn, some
 
 from antiphon.core.bounds import bound
-from antiphon.core.bounds.by_size import bound_by_size, contract, find_evidence, least_message_latency
+from antiphon.core.bounds.by_size import SizeBound, bound_by_size, contract, find_evidence, least_message_latency
+from antiphon.core.bounds.latency_seconds import Quickest
 from antiphon.core.bounds.needs import needs_of
-from antiphon.core.bounds.steps import Chain, Exchange, Fan, StepCut, StepCuts, proved_times
+from antiphon.core.bounds.steps import Chain, Exchange, Fan, OneStep, StepCut, StepCuts, proved_times
 from antiphon.core.collective import Collective
 from antiphon.core.reshape import only
 from antiphon.core.schedule import REDUCE, Schedule, cut
@@ -201,11 +202,56 @@ def test_evidence_that_does_not_hold_is_refused() -> None:
     assert proved.rate > 0  # rank 2 is put too far: cuts 1 and 2 are the same links, and no step passes both
 
 
+def test_in_one_step_every_copy_crosses_by_itself() -> None:
+    star = topology("star:ranks=4")
+    needs = needs_of(Collective("broadcast", 4))
+    proved = proved_times(star, needs, OneStep((0,), ()), False)
+    rate = 3 / float(star.bandwidth(0))
+    assert proved.per_weight(np.array([1.0, 2.0])).tolist() == pytest.approx([rate, 0.0])
+    with pytest.raises(Invalid, match="several ranks at once"):
+        proved_times(star, needs, OneStep((0,), ()), True)
+    assert proved_times(star, needs, OneStep((0, 1, 2, 3), ()), False).rate == 0
+
+
+def test_both_views_hold_together_for_every_number_of_steps() -> None:
+    """Of N steps M pass between hosts; against two loops over all N and M."""
+    rng, most = random.Random(7), 20
+    for _ in range(20):
+        alpha, host_alpha = sorted((rng.uniform(0.5, 1), rng.uniform(0.5, 3)))
+        views = [np.maximum(1.0, rng.uniform(1, 9) / np.arange(1, most + 1)) for _ in range(2)]
+        paths = tuple(sorted((rng.uniform(1, 4) for _ in range(3)), reverse=True))
+        sizes = SizeBound(paths[-1], 1.0, ((alpha, views[0]), (host_alpha, views[1])), paths)
+        for nbytes in (0, 1, 3):
+            times = []
+            for n, m in itertools.combinations_with_replacement(range(most, 0, -1), 2):
+                path = min(paths[h - 1] + (n - h) * alpha for h in range(1, min(n, 3) + 1))
+                latency = max(path, m * host_alpha + (n - m) * alpha)
+                times.append(latency + max(views[0][n - 1], views[1][m - 1]) * nbytes)
+            assert sizes.seconds(nbytes) == pytest.approx(min(times))
+
+
+def test_a_path_in_fewer_steps_may_take_longer() -> None:
+    slow, fast = LinkType("slow", Fraction(10**9), 1e-5), LinkType("fast", Fraction(10**9), 1e-6)
+    machine = build("detour", 3, [(0, 1, fast), (1, 2, fast), (0, 2, slow), (2, 0, fast), (1, 0, fast)])
+    quickest = Quickest(2e-6, 0, 2)
+    target = Collective("broadcast", 3)
+    sizes = bound_by_size(machine, target, quickest, 0.0, find_evidence(machine, target))
+    assert sizes.path_latencies == pytest.approx((1e-5, 2e-6))
+    assert sizes.seconds(0) == pytest.approx(2e-6)
+
+
+def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=4")
+    contracted = contract(machine, np.array(hosts(machine)))
+    leaving = contracted.link_src == 0
+    assert sum(contracted.bandwidth(link) for link in np.flatnonzero(leaving).tolist()) == 400 * 10**9
+
+
 def test_evidence_for_other_hosts_is_refused() -> None:
     machine, other = topology("cluster:box=pcie8,boxes=2"), topology("cluster:box=pcie8,boxes=4")
     evidence = find_evidence(machine, Collective("broadcast", machine.ranks))
     with pytest.raises(Invalid, match="hosts"):
-        bound_by_size(other, Collective("broadcast", other.ranks), 0.0, 0.0, evidence)
+        bound_by_size(other, Collective("broadcast", other.ranks), None, 0.0, evidence)
 
 
 def test_the_least_latency_of_a_message_passes_through_switches() -> None:
@@ -285,7 +331,7 @@ def test_long_chains_are_found_without_trying_all_runs() -> None:
     target = Collective("broadcast", 200)
     evidence = find_evidence(machine, target).views[0].evidence
     assert {len(chain.switches) for chain in evidence if isinstance(chain, Chain)} == {199}
-    per_byte = bound_by_size(machine, target, 0.0, 0.0, find_evidence(machine, target)).views[0][1]
+    per_byte = bound_by_size(machine, target, None, 0.0, find_evidence(machine, target)).views[0][1]
     assert per_byte[397] == pytest.approx(398 / 200 / float(machine.types[0].bandwidth))
 
 

@@ -53,7 +53,8 @@ class ProvedLimits:
         witness = (self.bound.without_help if unaided else self.bound).witness
         rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
         evidence = self.unaided_evidence if unaided else self.evidence
-        return bound_by_size(machine, self.collective, self._latency(machine), rate, evidence).seconds
+        quickest = quickest_need(machine, self.needs, self.bound.latency_witness)
+        return bound_by_size(machine, self.collective, quickest, rate, evidence).seconds
 
     def without_barriers(self, profile: Profile, *, unaided: bool = False, any_latency: bool = False) -> Seconds:
         """Return the bound for messages that only wait for their data and their links.

@@ -14,7 +14,10 @@ The schedule may choose N, so the bound is a minimum:
     seconds(n) = min over N of  max(L, N * alpha) + max(B, f(N)) * n
 
 It is computed for two *views*: the machine itself, and the machine of its hosts (each host contracted to one rank),
-where every message crosses the network and alpha is therefore greater. The greater bound counts.
+where every message crosses the network and alpha is therefore greater. Of N steps let data pass between hosts in M.
+Then both views hold together:
+
+    seconds(n) = min over N >= M of  max(L, M * alpha_hosts + (N - M) * alpha) + max(B, f(N), f_hosts(M)) * n
 
 Example: a broadcast of n bytes along a line of 3 ranks, unit links, alpha = 1. Two steps move n bytes over one link
 after the other: f(2) = 2. Three steps move halves: f(3) = 3/2. So seconds(n) = min(2 + 2 n, 3 + 1.5 n, ...): small
@@ -32,14 +35,16 @@ from functools import cached_property
 
 import numpy as np
 
+from antiphon.core.bounds.latency_seconds import Quickest
+from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.needs import Needs, needs_of
-from antiphon.core.bounds.network import network_of
+from antiphon.core.bounds.network import link_capacities, network_of
 from antiphon.core.bounds.places import abilities_of
 from antiphon.core.bounds.step_search import Spread, find_step_cuts, nearest_side, steps_from
-from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, StepTimes, proved_times
+from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
 
@@ -57,7 +62,10 @@ class SizeLimits:
     max_nodes: int = 4096  # no chains on larger machines: each takes several maximum flows
     all_runs: int = 12  # up to this many levels every run of cuts becomes a chain; above, the longest runs per width
     max_widths: int = 6  # capacities of cuts for which the longest run is sought
-    cut_ranks: int = 12  # cuts over time are searched on machines of at most this many ranks ...
+    one_step_ranks: int = 256  # machines on which sets are tried out of which all data must pass in a single step
+    one_step_sets: int = 48  # of which so many are tried
+    combined_steps: int = 256  # numbers of steps for which both views are combined
+    cut_ranks: int = 16  # cuts over time are searched on machines of at most this many ranks ...
     cut_links: int = 256  # ... and links
     cut_steps: int = 5  # N is tried for this many consecutive values from the least, then grows by `cut_growth`
     cut_growth: float = 1.25
@@ -66,6 +74,7 @@ class SizeLimits:
 
 
 LIMITS = SizeLimits()
+MAX_PATH_STEPS = 64  # steps of the quickest path that are told apart
 
 
 @dataclass(frozen=True)
@@ -90,27 +99,58 @@ class SizeBound:
     """Minimum seconds as a function of the message size on one machine.
 
     `latency`: seconds of the quickest path (L). `seconds_per_byte`: the bandwidth bound (B). `views`: for each view the
-    least latency of a message (alpha) and the least seconds per byte for 1, 2, 3, ... steps (f).
+    least latency of a message (alpha) and the least seconds per byte for 1, 2, 3, ... steps (f). `path_latencies`: the
+    latency of the quickest path in at most 1, 2, 3, ... steps, for the data that take longest.
     """
 
     latency: float
     seconds_per_byte: float
     views: tuple[tuple[float, Floats], ...]
+    path_latencies: tuple[float, ...] = ()
 
     def seconds(self, nbytes: int) -> float:
         """Return the least time of any schedule for this size."""
-        transfer = self.seconds_per_byte * nbytes
-        return max([self.latency + transfer, *(self._view_seconds(*view, nbytes) for view in self.views)])
+        transfers = [_transfer_seconds(per_byte, nbytes) for _, per_byte in self.views]
+        latencies = [self._latencies(i) for i in range(len(self.views))]
+        min_seconds = self.latency + self.seconds_per_byte * nbytes
+        for latency, transfer in zip(latencies, transfers, strict=True):
+            min_seconds = max(min_seconds, float(self._times(latency, transfer, nbytes).min()))
+        if len(self.views) < 2:
+            return min_seconds
+        # More steps than are combined: what the machine alone says of so many.
+        (alpha, _), (host_alpha, _) = self.views
+        combined = LIMITS.combined_steps
+        beyond = float(self._times(latencies[0], transfers[0], nbytes)[combined:].min(initial=np.inf))
+        steps = np.arange(1, len(transfers[0][:combined]) + 1)
+        between = steps[:, None]  # steps in which data pass between hosts, of all
+        latency = np.maximum(latencies[0][:combined], steps * alpha + between * (host_alpha - alpha))
+        total = latency + np.maximum(transfers[0][:combined], transfers[1][:combined, None])
+        return max(min_seconds, min(beyond, float(np.where(between <= steps, total, np.inf).min())))
 
-    def _view_seconds(self, alpha: float, per_byte: Floats, nbytes: int) -> float:
-        transfer = per_byte * nbytes if nbytes else np.where(np.isinf(per_byte), np.inf, 0.0)  # not inf * 0
-        total = np.maximum(self.latency, self._steps[: len(per_byte)] * alpha) + transfer
-        beyond = max(self.latency, len(per_byte) * alpha) + self.seconds_per_byte * nbytes
-        return min(float(total.min()), beyond)
+    def _latencies(self, view: int) -> Floats:
+        """Return the least latency of a schedule of 1, 2, 3, ... steps of a view.
 
-    @cached_property
-    def _steps(self) -> Floats:
-        return np.arange(1, max((len(per_byte) for _, per_byte in self.views), default=0) + 1, dtype=np.float64)
+        On the machine the data that take longest move along a path in h of N steps; the others cost alpha each:
+        the least over h of path_latencies[h] + (N - h) * alpha.
+        """
+        alpha, per_byte = self.views[view]
+        steps = np.arange(1, len(per_byte) + 1)
+        latency: Floats = np.maximum(self.latency, steps * alpha)
+        if view or not self.path_latencies:
+            return latency
+        path = np.array(self.path_latencies[: len(steps)])
+        waited = np.full(len(steps), np.inf)  # least over h of the path's latency less h * alpha
+        waited[: len(path)] = path - steps[: len(path)] * alpha
+        latency = np.maximum(latency, np.minimum.accumulate(waited) + steps * alpha)
+        return latency
+
+    def _times(self, latency: Floats, transfer: Floats, nbytes: int) -> Floats:
+        """Return the least seconds of schedules of 1, 2, 3, ... steps of one view; at the end, of any more steps."""
+        return np.append(latency + transfer, latency[-1] + self.seconds_per_byte * nbytes)
+
+
+def _transfer_seconds(per_byte: Floats, nbytes: int) -> Floats:
+    return per_byte * nbytes if nbytes else np.where(np.isinf(per_byte), np.inf, 0.0)  # not inf * 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +199,14 @@ def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
 
 
 def bound_by_size(
-    topology: Topology, collective: Collective, latency: float, seconds_per_byte: float, evidence: SizeEvidence
-) -> SizeBound:
+    topology: Topology, collective: Collective, quickest: Quickest | None, seconds_per_byte: float,
+    evidence: SizeEvidence,
+) -> SizeBound:  # fmt: skip
     """Evaluate evidence on a machine, whose latencies and bandwidths may differ from those of the machine it was found
     on.
 
-    `latency`: seconds of the quickest path on this machine. `seconds_per_byte`: its bandwidth bound. Raises Invalid if
-    the evidence proves nothing.
+    `quickest`: the quickest path of the data that take longest on this machine. `seconds_per_byte`: its bandwidth
+    bound. Raises Invalid if the evidence proves nothing.
     """
     steps = np.arange(1, LIMITS.max_steps + 1, dtype=np.float64)
     assert collective.buffer_weight
@@ -181,7 +222,31 @@ def bound_by_size(
             per_weight = view.prove(item).per_weight(steps)
             per_byte = np.maximum(per_byte, per_weight / collective.buffer_weight)
         views.append((least_message_latency(view.topology), per_byte))
-    return SizeBound(latency, seconds_per_byte, tuple(views))
+    latency = 0.0 if quickest is None else quickest.seconds
+    return SizeBound(latency, seconds_per_byte, tuple(views), _path_latencies(topology, needs_of(collective), quickest))
+
+
+def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None) -> tuple[float, ...]:
+    """Return the latency of the quickest path in at most 1, 2, 3, ... steps, until more steps are no quicker; () where
+    several ranks may send the data."""
+    if quickest is None or any(len(holders) > 1 for holders in needs.sets):
+        return ()
+    latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
+    tail, head, seconds = topology.link_src, topology.link_dst, np.full(topology.nodes, np.inf)
+    seconds[quickest.src], inner = 0.0, topology.link_dst >= topology.ranks
+    paths: list[float] = []
+    while len(paths) < MAX_PATH_STEPS and (not paths or paths[-1] > quickest.seconds):
+        seconds[topology.ranks :] = np.inf
+        for _ in range(topology.switches):  # through switches, which belong to the same step
+            before = seconds.copy()
+            np.minimum.at(seconds, head[inner], seconds[tail[inner]] + latency[inner])
+            if np.array_equal(before, seconds):
+                break
+        arrived = seconds.copy()
+        np.minimum.at(arrived, head[~inner], seconds[tail[~inner]] + latency[~inner])
+        seconds = arrived
+        paths.append(float(seconds[quickest.dst]))
+    return tuple(paths)
 
 
 def least_message_latency(topology: Topology) -> float:
@@ -248,11 +313,13 @@ def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) ->
 
 
 def contract(topology: Topology, host: Longs) -> Topology:
-    """Return the machine whose ranks are the hosts; links inside a host vanish. `host`: the host of every rank."""
+    """Return the machine whose ranks are the hosts; links inside a host vanish, also those to its own switches. `host`:
+    the host of every rank."""
     ranks = int(host.max()) + 1
     number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
     src, dst = number[topology.link_src], number[topology.link_dst]
-    keep = src != dst
+    inner = _inner_switches(ranks, topology.switches, src, dst)
+    keep = (src != dst) & ~inner[src] & ~inner[dst]
     renumbered = np.cumsum(keep) - 1
     limits = []
     for limit in topology.limits:
@@ -263,6 +330,23 @@ def contract(topology: Topology, host: Longs) -> Topology:
         topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
         tuple(limits), unit=topology.unit, abilities=topology.abilities,
     )  # fmt: skip
+
+
+def _inner_switches(ranks: int, switches: int, src: Longs, dst: Longs) -> Bools:
+    """Return which nodes are switches whose routes begin and end at one rank, so that no data pass to another."""
+    nodes = ranks + switches
+    joined = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
+    for tail, head in ((src, dst), (dst, src)):
+        reached = np.eye(nodes, ranks, dtype=bool)
+        onward = head >= ranks
+        while True:
+            further = reached.copy()
+            np.logical_or.at(further, head[onward], reached[tail[onward]])
+            if np.array_equal(further, reached):
+                break
+            reached = further
+        joined |= reached
+    return np.asarray((np.arange(nodes) >= ranks) & (joined.sum(axis=1) <= 1))
 
 
 # ---- search ----
@@ -281,6 +365,8 @@ def _search(view: _View) -> Iterator[Evidence]:
             candidates += _fans(view)
         elif kind == "allreduce" and not view.any_through:
             candidates.append(Exchange(tuple(view.receivers)))
+    if not view.switches_help and topology.ranks <= LIMITS.one_step_ranks:
+        candidates += _one_steps(view)
     proofs = {evidence: view.prove(evidence) for evidence in dict.fromkeys(candidates)}
     useful = _not_dominated(proofs)
     yield from useful
@@ -328,16 +414,33 @@ def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
     """Yield chains between two ranks, for several ways to assign the ranks between them to levels.
 
     Levels: steps from the source; steps to the destination, counted down; the mean of both, which puts a rank that
-    hangs off a path on the level of the rank it hangs on; and all other ranks on one level. A step raises the level by
-    at most one.
+    hangs off a path on the level of the rank it hangs on; all other ranks on one level; steps from the narrowest cut
+    around the source to that around the destination. A step raises the level by at most one.
     """
     topology = view.topology
     after, before = steps_from(topology, src), steps_from(topology, dst, backwards=True)
     top = int(after[dst])
     triple = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
     placements = [np.clip(levels, 0, top) for levels in (after, top - before, (after + top - before) // 2)]
-    for levels in {tuple(levels.tolist()): levels for levels in (*placements, triple)}.values():
+    placements += [triple, *_levels_between_cuts(topology, src, dst)]
+    for levels in {tuple(levels.tolist()): levels for levels in placements}.values():
         yield from _chains_of(topology, levels, int(levels[dst]))
+
+
+def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Longs]:
+    """Yield the steps of every rank from the ranks within the narrowest cut around the source, which are on level 0;
+    those within the narrowest cut around the destination are on the last level.
+    """
+    ends = topology.link_src.tolist(), topology.link_dst.tolist()
+    capacity = link_capacities(topology).tolist()
+    near, far = (
+        Flows(topology.nodes, tail, head).smallest_cut(capacity, begin, end)[: topology.ranks]
+        for (tail, head), begin, end in ((ends, src, dst), (ends[::-1], dst, src))
+    )
+    levels = steps_from(topology, np.flatnonzero(near).tolist())
+    top = int(levels[far].min(initial=topology.nodes))
+    if 0 < top < topology.nodes:
+        yield np.where(far, top, np.minimum(levels, top - 1))
 
 
 def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
@@ -412,6 +515,23 @@ def _fans(view: _View) -> Iterator[Fan]:
         ranked = sorted((rank for rank in far_ends if rank != center), key=lambda rank: (far[rank], rank))
         ends = [i for i in range(1, len(ranked) + 1) if i == len(ranked) or far[ranked[i - 1]] < far[ranked[i]]]
         yield from (Fan(center, tuple(ranked[:count]), inward) for count in ends)
+
+
+def _one_steps(view: _View) -> Iterator[OneStep]:
+    """Yield the sets around each rank and each node of the network, by growing distance, and the sets outside them."""
+    topology, ranks = view.topology, view.topology.ranks
+    neighbours = np.eye(topology.nodes, dtype=bool)
+    neighbours[topology.link_src, topology.link_dst] = neighbours[topology.link_dst, topology.link_src] = True
+    around, sets = np.eye(topology.nodes, dtype=bool), dict[bytes, Bools]()
+    for _ in range(4):
+        for inside in (*around[:, :ranks], *~around[:, :ranks]):
+            if inside.any() and not inside.all() and len(sets) < LIMITS.one_step_sets:
+                sets.setdefault(inside.tobytes(), inside)
+        around = around @ neighbours
+    for inside in sets.values():
+        width, switches = nearest_side(topology, inside, ~inside)
+        if width:
+            yield OneStep(tuple(np.flatnonzero(inside).tolist()), switches)
 
 
 def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:

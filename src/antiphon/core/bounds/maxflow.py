@@ -51,6 +51,19 @@ class Flows:
             inside[node] = True
         return int(least_cut.value), inside
 
+    def smallest_cut(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[np.bool_]:
+        """Return the nodes on the source's side of a minimum cut, the smallest such side: those that the source still
+        reaches over residual capacity."""
+        if sum(capacity) >= EXACT_DOUBLES:
+            return np.array(dinic(self.nodes, self.tail, self.head, capacity, source, sink)[1])
+        flow = np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow).astype(np.int64)
+        spare = np.concatenate([np.array(capacity) > flow, flow > 0])
+        tail, head = (np.concatenate(ends) for ends in ((self.tail, self.head), (self.head, self.tail)))
+        inside = np.arange(self.nodes) == source
+        while len(fresh := head[spare & inside[tail] & ~inside[head]]):
+            inside[fresh] = True
+        return np.asarray(inside)
+
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
         """Return the same for capacities in floating point, for searches whose result is evaluated exactly
         afterwards."""

@@ -39,8 +39,9 @@ SAME_FLOW = 1 - 1e-7  # a flow of at least this fraction of the demand serves it
 MULTIPLIER_SCALE = 2**16  # the greatest multiplier after rounding to whole numbers
 
 
-def steps_from(topology: Topology, rank: int, *, backwards: bool = False) -> Longs:
-    """Return the least number of steps from a rank to every rank (or from every rank to it); entering a rank costs one.
+def steps_from(topology: Topology, rank: int | list[int], *, backwards: bool = False) -> Longs:
+    """Return the least number of steps from a rank, or the nearest of several, to every rank (or from every rank to
+    it); entering a rank costs one.
 
     Unreachable ranks get `topology.nodes`.
     """

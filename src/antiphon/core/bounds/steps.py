@@ -30,6 +30,8 @@ Four kinds of evidence state such conditions:
   can serve at most one of them per byte, so (K - 1) / K of a step is lost.
 - `Exchange`: everyone needs what everyone has. In that step P ranks can serve 2 (P - 1) of P (P - 1) pairs, even if
   switches multicast or reduce, so 1 - 2 / P of a step is lost.
+- `OneStep`: in a single step nothing is relayed, copied or combined on the way, so what each rank outside a set needs
+  of the ranks in it crosses by itself: 7 copies leave the root of a broadcast to 8 ranks.
 """
 
 from __future__ import annotations
@@ -109,7 +111,17 @@ class Exchange(Record):
     kind = "exchange"
 
 
-Evidence = StepCuts | Chain | Fan | Exchange
+@dataclass(frozen=True)
+class OneStep(Record):
+    """What ranks outside `near` need of ranks in it leaves it in one step. `switches`: those on the near side."""
+
+    near: tuple[int, ...]
+    switches: Switches
+
+    kind = "one_step"
+
+
+Evidence = StepCuts | Chain | Fan | Exchange | OneStep
 
 
 @dataclass(frozen=True)
@@ -144,8 +156,8 @@ class StepTimes:
 def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_help: bool) -> StepTimes:
     """Return what a piece of evidence proves, from sums alone; raise Invalid if it proves nothing.
 
-    `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates a `Fan`. For an
-    `Exchange` the caller makes sure that no switch reduces and multicasts at once (`through`).
+    `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates a `Fan` and a
+    `OneStep`. For an `Exchange` the caller makes sure that no switch reduces and multicasts at once (`through`).
     """
     if isinstance(evidence, StepCuts):
         return _prove_cuts(topology, needs, evidence)
@@ -154,6 +166,9 @@ def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_
     if isinstance(evidence, Fan):
         _require(not switches_help, "a switch may serve several ranks at once")
         return _prove_fan(topology, needs, evidence)
+    if isinstance(evidence, OneStep):
+        _require(not switches_help, "a switch may serve several ranks at once")
+        return _prove_one_step(topology, needs, evidence)
     return _prove_exchange(topology, needs, evidence)
 
 
@@ -252,6 +267,16 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
     )
     weight = int(needs.weights[needs.block[0]])
     return StepTimes(Fraction(weight) / widest, 1, 1 - Fraction(2, len(ranks)))
+
+
+def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> StepTimes:
+    near = np.isin(np.arange(topology.ranks), evidence.near)
+    capacity = step_capacity(topology, near, ~near, evidence.switches)
+    _require(capacity > 0, "nothing can cross")
+    sole = _sole_holders(needs)
+    crossing = (sole >= 0) & near[sole] & ~near[needs.dst]
+    messages = np.unique(np.stack([needs.block, sole, needs.dst])[:, crossing], axis=1)
+    return StepTimes(int(needs.weights[messages[0]].sum()) / capacity, steps=1)
 
 
 def _sole_holders(needs: Needs) -> NDArray[np.int64]:
