@@ -213,7 +213,8 @@ class Forest:
 class SymmetricTrees:
     """Trees out of one root on a symmetric machine; the symmetries keep the root in place.
 
-    Of all images of a tree only one is listed in `representatives`, with their total rate, which they share equally. `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
+    Of all images of a tree only one is listed in `representatives`, with their total rate, which they share equally.
+    `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
     """
 
     topology: Topology
