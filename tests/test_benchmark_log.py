@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -128,6 +129,62 @@ def test_what_a_log_says_of_the_job() -> None:
     assert all(r.wrong for r in run.rows)
     rccl = f"rccl-tests: Version 2.18:+\n# Using devices\nRCCL version : 2.26.6-HEAD\n./all_reduce_perf\n{table()}"
     assert [(r.program, r.library) for r in read_runs(rccl)] == [("rccl-tests", "RCCL 2.26.6")]
+
+
+@pytest.mark.parametrize(
+    "more", [["#bitdiff"], ["i_min", "i_max", "i_p99", "i_cv%"], ["#bitdiff", "i_min", "i_max", "i_p99", "i_cv%"]]
+)
+def test_options_that_add_columns(more: list[str]) -> None:
+    """-B, per-iteration timing and time stamps."""
+    head = HEAD.replace("#wrong  ", f"#wrong {' '.join(more)} ").replace(
+        "#wrong\n", f"#wrong {' '.join(more)} timestamp\n"
+    )
+    numbers = " ".join(str(7 + i) for i in range(len(more)))
+    rows = re.sub(r"(?m) 0  (?= )", f" 0 {numbers} ", table()).replace(
+        "    0\n", f"    0 {numbers} 2026-11-02 10:11:12\n"
+    )
+    (run,) = read_runs(head + rows + FOOT)
+    assert (rounded(run.points()), run.garbled) == (POINTS, 0)
+    assert [r.in_place for r in run.rows] == pytest.approx([seconds for _, seconds in POINTS])
+    assert not any(r.wrong for r in run.rows)
+
+
+def json_log(**changes: object) -> str:
+    """The file that nccl-tests -J writes, as far as it is read."""
+
+    def place(nbytes: int, seconds: float) -> dict[str, object]:
+        gbs = nbytes / seconds / 1e9
+        return {"time": seconds * 1e6, "alg_bw": gbs, "bus_bw": gbs, "nwrong": 0.0}
+
+    log = {
+        "args": ["/opt/build/all_reduce_perf", "-b", "1K"], "env": ["HOME=/", "NCCL_ALGO=Ring"], "nccl_version": 22804,
+        "config": {"ngpus": 1, "devices": [
+            {"rank": i, "group": 0, "pid": 7 + i, "hostname": f"node-{i}", "device": 0, "device_hex": "0000:04:00",
+             "device_info": "NVIDIA H100 80GB HBM3"} for i in range(2)
+        ]},
+        "results": [
+            {"size": n, "count": n // 4, "type": "float", "redop": "sum", "root": "    -1",
+             "out_of_place": place(n, t), "in_place": {**place(n, t), "nwrong": None}} for n, t in POINTS
+        ],
+    }  # fmt: skip
+    return json.dumps({**log, **changes})
+
+
+def test_json() -> None:
+    (run,) = read_runs(json_log())
+    assert (run.kind, run.ranks, run.hosts, run.library, run.gpu) == (
+        "allreduce", 2, 2, "NCCL 2.28.4", "NVIDIA H100 80GB HBM3",
+    )  # fmt: skip
+    assert (rounded(run.points()), run.environment) == (POINTS, {"NCCL_ALGO": "Ring"})
+    for changes in (
+        {"args": []},
+        {"config": {}},
+        {"results": [{"out_of_place": 1}]},
+        {"results": 7},
+        {"args": {"a": 1}},
+    ):
+        with pytest.raises(Invalid, match="is no JSON of nccl-tests -J"):
+            read_runs(json_log(**changes, out_of_place=None))
 
 
 def test_several_runs_of_a_file() -> None:

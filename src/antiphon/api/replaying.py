@@ -141,7 +141,7 @@ def _read_measured(measured: Any) -> tuple[Any, str]:
     name = name_of(path_of(measured, "measured"))
     with reading(name):
         data = read_bytes(measured)
-        if not opening(data).startswith(("{", "[")):
+        if not opening(data).startswith(("{", "[")) or b'"out_of_place"' in data:
             return read_points(data.decode("utf-8", "replace")), name
         value = decode(data, Any)
         rows = value.get("rows") if isinstance(value, dict) else value

@@ -23,12 +23,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 from antiphon.core.collective import COMBINING, ROOTED, kind_named
+from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, quote
 
 MAX_RANKS = 4096  # to be inferred from busbw / algbw
 MAX_CONTINUATIONS = 4  # lines that continue a wrapped row
+USUAL_WIDTH = 4  # numbers out of place: time, algbw, busbw, wrong
 OSU = "OSU"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
@@ -38,6 +41,7 @@ _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+>
 _STARTED = re.compile(
     r"(?P<verb>Collective test starting: |\./)?\b(?P<name>[a-z_]{4,20})_perf(?:_mpi)?\b(?P<option>\s+-)?"
 )
+_HEAD = re.compile(r"\b(?:cpu)?time\s+algbw\s+busbw\b.*")
 _BEGIN = re.compile(
     r"\bnThread\s+\d|Collective test starting|Using devices|\bsize\s+count\s+(?:\(elements\)\s+)?type\b"
 )
@@ -121,6 +125,8 @@ class Run:
 
 def read_runs(text: str) -> list[Run]:
     """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named."""
+    if text.lstrip().startswith("{") and '"out_of_place"' in text:
+        text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
     runs = [run for run in _Reader(_NOISE.sub(" ", text).splitlines()).read() if run.rows]
     if not runs:
         raise Invalid(
@@ -147,6 +153,25 @@ def read_points(text: str) -> dict[str, list[tuple[int, float]]]:
     return {kind: sorted(sizes.items()) for kind, sizes in fastest.items()}
 
 
+def _lines_of_json(log: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that nccl-tests would have printed, from the JSON that it writes with -J."""
+    try:
+        yield " ".join(["./" + str(log["args"][0]).rpartition("/")[2], *map(str, log["args"][1:])])
+        yield from (str(variable) for variable in log.get("env", []))
+        yield f"nccl-library={log.get('nccl_version', 0)}"
+        for device in log["config"]["devices"]:
+            place = "Rank {rank} Pid {pid} on {hostname} device {device} [{device_hex}] {device_info}"
+            yield place.format_map(device)
+        for row in log["results"]:
+            cells = [row[key] for key in ("size", "count", "type", "redop", "root")]
+            for times in filter(None, (row["out_of_place"], row["in_place"])):
+                cells += [f"{float(times[key]):.6f}" for key in ("time", "alg_bw", "bus_bw")]
+                cells.append("N/A" if times["nwrong"] is None else times["nwrong"])
+            yield " ".join(map(str, cells))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"is no JSON of nccl-tests -J: {type(error).__name__} {quote(str(error))}") from None
+
+
 class _Reader:
     """Goes through the lines once; `run` collects the context and the rows of the current run."""
 
@@ -157,6 +182,7 @@ class _Reader:
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
         self.ratio = (0.0, 0.0)  # busbw / algbw of the row with the greatest algbw, and its rounding error
         self.columns = ("", "")  # operator and root of the rows
+        self.width = USUAL_WIDTH  # numbers out of place, and as many in place, as the head of the table has
         self.failed = self.is_commanded = False
         self.exported: dict[str, str] = {}  # variables of all later runs
         self.following: dict[str, str] = {}  # variables behind the rows of this run, which belong to the next
@@ -175,6 +201,9 @@ class _Reader:
                     wrong = (row[4] or "").startswith("Fail")
                     self.run.rows.append(LogRow(int(row[1]), float(row[2]) / 1e6, wrong=wrong))
             else:
+                if head := _HEAD.search(line):
+                    words = head[0].split()
+                    self.width = next((i for i in range(USUAL_WIDTH, len(words)) if words[i] == words[0]), USUAL_WIDTH)
                 title = _TITLE.search(line)
                 started = None if title or _END.search(line) else _STARTED.search(line)
                 if self.run.rows and (title or started or _BEGIN.search(line)):
@@ -231,18 +260,18 @@ class _Reader:
     def _add_row(self, row: re.Match[str], at: int) -> int:
         """Read a row that begins in the line before `at`; return the line after it."""
         tail, used = row[3], 0
-        values = _parse_tail(tail)
+        values = _parse_tail(tail, self.width)
         while (values is None or len(values.times) < 2) and used < MAX_CONTINUATIONS and at + used < len(self.lines):
             following = self.lines[at + used]
             words = following[len((_PREFIX.match(following) or "")[0]) :].split()
             if not words or not all(_NUMBER.fullmatch(word) for word in words if word not in _OPERATORS):
                 break
             used += 1
-            spaced = _parse_tail(f"{tail} {' '.join(words)}")
+            spaced = _parse_tail(f"{tail} {' '.join(words)}", self.width)
             # A terminal cuts within a word, too: then neither end has a blank.
             cut = spaced is None and not tail[-1:].isspace() and not following[:1].isspace()
             tail += following if cut else f" {' '.join(words)}"
-            values = _parse_tail(tail) or values
+            values = _parse_tail(tail, self.width) or values
         if values is None or not _agrees(int(row[1]), values):
             self.run.garbled += 1
             return at
@@ -290,8 +319,9 @@ class _Tail:
     wrong: bool
 
 
-def _parse_tail(text: str) -> _Tail | None:
-    """Parse what stands behind size, count and type; None unless it is complete at least out of place."""
+def _parse_tail(text: str, width: int) -> _Tail | None:
+    """Parse what stands behind size, count and type; None unless it is complete at least out of place. `width`: numbers
+    out of place and in place, which begin with time, algbw, busbw and wrong elements (old versions: the error)."""
     words = text.split()
     op = words.pop(0) if words and words[0] in _OPERATORS else ""
     values: list[str] = []
@@ -299,10 +329,10 @@ def _parse_tail(text: str) -> _Tail | None:
         if not _NUMBER.fullmatch(word):
             break
         values.append(word)
-    root = values.pop(0) if len(values) % 4 == 1 else ""
-    if len(values) < 4 or len(values) % 4 or "." in root:
+    root = values.pop(0) if len(values) % width == 1 else ""
+    if len(values) < width or len(values) % width or "." in root:
         return None
-    groups = [values[:4], *([values[4:8]] if len(values) >= 8 else [])]
+    groups = [values[at : at + width] for at in (0, width)[: len(values) // width]]
     try:
         times = tuple(float(group[0]) for group in groups if group[0][0].isdigit())
         algbw, busbw = float(groups[0][1]), float(groups[0][2])
@@ -310,7 +340,7 @@ def _parse_tail(text: str) -> _Tail | None:
         return None
     if not times or not 0 < times[0] < 1e12 or not all(0 <= time < 1e12 for time in times):
         return None
-    wrong = any(group[3].isdigit() and int(group[3]) > 0 for group in groups)
+    wrong = any(group[3].upper() != "N/A" and not float(group[3]) < 1 for group in groups)
     return _Tail(times, algbw, busbw, op, root, wrong)
 
 
