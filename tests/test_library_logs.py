@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid, NotFound
 from antiphon.formats.benchmark_log import read_runs
+from antiphon.runtimes.measure import nccl_sweep
 from antiphon.runtimes.measure.choose import MeasuredTuning
 
 SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
@@ -234,3 +237,102 @@ def test_variables_belong_to_the_run_they_stand_before() -> None:
     assert [run.environment.get("NCCL_ALGO") for run in runs] == [None, "Tree", "Ring", None]
     both = f"$ export NCCL_ALGO=Ring\n$ ./{COMMAND}\n{table(LL)}$ ./all_gather_perf\n{table(LL, 'allgather')}"
     assert [run.environment for run in read_runs(both)] == [{"NCCL_ALGO": "Ring"}] * 2
+
+
+# ---- the sweep that writes the logs ----
+
+BENCHMARK = """#!{python}
+import os, sys, time
+sys.path.insert(0, {tests!r})
+from test_library_logs import DEFAULT, LL, SIMPLE, SIZES, table, times
+forced = [os.environ.get(f"NCCL_{{name}}", "") for name in ("ALGO", "PROTO", "MAX_NCHANNELS")]
+with open("calls", "a") as file:
+    print(*forced, file=file)
+if "-" in sys.argv:
+    sys.exit("all_reduce_perf: invalid option")
+if forced[0].startswith("nvls"):
+    sys.exit("NCCL WARN no algorithm or protocol available")
+scale = {{"": 1, "4": 2, "8": 1.5, "16": 0.8, "32": 1.1}}[forced[2]]
+us = {{"tree ll": LL, "ring simple": {{n: t * scale for n, t in SIMPLE.items()}}, " ": DEFAULT}}
+print(table(us.get(" ".join(forced[:2]), times(90, 90, 90, 900))))
+"""
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "all_reduce_perf"
+    program.write_text(BENCHMARK.format(python=sys.executable, tests=str(Path(__file__).parent)))
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"):
+        monkeypatch.delenv(name, raising=False)
+    return program
+
+
+def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(benchmark: Path) -> None:
+    def sweep() -> MeasuredTuning:
+        search = antiphon.Search(workers="none")
+        command = f"{benchmark} -b 1K -e 4M"
+        result = antiphon.measure.tune(
+            "allreduce", "hgx-h100", logs="logs", command=command, planners="ring", search=search
+        )
+        assert result is not None
+        return result
+
+    result = sweep()
+    # what ran twice wins by 2 % already: tree ll at the second size
+    assert settings(result) == {**WANT, 1 << 14: "tree ll", 1 << 18: "ring simple channels=16"}
+    assert result.complete
+    calls = Path("calls").read_text().splitlines()
+    pairs = [f"{a} {p} " for a in ("ring", "tree") for p in ("ll", "ll128", "simple")]
+    assert sorted(calls[:10]) == sorted(["  ", "  ", *pairs, "nvls simple ", "nvlstree simple "])
+    again = [[f"{setting} {n}" for n in ("", "4", "8", "16", "32")] for setting in ("tree ll", "ring simple")]
+    assert sorted(calls[10:]) == sorted(again[0] + again[1])
+    assert "put aside: nvls-simple.log: has no rows" in "\n".join(result.notes)
+    for name in ("ring-ll.log", "tree-ll-8ch.log"):
+        Path("logs", name).unlink()
+    assert settings(sweep()) == settings(result)
+    assert Path("calls").read_text().splitlines()[20:] == ["ring ll ", "tree ll 8"]
+
+
+def test_commands_that_measure_nothing(
+    benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command, says in (
+        (f"{benchmark} -", "printed no times: all_reduce_perf: invalid option"), ("/bin/true", "printed no times"),
+        (str(tmp_path / "none"), "no such program"), ("", "no such program"), ("'", "No closing quotation"),
+    ):  # fmt: skip
+        assert run(["tune", "allreduce", "hgx-h100", "--from-logs", "logs", "--run", command or " "]) in (1, 2, 69)
+        assert says in capsys.readouterr().err
+        assert not list(Path("logs").glob("*")) if Path("logs").exists() else True
+    assert run(["tune", "allreduce", "hgx-h100", "--run", "x"]) == 2
+    assert "add --from-logs DIR" in capsys.readouterr().err
+    assert run(["tune", "alltoall", "hgx-h100", "--from-logs", "logs", "--run", str(benchmark)]) == 2
+    assert "--run: measures one of allreduce" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_logs(benchmark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_run, count = nccl_sweep.log_run, 0
+
+    def interrupted(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+        log_run(*arguments)
+
+    monkeypatch.setattr(nccl_sweep, "log_run", interrupted)
+    search = antiphon.Search(workers="none")
+    result = antiphon.measure.tune(
+        "allreduce", "hgx-h100", logs="logs", command=str(benchmark), planners="ring", search=search
+    )
+    assert result is not None
+    assert result.interrupted
+    assert not result.complete
+    assert sorted(path.name for path in Path("logs").iterdir()) == ["default-again.log", "default.log", "ring-ll.log"]
+
+
+def test_a_run_that_hangs_is_stopped(tmp_path: Path) -> None:
+    nccl_sweep.log_run(["sleep", "60"], {}, tmp_path / "ring-ll.log", 0.3)
+    assert [path.name for path in tmp_path.iterdir()] == ["ring-ll.log"]
+    assert "stopped after" in (tmp_path / "ring-ll.log").read_text()

@@ -315,6 +315,7 @@ def tune(  # noqa: PLR0913
     *,
     on: Ground | None = None,
     logs: Path | None = None,
+    command: str = "",
     nbytes: Sizes | None = None,
     model: str | None = None,
     profile: ProfileLike = None,
@@ -348,6 +349,8 @@ def tune(  # noqa: PLR0913
     logs
         Instead of `on`, a folder of logs of nccl-tests or rccl-tests: choose among NCCL's own settings, which their
         runs forced (docs/stock.md).
+    command
+        With `logs`, a command that starts nccl-tests: it is run with every setting, and its logs go into that folder.
     nbytes
         A range, one size, or several (1KB:16MB).
     factor
@@ -376,7 +379,8 @@ def tune(  # noqa: PLR0913
     Raises
     ------
     Invalid
-        `search` has a shortlist, or plans together with `library_only`; or `on` and `logs` are both given, or neither.
+        `search` has a shortlist, or plans together with `library_only`; or `on` and `logs` are both given, or neither;
+        or a command without `logs`.
     """
     from antiphon.runtimes.measure.choose import tune_measured
     from antiphon.runtimes.measure.library_choose import tune_library
@@ -390,6 +394,8 @@ def tune(  # noqa: PLR0913
         )
     if (on is None) == (logs is None):
         raise Invalid("tune: pass either on=, where to measure, or logs=, a folder of logs of nccl-tests")
+    if command and logs is None:
+        raise Invalid("command: writes logs; pass logs=, a folder for them, too")
     machine = _given.machine(topology)
     options = search.options()
     del options["shortlist"]
@@ -402,8 +408,8 @@ def tune(  # noqa: PLR0913
         from antiphon.runtimes.measure.library_logs import tune_from_logs
 
         return tune_from_logs(
-            target, machine, logs, model=model or "alpha-beta", profile=profile, planners=planners, progress=progress,
-            **options,
+            target, machine, logs, command=command, model=model or "alpha-beta", profile=profile, planners=planners,
+            progress=progress, **options,
         )  # fmt: skip
     options |= {name: value for name, value in {
         "factor": factor, "few": few, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,

@@ -69,6 +69,12 @@ FromLogs = Annotated[
         "--from-logs", metavar="DIR", help="choose among NCCL's own settings by logs of nccl-tests that forced them"
     ),
 ]
+RunCommand = Annotated[
+    str,
+    typer.Option(
+        "--run", metavar="COMMAND", help="with --from-logs: first run this command of nccl-tests with every setting"
+    ),
+]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL's choice")]
 Effort = Annotated[
     float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
@@ -127,7 +133,8 @@ def tune_command(
     ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
-    library_only: LibraryOnly = False, from_logs: FromLogs = None, explain: Explain = False, json: arg.Json = False,
+    library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "",
+    explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -160,7 +167,7 @@ def tune_command(
         limit = runtime_options.pop("timeout", None)
         options |= {"on": runtime, "iterations": iterations, "library_only": library_only, "limit": limit}
         options |= runtime_options
-        _refuse({"--from-logs": from_logs}, "has the measurements, so leave out --on")
+        _refuse({"--from-logs": from_logs, "--run": run}, "has the measurements, so leave out --on")
         _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)
         return
     if from_logs is not None:
@@ -170,9 +177,10 @@ def tune_command(
             "cannot be combined with --from-logs; leave one of them out",
         )  # fmt: skip
         del options["nbytes"]
-        _tune_measured(coll, topo, out, {**options, "logs": from_logs, "library_only": True, "ranks": group},
-                       explain, json)  # fmt: skip
+        options |= {"logs": from_logs, "command": run, "library_only": True, "ranks": group}
+        _tune_measured(coll, topo, out, options, explain, json)
         return
+    _refuse({"--run": run}, "needs a folder for its logs; add --from-logs DIR")
     _refuse(
         {"--iterations": iterations, "--library-only": library_only},
         "is only for measuring; give --on, too, or leave it out",

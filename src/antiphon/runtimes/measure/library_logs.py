@@ -33,9 +33,11 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.library import library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
 from antiphon.formats.benchmark_log import OSU, Run, read_runs
+from antiphon.formats.stock.nccl_tuner import ABLE
 from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
 from antiphon.runtimes.measure.library import Candidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
+from antiphon.runtimes.measure.nccl_sweep import run_sweep
 from antiphon.runtimes.measure.race import ALIKE, MARGIN
 from antiphon.select import tune
 from antiphon.select.libraries import CLASSICS
@@ -79,17 +81,19 @@ class LogRun(NamedTuple):
 
 
 def tune_from_logs(
-    collective: str | Collective, topology: Topology | str, folder: str | os.PathLike[str], *,
-    progress: Callable[[int, int, str], None] | None = None, **options: Any,
+    collective: str | Collective, topology: Topology, folder: str | os.PathLike[str], *,
+    command: str = "", progress: Callable[[int, int, str], None] | None = None, **options: Any,
 ) -> MeasuredTuning:  # fmt: skip
     """Return a table that claims NCCL's fastest setting per range of sizes, as `tune_library` does for an MPI.
 
     All sizes are left to the library. The schedule of the entries is the best of ours by the model, among classic
-    algorithms unless `options` (of `tune`) say otherwise: a table has to have one.
+    algorithms unless `options` (of `tune`) say otherwise: a table has to have one. `command`: starts nccl-tests; it is
+    first run with every setting, and writes the logs.
     """
+    requested = collective.kind if isinstance(collective, Collective) else collective
+    finished = not command or _sweep(command, Path(folder), requested, topology, progress)
     runs, reasons = _read_folder(Path(folder))
     kinds = {run.kind for _, run in runs}
-    requested = collective.kind if isinstance(collective, Collective) else collective
     if requested not in ("all", *kinds):
         raise NotFound(f"{folder}: no log measures {requested}; the logs measure {', '.join(sorted(kinds))}")
     kinds = kinds if requested == "all" else {requested}
@@ -125,7 +129,24 @@ def tune_from_logs(
     wrong = sum(row["wrong"] for row in rows)
     described += [f"{wrong} rows with wrong results left out"] if wrong else []
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
-    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), tuning.complete, not tuning.complete, notes=notes)
+    complete = tuning.complete and finished
+    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), complete, not complete, notes=notes)
+
+
+def _sweep(
+    command: str, folder: Path, kind: str, machine: Topology, progress: Callable[[int, int, str], None] | None
+) -> bool:
+    """Run `command` with every setting; False if Ctrl-C ended that."""
+
+    def choose_winners() -> list[Candidate]:
+        runs, _ = _read_folder(folder)
+        compared, _ = _compare([item for item in runs if item[1].kind == kind], machine)
+        settings = {setting.name: setting for _, setting, _ in _choose(compared)}
+        return [setting for name, setting in settings.items() if " " in name and not setting.parameters]
+
+    if kind not in ABLE["ring"]:
+        raise Invalid(f"--run: measures one of {', '.join(ABLE['ring'])}, not {kind}; NCCL's settings are for these")
+    return run_sweep(command, folder, kind, choose_winners, progress)
 
 
 def _read_folder(folder: Path) -> tuple[list[tuple[str, Run]], list[str]]:

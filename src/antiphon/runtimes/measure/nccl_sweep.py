@@ -1,0 +1,112 @@
+"""Run a command of nccl-tests once per setting of NCCL, and keep a log of each, for `tune --from-logs`.
+
+    default, default-again      NCCL's own choice; how far the two differ is the noise
+    ring-ll, ..., nvls-simple   each algorithm for the collective, with each of its protocols
+    ring-ll-again, ring-ll-8ch  those that are the fastest at some size: once more, and by numbers of channels
+
+Settings are passed as NCCL's environment variables, so the command must hand them to all processes (srun does; Open
+MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and what it forced. Logs that exist
+are kept, so an interrupted sweep goes on where it stopped. A setting that NCCL refuses, or that hangs, leaves a log
+without rows, which the reader puts aside.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from antiphon.errors import Invalid, Missing, quote
+from antiphon.formats.benchmark_log import read_runs
+from antiphon.formats.stock.nccl_tuner import ABLE
+from antiphon.runtimes.engine.launch import Starting, summarize_errors
+from antiphon.runtimes.measure.library import Candidate
+
+PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
+CHANNEL_COUNTS = (4, 8, 16, 32)
+MAX_SLOWDOWN, STARTUP = 10, 60.0  # a run is stopped after so many times the default's time, and so many seconds
+FIRST_LIMIT = 3600.0  # seconds of the first run
+
+
+def run_sweep(
+    command: str, folder: Path, kind: str, choose_winners: Callable[[], Sequence[Candidate]],
+    progress: Callable[[int, int, str], None] | None,
+) -> bool:  # fmt: skip
+    """Run all settings; False if Ctrl-C ended that. `choose_winners`: the fastest settings by the logs so far."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Invalid(f"--run {quote(command)}: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise Missing(f"--run {quote(command)}: no such program; give the command that starts nccl-tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = [
+        (algorithm, protocol)
+        for algorithm, kinds in ABLE.items() if kind in kinds and algorithm != "collnet-direct"
+        for protocol in PROTOCOLS.get(algorithm, ("simple",))
+    ]  # fmt: skip
+    begun = time.monotonic()
+    try:
+        log_run(words, {}, folder / "default.log", FIRST_LIMIT)
+        limit = STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
+        _check_default(folder / "default.log", command)
+        stage = [("default-again", dict[str, str]()), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
+        _log_stage(words, stage, folder, limit, progress)
+        stage = []
+        for setting in choose_winners():
+            algorithm, protocol = setting.name.split(" ")
+            stage.append((f"{algorithm}-{protocol}-again", _variables(algorithm, protocol)))
+            stage += [(f"{algorithm}-{protocol}-{n}ch", _variables(algorithm, protocol, n)) for n in CHANNEL_COUNTS]
+        _log_stage(words, stage, folder, limit, progress)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _variables(algorithm: str, protocol: str, channels: int = 0) -> dict[str, str]:
+    variables = {"NCCL_ALGO": algorithm.replace("-", ""), "NCCL_PROTO": protocol}
+    return variables | (dict.fromkeys(("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), str(channels)) if channels else {})
+
+
+def _log_stage(
+    words: Sequence[str], stage: Sequence[tuple[str, Mapping[str, str]]], folder: Path, limit: float,
+    progress: Callable[[int, int, str], None] | None,
+) -> None:  # fmt: skip
+    for number, (name, variables) in enumerate(stage):
+        if progress is not None:
+            progress(number, len(stage), f"{name} is measured")
+        log_run(words, variables, folder / f"{name}.log", limit)
+
+
+def log_run(words: Sequence[str], variables: Mapping[str, str], path: Path, limit: float) -> None:
+    """Write what a run prints to a file, unless that exists. The run is stopped after `limit` seconds."""
+    if path.exists():
+        return
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file, Starting() as starting:
+            forced = [f"{name}={value}" for name, value in variables.items()]
+            file.write(" ".join(["$", *forced, shlex.join(words)]) + "\n")
+            file.flush()
+            starting.start(words, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **variables}).wait(limit)
+    except subprocess.TimeoutExpired:
+        unfinished.write_text(f"stopped after {limit:.0f} s\n", encoding="utf-8")
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    unfinished.replace(path)
+
+
+def _check_default(path: Path, command: str) -> None:
+    """Refuse a command whose first run measured nothing, and forget its log."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        read_runs(text)
+    except Invalid as error:
+        path.unlink()
+        reason = summarize_errors(text.splitlines()[1:]) or str(error)
+        raise Invalid(f"--run {quote(command)}: printed no times: {reason}") from None
