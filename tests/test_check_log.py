@@ -95,6 +95,7 @@ THREADS = [
     ], "", "slow", None),
     ("cluster:box=dgx-a100,boxes=2,nics=4,nic=200Gbit/s", busbw(16, (4 * GB, 86)), "", "normal", ""),
     (TWO, busbw(16, (GB, 216.5), (8 * GB, 231)), "", "slow", None),
+    (TWO, busbw(16, (GB, 216.5), (8 * GB, 231)), "-x NCCL_IB_HCA=a,b,c,d,e,f,g,h -x NCCL_P2P_LEVEL=NVL", "slow", None),
     ("cluster:box=dgx-a100,boxes=2,nics=4,nic=200Gbit/s", busbw(16, (GB, 9.84), (8 * GB, 9.84)),
      "-x NCCL_IB_HCA=mlx5_0", "slow", "cards"),
     ("cluster:box=dgx-a100,boxes=12,nics=1,nic=200Gbit/s", busbw(96, (GB, 15.3), (4 * GB, 15.3), (8 * GB, 15.3)),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Json, Library, Only, OnMachine, machine_given
+from antiphon.cli.arguments import Json, Only, machine_given
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
@@ -18,10 +18,12 @@ from antiphon.units import format_size, size_family
 
 
 def check_log_command(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="the log, pasted as it is")] = None,
-    topo: OnMachine = "",
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="the log, pasted as it is", show_default=False)] = None,
+    topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
     only: Only = "",
-    library: Library = "",
+    library: Annotated[
+        str, typer.Option("--library", metavar="LIBRARY", help="its library, if not told: nccl:gpu=h100,network=ib")
+    ] = "",
     before: Annotated[
         Path | None, typer.Option("--before", metavar="FILE", help="compare two logs: the one before an upgrade")
     ] = None,

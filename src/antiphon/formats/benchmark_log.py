@@ -65,7 +65,7 @@ _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
 # What the library itself logs under NCCL_DEBUG=INFO, by the name that `Run.signs` gives it
 _SIGNS = {
-    "sockets": re.compile(r"\bvia NET/Socket|Using network Socket|NET/Socket : Using|Initialized NET plugin Socket"),
+    "sockets": re.compile(r"\bvia NET/Socket|Using network Socket|Initialized NET plugin Socket"),
     "host memory": re.compile(r"\bvia SHM\b"),
     "no direct memory access": re.compile(r"\bvia NET/IB/[0-9]+(?!.*GDRDMA)"),
     "no NVLS": re.compile(r"NVLS multicast support is not available"),

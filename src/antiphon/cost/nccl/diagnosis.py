@@ -78,7 +78,7 @@ CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "pcie": (
         "NCCL_P2P_DISABLE, ACS and IOMMU, nvidia-fabricmanager; NCCL_DEBUG=INFO logs 'via SHM'",
-        ("host memory", "NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=*"),
+        ("host memory", "NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC"),
     ),
     "cards": ("NCCL_IB_HCA, ibstat (links up, at full rate); NCCL_DEBUG=INFO logs the cards", ("NCCL_IB_HCA=*",)),
     "network": (
@@ -221,7 +221,7 @@ def rank_causes(
             continue
         misfit = _misfit(collective, points, seconds) + LIMITS.per_degree * fault.degrees
         if fault.name not in best or misfit < best[fault.name].misfit:
-            evidence = tuple(sign for sign in signs if fault.is_named(sign))
+            evidence = tuple(sign for sign in signs if fault.is_named(sign) and not _lists_all_cards(sign, cards))
             best[fault.name] = Cause(fault, misfit, evidence, seconds)
     causes = sorted(best.values(), key=lambda cause: (not cause.evidence, cause.misfit))
     # A fault that the log names must only fit better than none; others must fit well, and about as well as the best.
@@ -235,6 +235,12 @@ def rank_causes(
 def _misfit(collective: str, points: Points, predicted: Mapping[int, float]) -> float:
     """Return the mean of |ln(measured / predicted)|, in units of the model's error."""
     return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n)) for n, seconds in points)
+
+
+def _lists_all_cards(sign: str, cards: int) -> bool:
+    """Whether a variable names as many network cards as a node has, or excludes some, which restricts nothing."""
+    name, _, value = sign.partition("=")
+    return name == "NCCL_IB_HCA" and (value.startswith("^") or len(value.strip("=,").split(",")) >= cards)
 
 
 def list_faults(library: Library, cards: int) -> Iterator[Fault]:

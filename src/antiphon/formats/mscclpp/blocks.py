@@ -469,10 +469,10 @@ def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far
     return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, room)[1]
 
 
-def gpus_by_packets(program: Program, blocks: int, far: Far, room: int = 0) -> tuple[Bound, list[Gpu]]:
+def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
     ends = [Ends(rank, far, _buffer_kinds(program)) for rank in range(program.ranks)]
-    bound, gpus = _fit_blocks(ends, blocks, packets.dealt, room)
+    bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
     return bound, gpus
@@ -480,9 +480,9 @@ def gpus_by_packets(program: Program, blocks: int, far: Far, room: int = 0) -> t
 
 @uncollected()
 def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int) -> tuple[Bound, list[Gpu]]:
-    """Return addresses and thread blocks in `blocks` streams, shared by groups where streams are fewer; where blocks
-    are too full, in more, as far as there are more; and at last in few, where signals and waits of several are joined,
-    with long chains of blocks."""
+    """Return addresses and thread blocks in `blocks` streams, shared by groups where streams are fewer (`room`: bytes
+    of the largest chunk, 0: no groups); where blocks are too full, in more, as far as there are more; and at last in
+    few, where signals and waits of several are joined, with long chains of blocks."""
     why, streams, tried, dealt = "", 0, 0, cache(dealt)
     if room and (grouped := _fit_groups(ends, blocks, dealt, room)) is not None:
         return grouped
@@ -514,11 +514,8 @@ def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], ro
 def _fit_groups(
     ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int
 ) -> tuple[Bound, list[Gpu]] | None:
-    """Return addresses and thread blocks in groups, as many blocks as move something; None where groups bring none.
-
-    `room`: the bytes of a chunk at the largest size. Fewer streams with larger groups are tried until nearly all blocks
-    move something: switches, for example, leave most ranks of a stream with nothing but signals.
-    """
+    """Return addresses and thread blocks in groups; None where groups bring nothing. Fewer streams with larger groups
+    are tried until nearly all blocks move data: switches leave most ranks of a stream with nothing but signals."""
     best: tuple[int, int, list[list[list[Step]]], Bound] | None = None
     max_streams = blocks
     while max_streams:
@@ -542,7 +539,7 @@ def _fit_groups(
     while group > 1:
         with suppress(Unsupported):
             gpus = [gpu_of(rank_ends, of_rank, 2, group) for rank_ends, of_rank in zip(ends, steps, strict=True)]
-            if all(len(gpu.blocks) <= max(blocks, 2 * group) for gpu in gpus):
+            if all(len(gpu.blocks) <= blocks for gpu in gpus):
                 return bound, gpus
         group //= 2
     return None

@@ -44,7 +44,7 @@ class PlanRow(NamedTuple):
 
 def registration_text(ranks: int, ranks_per_node: int, rows: Iterable[PlanRow]) -> str:
     """Return the module. `ranks_per_node`: 0 for any."""
-    plans = sorted(rows, key=lambda row: row.switches, reverse=True)
+    plans = list(rows)
     kinds = sorted({row.collective for row in plans} & set(COMBINES))
     return _TEXT.format(
         ranks=ranks, per_node=ranks_per_node, rows="".join(f"    {tuple(row)!r},\n" for row in plans),

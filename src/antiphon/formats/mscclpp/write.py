@@ -30,6 +30,7 @@ from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
+from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
 from antiphon.lower.onesided.packets import fit
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
@@ -153,22 +154,21 @@ class _Writer:
                 for variant in self._variants(schedule, in_place, (entry.start, entry.stop), most, far)
             ]
             largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
-            slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple")
+            slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple", self.alone)
             if slower:
-                remedy = f" (--option packets={format_size(price.at)})" if small is not None else ""
+                can_have_packets = collective.kind in PACKET_KINDS and small is not None and small < price.at
+                remedy = f" (--option packets={format_size(price.at)})" if can_have_packets else ""
                 yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
             for in_place, which, head, gpus in variants:
                 if is_beaten and not which:
                     continue
                 file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
                 self.files[file] = head.text(gpus)
-                if collective.kind == "broadcast" and in_place:
-                    continue  # which rank has equal addresses means nothing but at the root
-                place = None if collective.kind == "broadcast" else in_place
-                root = collective.roots[0] if collective.roots else None
-                switches = any(gpu.groups for gpu in gpus)
-                row = (collective.kind, root, place, *head.sizes, switches, bool(which))
-                self.rows.append(PlanRow(file, head.label, *row))
+                # Of a broadcast only the root knows whether it is in place, so one plan serves both.
+                place, root = None if collective.kind == "broadcast" else in_place, (*collective.roots, None)[0]
+                if place is not None or not in_place:
+                    row = (collective.kind, root, place, *head.sizes, any(gpu.groups for gpu in gpus), bool(which))
+                    self.rows.append(PlanRow(file, head.label, *row))
 
     def _variants(
         self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], small: int, far: Far
@@ -186,7 +186,8 @@ class _Writer:
         if stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = self._head(program, bound, (start, stop))
-            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, head.largest_chunk)
+            largest_chunk = head.sizes[1] * self.alignment // head.sizes[2]
+            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk)
 
     def _head(self, program: Program, bound: Bound, span: tuple[int, int | None], *, flagged: bool = False) -> _Head:
         return _Head(program, bound, span, self.threads, self.alignment, self.name, flagged=flagged)
@@ -240,12 +241,13 @@ class _Price:
             largest *= 2
         return stop - 1 if stop is not None and self.best(stop - 1) == LL.lower() else largest
 
-    def compare(self, protocol: str) -> tuple[str, bool]:
-        """Return a note where the choice takes longer by the protocol that is written; and whether NCCL is faster."""
+    def compare(self, protocol: str, alone: bool) -> tuple[str, bool]:
+        """Return a note where the choice takes longer by the protocol that is written; and whether it is left to NCCL,
+        which is faster then: not where the user asked for single transfers (`alone`)."""
         slower, best = self.by_protocol(self.at).get(protocol.lower(), self.seconds) / self.seconds, self.best(self.at)
         if slower <= SAME_PRICE:
             return "", False
-        is_beaten = 0 < self.speedup <= slower
+        is_beaten = 0 < self.speedup <= slower and not alone
         note = f"at {format_size(self.at)} protocol {protocol} takes {slower:.3g} times the time of the choice"
         if best != protocol.lower():
             note += f", which won by {best}"
@@ -336,11 +338,6 @@ class _Head:
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
         self.chunks = declared(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
-
-    @property
-    def largest_chunk(self) -> int:
-        """In bytes."""
-        return self.sizes[1] * self.alignment // self.sizes[2]
 
     @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
