@@ -9,12 +9,16 @@ from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from antiphon.api._kinds import MachineLike, Path
     from antiphon.formats.benchmark_log import Run
 
 
 @public
-def check_log(file: Path, topology: MachineLike, *, library: str = "") -> list[dict[str, Any]]:
+def check_log(
+    file: Path, topology: MachineLike, *, only: Sequence[int] | None = None, library: str = ""
+) -> list[dict[str, Any]]:
     """Judge a log of nccl-tests, rccl-tests or OSU against what the machine should give.
 
     Parameters
@@ -23,6 +27,8 @@ def check_log(file: Path, topology: MachineLike, *, library: str = "") -> list[d
         The log, pasted as it is.
     topology
         The machine that it ran on.
+    only
+        The ranks of the machine that took part. Default: all.
     library
         nccl or rccl, with options as of `predict_library`. Default: the library of the machine's figures.
 
@@ -37,9 +43,14 @@ def check_log(file: Path, topology: MachineLike, *, library: str = "") -> list[d
     Invalid
         The file has no such table, or its ranks are not those of the machine.
     """
+    from antiphon.core.reshape import keep
+    from antiphon.core.reshape import only as keep_only
     from antiphon.select.log_check import check_runs
 
-    return check_runs(_read(file), _given.machine(topology), library)
+    machine = _given.machine(topology)
+    if only is not None:
+        machine = keep(machine, only, name=keep_only(machine, only).name).topology
+    return check_runs(_read(file), machine, library)
 
 
 @public

@@ -9,16 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Json, Only, machine_given
+from antiphon.cli.arguments import Json, Only
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
 from antiphon.show.columns import natural_width, paragraph, table, time_column, width
-from antiphon.units import format_size, size_family
+from antiphon.units import format_size, parse_ranks, size_family
 
 
 def check_log_command(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="the log, pasted as it is", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="the log, pasted as it is", show_default=False)
+    ] = None,
     topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
     only: Only = "",
     library: Annotated[
@@ -46,7 +48,7 @@ def check_log_command(
     if file is None or not topo:
         raise Invalid("name a log and its machine (check-log FILE --topology hgx-h100), or --before A --after B")
     with working("checking the log"):
-        runs = check_log(file, machine_given(topo, only) or topo, library=library)
+        runs = check_log(file, topo, only=parse_ranks(only, "--only") if only else None, library=library)
     emit({"runs": runs}, "\n".join(run_lines(runs)), json)
     if any(run["verdict"] in ("slow", "wrong") for run in runs):
         raise typer.Exit(1)
