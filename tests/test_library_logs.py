@@ -329,6 +329,7 @@ def test_ctrl_c_keeps_the_logs(benchmark: Path, monkeypatch: pytest.MonkeyPatch)
     assert result is not None
     assert result.interrupted
     assert not result.complete
+    assert result.unmeasured == 7
     assert sorted(path.name for path in Path("logs").iterdir()) == ["default-again.log", "default.log", "ring-ll.log"]
 
 

@@ -91,7 +91,7 @@ def tune_from_logs(
     first run with every setting, and writes the logs.
     """
     requested = collective.kind if isinstance(collective, Collective) else collective
-    finished = not command or _sweep(command, Path(folder), requested, topology, progress)
+    missing = 0 if not command else _sweep(command, Path(folder), requested, topology, progress)
     runs, reasons = _read_folder(Path(folder))
     kinds = {run.kind for _, run in runs}
     if requested not in ("all", *kinds):
@@ -129,14 +129,14 @@ def tune_from_logs(
     wrong = sum(row["wrong"] for row in rows)
     described += [f"{wrong} rows with wrong results left out"] if wrong else []
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
-    complete = tuning.complete and finished
-    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), complete, not complete, notes=notes)
+    complete = tuning.complete and not missing
+    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), complete, not complete, missing, notes)
 
 
 def _sweep(
     command: str, folder: Path, kind: str, machine: Topology, progress: Callable[[int, int, str], None] | None
-) -> bool:
-    """Run `command` with every setting; False if Ctrl-C ended that."""
+) -> int:
+    """Run `command` with every setting; return how many Ctrl-C left out."""
 
     def choose_winners() -> list[Candidate]:
         runs, _ = _read_folder(folder)

@@ -35,8 +35,8 @@ FIRST_LIMIT = 3600.0  # seconds of the first run
 def run_sweep(
     command: str, folder: Path, kind: str, choose_winners: Callable[[], Sequence[Candidate]],
     progress: Callable[[int, int, str], None] | None,
-) -> bool:  # fmt: skip
-    """Run all settings; False if Ctrl-C ended that. `choose_winners`: the fastest settings by the logs so far."""
+) -> int:  # fmt: skip
+    """Run all settings; return how many Ctrl-C left out. `choose_winners`: the fastest settings by the logs so far."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -49,12 +49,12 @@ def run_sweep(
         for algorithm, kinds in ABLE.items() if kind in kinds and algorithm != "collnet-direct"
         for protocol in PROTOCOLS.get(algorithm, ("simple",))
     ]  # fmt: skip
-    begun = time.monotonic()
+    begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
         log_run(words, {}, folder / "default.log", FIRST_LIMIT)
         limit = STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
         _check_default(folder / "default.log", command)
-        stage = [("default-again", dict[str, str]()), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
+        stage = [("default-again", {}), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
         _log_stage(words, stage, folder, limit, progress)
         stage = []
         for setting in choose_winners():
@@ -63,8 +63,10 @@ def run_sweep(
             stage += [(f"{algorithm}-{protocol}-{n}ch", _variables(algorithm, protocol, n)) for n in CHANNEL_COUNTS]
         _log_stage(words, stage, folder, limit, progress)
     except KeyboardInterrupt:
-        return False
-    return True
+        if not (folder / "default.log").exists():
+            raise
+        return max(1, sum(not (folder / f"{name}.log").exists() for name, _ in stage))
+    return 0
 
 
 def _variables(algorithm: str, protocol: str, channels: int = 0) -> dict[str, str]:
