@@ -373,6 +373,9 @@ def test_sizes_follow_the_plan() -> None:
     largest, chunks = text["max_message_size"], text["gpus"][0]["output_chunks"]
     assert largest < 2**32 <= largest + 2 * 16 * chunks
     assert largest % (16 * chunks) == 0
+    thirds = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"), planner="ring")
+    notes = [antiphon.export(one, "mscclpp-json").notes for one in (plan, thirds)]
+    assert notes == [(), (f"allgather from 0B: serves only multiples of {2 * 3 * 16} bytes",)]
 
 
 @pytest.mark.parametrize(

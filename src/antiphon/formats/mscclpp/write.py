@@ -147,7 +147,7 @@ class _Writer:
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
             price = _Price.of(plan, entry, schedule)
-            most = price.largest_by_packets(entry.stop) if small is None else small
+            most = price.largest_by_packets(entry.start, entry.stop) if small is None else small
             variants = [
                 (in_place, *variant)
                 for in_place in ((False,) if is_uneven else (False, True))
@@ -159,9 +159,10 @@ class _Writer:
                 can_have_packets = collective.kind in PACKET_KINDS and small is not None and small < price.at
                 remedy = f" (--option packets={format_size(price.at)})" if can_have_packets else ""
                 yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
-            for in_place, which, head, gpus in variants:
-                if is_beaten and not which:
-                    continue
+            written = [variant for variant in variants if variant[1] or not is_beaten]
+            if (unit := max((head.sizes[2] for _, _, head, _ in written), default=1)) & (unit - 1):
+                yield f"{collective.kind} from {format_size(entry.start)}: serves only multiples of {unit} bytes"
+            for in_place, which, head, gpus in written:
                 file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
                 self.files[file] = head.text(gpus)
                 # Of a broadcast only the root knows whether it is in place, so one plan serves both.
@@ -232,14 +233,12 @@ class _Price:
         prices = self.by_protocol(nbytes)
         return min(prices, key=lambda name: prices[name], default="")
 
-    def largest_by_packets(self, stop: int | None) -> int:
-        """Return the largest size at which packets are fastest, of a range that ends before `stop`; 0 if none."""
-        if self.best(self.at) != LL.lower():
-            return 0
-        largest = self.at
-        while 2 * largest < (stop or MOST_OFFSET) and self.best(2 * largest) == LL.lower():
-            largest *= 2
-        return stop - 1 if stop is not None and self.best(stop - 1) == LL.lower() else largest
+    def largest_by_packets(self, start: int, stop: int | None) -> int:
+        """Return the largest size of a range, within a factor of 2, up to which packets are fastest; 0 if none."""
+        largest, nbytes = 0, max(start, 1)
+        while nbytes < (stop or MOST_OFFSET) and self.best(nbytes) == LL.lower():
+            largest, nbytes = nbytes, 2 * nbytes
+        return stop - 1 if stop is not None and largest and self.best(stop - 1) == LL.lower() else largest
 
     def compare(self, protocol: str, alone: bool) -> tuple[str, bool]:
         """Return a note where the choice takes longer by the protocol that is written; and whether it is left to NCCL,
