@@ -187,6 +187,20 @@ def test_json() -> None:
             read_runs(json_log(**changes, out_of_place=None))
 
 
+@pytest.mark.parametrize(
+    ("in_place", "noise"), [([0.8, 0.8, 0.8, 0.8], 0.0), ([0.76, 0.84, 0.76, 0.84], 0.05), ([1.0, 1.0], None)]
+)
+def test_noise_is_not_a_steady_difference(in_place: list[float], noise: float | None) -> None:
+    rows = (
+        f"{n} {n} int8 sum -1 {n / 1e4} 10.0 10.0 0 {f * n / 1e4} 10.0 10.0 0\n"
+        for n, f in zip((10**6, 10**7, 10**8, 10**9), in_place, strict=False)
+    )
+    (run,) = read_runs(f"./all_reduce_perf\n{''.join(rows)}")
+    assert run.spread() == pytest.approx(noise)
+    repeated = read_runs(f"./all_reduce_perf\n{LOG.partition('(GB/s)')[2] * 3}")[0]
+    assert repeated.spread() == pytest.approx(0.0)
+
+
 def test_several_runs_of_a_file() -> None:
     other = LOG.replace("all_reduce", "reduce_scatter").replace("sum   -1", "sum   -1 ")
     slow = HEAD + "".join(row(nbytes, 2 * seconds, "sum   -1", 1.0) for nbytes, seconds in POINTS) + FOOT

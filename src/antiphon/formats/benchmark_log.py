@@ -20,6 +20,7 @@ for n ranks 2 (n-1)/n is an allreduce, (n-1)/n with an operator a reducescatter.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -115,12 +116,16 @@ class Run:
         return (self.ranks or ranks or 1) if self.program == OSU and self.kind in PER_RANK else 1
 
     def spread(self) -> float | None:
-        """Return the median relative difference of repeated and in-place times of a size; None if nothing repeats."""
-        times: dict[int, list[float]] = {}
-        for row in self.rows:
-            times.setdefault(row.nbytes, []).extend(t for t in (row.seconds, row.in_place) if t)
-        spreads = [max(seconds) / min(seconds) - 1 for seconds in times.values() if len(seconds) > 1]
-        return median(spreads) if spreads else None
+        """Return the noise: the median relative deviation of repeated times from their median, and of in place / out of
+        place from what it usually is in this run; None if fewer than three sizes show any."""
+        ratios = [row.in_place / row.seconds for row in self.rows if row.in_place]
+        usual_ratio, usual = median(ratios or [1.0]), dict(self.points())
+        count = Counter(row.nbytes for row in self.rows)
+        deviations = [abs(ratio / usual_ratio - 1) for ratio in ratios]
+        deviations += [
+            abs(row.seconds / usual[row.nbytes * self.scale()] - 1) for row in self.rows if count[row.nbytes] > 1
+        ]
+        return median(deviations) if len(deviations) > 2 else None
 
 
 def read_runs(text: str) -> list[Run]:

@@ -5,9 +5,9 @@ was reached ("of the wire"). The verdict and its likely causes are those of cost
 have no figures get the bound alone, and the verdict "cannot tell".
 
 `compare_runs` is for upgrades. A size has changed if its times differ by more than the noise, which the logs themselves
-tell by sizes that were measured several times (at least by their times in place): twice the median difference of those,
-and never less than 5 %. Example: times in place differ from those out of place by 4 % in the median: the noise is 8 %;
-20 us before and 23 us after count as slower, 20 and 21 us do not.
+tell (`Run.spread`): three times the median deviation of repeated times, and never less than 5 %. Example: a time in
+place is 10 % below that out of place in most rows, and 12 to 8 % below in others, 2 % off in the median: the noise is
+6 %; 20 us before and 22 us after count as slower, 20 and 21 us do not.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from antiphon.formats.benchmark_log import OSU, Run
 from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
+SPREADS = 3  # median deviations that count as noise
 MIN_NOISE, USUAL_NOISE = 0.05, 0.10  # the least, and that of logs in which nothing is measured twice
 MIN_BANDWIDTH = 2**24  # bytes: logs that end below are judged by their latency alone
 IMPOSSIBLE = 0.95  # of the bound's time: below, the machine is not the one named, as rounding does not explain it
@@ -212,7 +213,7 @@ def _compare_kind(
     kind: str, runs: Sequence[Sequence[Run]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
 ) -> dict[str, Any]:
     spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]
-    noise = max(MIN_NOISE, 2 * max(spreads)) if spreads else USUAL_NOISE
+    noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else USUAL_NOISE
     rows: list[dict[str, Any]] = []
     for nbytes in sizes:
         old, new = times[0][nbytes], times[1][nbytes]
