@@ -45,7 +45,7 @@ FOLDERS = (
     "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
 )  # fmt: skip
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
-NO_GPU, LOGS = "not yet run on a GPU", "20 of 21 public logs got the verdict of their thread"
+NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
 RUN = "antiphon run plan.json --nbytes 1MiB"
 
 
@@ -193,7 +193,7 @@ def list_routes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         Route("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
         Route("plans under an unchanged MPI program", ON_MPI, mpi, (
             f"{tune} --on mpi -o table.json",
-            "ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec ./program")),
+            f"ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
         Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
         Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
         Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab}, (
