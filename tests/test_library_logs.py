@@ -174,7 +174,7 @@ def test_what_cannot_be_compared_is_put_aside(tmp_path: Path) -> None:
     for name, (_, says) in ASIDE.items():
         assert any(note.startswith("put aside: ") and name in note and says in note for note in result.notes), name
     assert result.plan.entries[1].claims["library"]["version"] == "2.30.4"
-    assert any("own choice: default.log; 1 other settings" in note for note in result.notes)
+    assert any("own choice: default.log; 1 other setting" in note for note in result.notes)
 
 
 def test_wrong_results_never_win(tmp_path: Path) -> None:
@@ -203,6 +203,10 @@ def test_refusals(tmp_path: Path) -> None:
         tuned(tmp_path, {}, "allgather")
     with pytest.raises(Invalid, match="pass either on="):
         antiphon.measure.tune("allreduce", "hgx-h100")
+    files = {"default.log": table(DEFAULT), "gather-ring.log": table(LL, "allgather")}
+    result = tuned(tmp_path / "partly", files, "all")
+    assert list(result.plans) == list(result.tuning.collectives) == ["allreduce"]
+    assert any("put aside: no log of allgather ran with NCCL's own choice" in note for note in result.notes)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

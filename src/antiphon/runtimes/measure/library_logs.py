@@ -101,21 +101,18 @@ def tune_from_logs(
     options["planners"] = options.get("planners") or CLASSICS
     ends = sorted({sizes[0], sizes[-1]})
     tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
-    tuning = replace(
-        tuning, collectives=tuple(kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds)
-    )
-    plans, rows, described = {}, list[dict[str, Any]](), list[str]()
-    for kind in tuning.collectives:
+    plans, rows, described = dict[str, Plan](), list[dict[str, Any]](), list[str]()
+    for kind in (kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds):
         compared, aside = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
         reasons += aside
         files = list(dict.fromkeys(item.file for item in compared if item.setting is DEFAULT))
         if not files:
-            raise NotFound(
-                f"{folder}: no log of {kind} ran with NCCL's own choice; run the benchmark without NCCL_ALGO and "
-                f"NCCL_PROTO, too{''.join(f'; {reason}' for reason in reasons[:3])}"
-            )
+            own = "ran with NCCL's own choice; run the benchmark without NCCL_ALGO and NCCL_PROTO, too"
+            reasons.insert(0, f"no log of {kind} {own}")
+            continue
         settings = len({item.key for item in compared}) - 1
-        described.append(f"{kind}: {len(compared)} runs; own choice: {', '.join(files)}; {settings} other settings")
+        beside = f"{settings} other setting{'' if settings == 1 else 's'}"
+        described.append(f"{kind}: {len(compared)} runs; own choice: {', '.join(files)}; {beside}")
         rows += [
             {"collective": kind, "planner": None, "options": {}, "algorithm": item.setting.name,
              **item.setting.parameters, "nbytes": row.nbytes, "seconds": row.seconds, "wrong": row.wrong,
@@ -126,6 +123,9 @@ def tune_from_logs(
         best = [Best(Choice(size, shortlist[-1], None), setting, row) for size, setting, row in _choose(compared)]
         entries = library_entries(best, shortlist, _describe_library(compared, tuning.topology), LOGS)
         plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
+    if not plans:
+        raise NotFound(f"{folder}: {'; '.join(reasons[:4]) or 'no planner could plan any collective of the logs'}")
+    tuning = replace(tuning, collectives=tuple(plans))
     wrong = sum(row["wrong"] for row in rows)
     described += [f"{wrong} rows with wrong results left out"] if wrong else []
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
