@@ -15,7 +15,7 @@ from antiphon.runtimes import inventory
 from antiphon.runtimes.inventory import list_routes, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
-NCCL = "NCCL's algorithms, chosen by your logs"
+NCCL = "NCCL's algorithms, chosen by nccl-tests"
 
 
 def files(root: Path, contents: dict[str, str]) -> None:
@@ -104,7 +104,7 @@ def test_the_commands_exist(tmp_path: Path) -> None:
             for line in row["commands"]:
                 for words in re.findall(r"\bantiphon ([^)]+)", line):
                     command: Any = application()
-                    for word in words.split(" -- ")[0].split():
+                    for word in re.sub('"[^"]*"', "", words).split(" -- ")[0].split():
                         if hasattr(command, "commands") and word in command.commands:
                             command = command.commands[word]
                         elif word.startswith("-"):

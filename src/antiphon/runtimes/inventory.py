@@ -47,6 +47,7 @@ FOLDERS = (
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
 RUN = "antiphon run plan.json --nbytes 1MiB"
+SWEEP = "./all_reduce_perf -b 1K -e 1G -f 2 -g"  # and the number of GPUs
 
 
 def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -177,15 +178,18 @@ def list_routes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
     plan, by_logs = (
         f"antiphon {verb} allreduce {box} {rest}"
-        for verb, rest in (("plan", "-o plan.json"), ("tune", "--from-logs logs -o table.json"))
+        for verb, rest in (
+            ("plan", "-o plan.json"),
+            ("tune", f'--from-logs logs --run "{SWEEP} {len(found["gpus"])}" -o table.json'),
+        )
     )
     judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
     routes = [
         *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
           if found["gpus"] else []),
-        Route("NCCL's algorithms, chosen by your logs", NO_GPU, {**nvidia, **nccl, **compiler},
+        Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
               (by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Route("RCCL's algorithms, chosen by your logs", NO_GPU, {**amd, "RCCL": "RCCL" in libraries},
+        Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, "RCCL": "RCCL" in libraries},
               (by_logs, f"{export} --to nccl-csv -o tuner")),
         Route("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
               (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
