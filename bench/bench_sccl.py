@@ -160,7 +160,7 @@ def child_engine(engine: str, number: int) -> dict[str, Any]:
     from antiphon.core.ksync.instance import instance_of
     from antiphon.planners.synth.auto import Solved, decide_candidate
     from antiphon.planners.synth.group import trivial_group
-    from antiphon.planners.synth.search import Findings
+    from antiphon.planners.synth.search import SearchState
     from antiphon.planners.synth.task import Effort, Task
 
     _, machine, collective, (chunks, steps, rounds) = spreading()[number]
@@ -177,7 +177,7 @@ def child_engine(engine: str, number: int) -> dict[str, Any]:
         begin = cpu()
         if engine == "auto":
             found = isinstance(
-                decide_candidate(Findings(instance_of(machine, collective)), parts, steps, rounds), Solved
+                decide_candidate(SearchState(instance_of(machine, collective)), parts, steps, rounds), Solved
             )
         else:
             found = z3(Task(instance, parts, steps, rounds), trivial_group(instance), Effort()).moves is not None

@@ -18,7 +18,7 @@ from later import Later
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.formats.points.smtlib import Weighted, at_most_one, load_constraints, smt_lines
-from antiphon.planners.synth.group import Renamings, orbits
+from antiphon.planners.synth.group import SymmetryGroup, orbits
 from antiphon.planners.synth.task import Answer, Effort, Move, Task, drop_useless_moves, orbit_moves
 
 library, cp_model = Later("z3"), Later("ortools.sat.python.cp_model")
@@ -28,7 +28,7 @@ PER_CONFLICT = 1e-3  # of CP-SAT's deterministic seconds: about what it takes fo
 # ---- z3 ----
 
 
-def z3(task: Task, group: Renamings, effort: Effort) -> Answer:
+def z3(task: Task, group: SymmetryGroup, effort: Effort) -> Answer:
     """The paper's encoding; the group is left alone. Refuted: for this split if one is given.
 
     Free rounds make the sums weighted, which its finite-domain solver takes best; fixed ones leave counts, and
@@ -49,7 +49,7 @@ def z3(task: Task, group: Renamings, effort: Effort) -> Answer:
     return Answer(tuple(moves))
 
 
-def boolean(task: Task, group: Renamings, effort: Effort) -> Answer:
+def boolean(task: Task, group: SymmetryGroup, effort: Effort) -> Answer:
     """The direct encoding; the group is left alone. Refuted: for this split if one is given."""
     model, none = _ask(_direct(task), True, effort)
     if model is None:
@@ -135,7 +135,7 @@ def _ask(lines: Iterator[str], finite: bool, effort: Effort) -> tuple[dict[str, 
 # ---- CP-SAT ----
 
 
-def cpsat(task: Task, group: Renamings, effort: Effort) -> Answer:
+def cpsat(task: Task, group: SymmetryGroup, effort: Effort) -> Answer:
     """Ask CP-SAT, on one thread. Refuted: for this group, and this split if one is given.
 
     O(chunks that stand for their orbits * arcs * steps) variables. Effort counts in its deterministic time.
@@ -162,7 +162,7 @@ def cpsat(task: Task, group: Renamings, effort: Effort) -> Answer:
     return Answer(tuple(moves))
 
 
-def representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
+def representatives(task: Task, group: SymmetryGroup) -> list[tuple[int, int]]:
     """(kind, number) of one chunk per orbit: a kind's chunks in as many orbits as its stabilizer leaves."""
     found = []
     for kind in np.unique(orbits(group.kinds)).tolist():
@@ -195,7 +195,7 @@ def _cp_chunk(model: Any, instance: Instance, kind: int, steps: int) -> dict[tup
     return sends
 
 
-def _cp_loads(model: Any, task: Task, group: Renamings, sends: Sequence[dict[tuple[int, int], Any]]) -> None:
+def _cp_loads(model: Any, task: Task, group: SymmetryGroup, sends: Sequence[dict[tuple[int, int], Any]]) -> None:
     """What all images of the chunks load a resource with, for one resource of every orbit."""
     instance, steps = task.instance, task.steps
     rounds: list[Any] = list(task.split or ())

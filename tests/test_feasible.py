@@ -25,7 +25,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, NotFound
 from antiphon.planners.synth import one_point
 from antiphon.planners.synth.in_place import find_in_place
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Effort
 from antiphon.select import collective
 from antiphon.topologies import topology
@@ -88,13 +88,13 @@ def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exi
 ) -> None:
     """Eight roots of two kinds, on a machine that is alike both ways: sixteen broadcasts are two problems."""
     looked_at = []
-    forbidden = Findings.check_bounds
+    forbidden = SearchState.check_bounds
 
-    def heard(self: Findings, *asked: int) -> Impossible | None:
+    def heard(self: SearchState, *asked: int) -> Impossible | None:
         looked_at.append(self.instance.collective.kind)
         return forbidden(self, *asked)
 
-    monkeypatch.setattr(Findings, "check_bounds", heard)
+    monkeypatch.setattr(SearchState, "check_bounds", heard)
     machine = topology(DGX1)
     wanted = dict(zip(("chunks", "steps", "rounds"), figures, strict=True))
     list(sccl(Request(machine, collective("allreduce", machine)), **wanted, cache=False))

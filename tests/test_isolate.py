@@ -12,9 +12,9 @@ from quick import in_turn
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
-from antiphon.isolate import Lost, Starved, Stopped, Terms, apart, can_fork, in_order, stream_job, usual_workers
+from antiphon.isolate import Lost, Starved, Stopped, Terms, can_fork, in_order, run_in_child, stream_job, usual_workers
 from antiphon.planners.synth import linear
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -79,7 +79,7 @@ def test_what_they_tell_is_passed_on() -> None:
     def work(job: int, tell: Callable[[str], None]) -> None:
         tell(f"job {job}")
 
-    assert len(list(in_order(range(3), terms(work), heard=said.append))) == 3
+    assert len(list(in_order(range(3), terms(work), on_message=said.append))) == 3
     assert sorted(said) == ["job 0", "job 1", "job 2"]
 
 
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_them(held: Held) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            list(in_order(range(5), terms(work, 3), heard=lambda words: signal.raise_signal(signal.SIGINT)))
+            list(in_order(range(5), terms(work, 3), on_message=lambda words: signal.raise_signal(signal.SIGINT)))
     finally:
         signal.signal(signal.SIGINT, before)
     assert held.gone()
@@ -267,7 +267,7 @@ def test_the_end_of_the_time_lets_those_begun_finish() -> None:
 def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
     """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
     machine = topology("torus:dims=4x4")
-    search = Findings(instance_of(machine, collective("broadcast", machine)))
+    search = SearchState(instance_of(machine, collective("broadcast", machine)))
     here = [linear.split_rounds(search.program_for(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
     assert can_fork()
 
@@ -298,23 +298,23 @@ def test_what_a_worker_returns_or_raises_comes_back() -> None:
     def refuse() -> None:
         raise Invalid("no such thing; ask for another")
 
-    assert apart(lambda x: x + 1, 1) == 2
+    assert run_in_child(lambda x: x + 1, 1) == 2
     with pytest.raises(Invalid, match="no such thing"):
-        apart(refuse)
+        run_in_child(refuse)
 
 
 def test_a_worker_that_dies_is_told() -> None:
     with pytest.raises(Lost, match="SIGKILL"):
-        apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(Lost, match="ZeroDivisionError"):
-        apart(lambda: 1 // 0)
+        run_in_child(lambda: 1 // 0)
 
 
 def test_a_worker_is_stopped_at_the_end_of_its_time() -> None:
     """It would wait for ever; once it is gone nobody holds the other end of the pipe any more."""
     mine, theirs = os.pipe()
     with pytest.raises(Stopped):
-        apart(signal.pause, seconds=0.0)
+        run_in_child(signal.pause, seconds=0.0)
     os.close(theirs)
     assert select.select([mine], [], [], 60)[0], "the worker still runs"
     assert os.read(mine, 1) == b""
@@ -326,4 +326,4 @@ def test_memory_has_a_limit() -> None:
         return len([bytearray(2**20) for _ in range(4096)])
 
     with pytest.raises(Lost, match="out of memory"):
-        apart(hoard, memory=2**28)
+        run_in_child(hoard, memory=2**28)

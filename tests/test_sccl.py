@@ -16,7 +16,7 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.reshape import relabel
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.reproduce.sccl import frontiers, table4, table5
 from antiphon.reproduce.sccl_plans import family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, Z52, of_kind
@@ -136,7 +136,7 @@ def test_no_row_has_room_for_more_chunks(spec: str, table: Any) -> None:
     machine = topology(spec)
     for kind in SPREADING:
         root = roots_of(machine, kind)[-1]
-        search = Findings(instance_of(machine, family(machine, kind, root).collective))
+        search = SearchState(instance_of(machine, family(machine, kind, root).collective))
         for row in of_kind(table, kind, machine.ranks):
             if (spec, kind, row.point) == ("dgx1v_sccl", "broadcast", (6, 3, 5)):
                 continue  # dominated by (6, 3, 3)

@@ -12,21 +12,21 @@ from quick import in_turn
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import EffortSpent
-from antiphon.planners.synth import patience
+from antiphon.planners.synth import candidate_order
 from antiphon.planners.synth.auto import decide_candidate
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import Limits, Point, find_frontier, usual_steps
 from antiphon.planners.synth.points import build_certificate
-from antiphon.planners.synth.purse import UNIT, Purse
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.select import collective
 from antiphon.topologies import topology
 
 FAR = 10**9 * UNIT
 
 
-def a_search(spec: str, kind: str, effort: int = FAR) -> Findings:
+def a_search(spec: str, kind: str, effort: int = FAR) -> SearchState:
     machine = topology(spec)
-    return Findings(instance_of(machine, collective(kind, machine)), purse=Purse(effort))
+    return SearchState(instance_of(machine, collective(kind, machine)), budget=EffortBudget(effort))
 
 
 def told(points: list[Point]) -> list[tuple[object, ...]]:
@@ -51,7 +51,7 @@ def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
 def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
     here = list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
-    monkeypatch.setattr(patience, "TURN_LIMITS", replace(patience.TURN_LIMITS, small_variables=0))
+    monkeypatch.setattr(candidate_order, "TURN_LIMITS", replace(candidate_order.TURN_LIMITS, small_variables=0))
     apart = [list(find_frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 3)]
     assert len(here) >= 2
     assert told(apart[0]) == told(apart[1])
@@ -62,19 +62,19 @@ def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(*args: Any) -> Any:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(patience, "each_apart", refused)
+    monkeypatch.setattr(candidate_order, "run_in_order", refused)
     points = list(find_frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
     assert [(p.chunks, p.steps, p.rounds) for p in points] == [(2, 2, 3), (6, 3, 7)]
 
 
 def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deadly(search: Findings, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+    def deadly(search: SearchState, parts: int, steps: int, rounds: int, **more: Any) -> Any:
         if (parts, steps, rounds) == (6, 3, 7):
             os.kill(os.getpid(), signal.SIGKILL)
         return decide_candidate(search, parts, steps, rounds, **more)
 
-    monkeypatch.setattr(patience, "TURN_LIMITS", replace(patience.TURN_LIMITS, small_variables=0))
-    monkeypatch.setattr(patience, "decide_candidate", deadly)
+    monkeypatch.setattr(candidate_order, "TURN_LIMITS", replace(candidate_order.TURN_LIMITS, small_variables=0))
+    monkeypatch.setattr(candidate_order, "decide_candidate", deadly)
     said: list[str] = []
     points = list(find_frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
     assert [p.steps for p in points][:2] == [2, 3]
@@ -96,7 +96,7 @@ class Hard:
         self.calls = calls
         self.first: dict[int, tuple[int, int]] = {}
 
-    def __call__(self, search: Findings, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+    def __call__(self, search: SearchState, parts: int, steps: int, rounds: int, **more: Any) -> Any:
         hard = self.first.setdefault(steps, (parts, rounds)) == (parts, rounds)
         if hard and self.calls:
             self.calls -= 1
@@ -106,8 +106,8 @@ class Hard:
 
 def squeezed(monkeypatch: pytest.MonkeyPatch, calls: int) -> list[Point]:
     """Broadcast on a ring, where the first candidate of each number of steps is the best."""
-    monkeypatch.setattr(patience, "decide_candidate", Hard(calls))
-    monkeypatch.setattr(patience, "can_fork", lambda: False)  # to count calls here
+    monkeypatch.setattr(candidate_order, "decide_candidate", Hard(calls))
+    monkeypatch.setattr(candidate_order, "can_fork", lambda: False)  # to count calls here
     search = a_search("ring:ranks=8", "broadcast")
     return list(find_frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
 

@@ -25,9 +25,9 @@ from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth import cache as caching
 from antiphon.planners.synth.auto import Solved, decide_candidate
-from antiphon.planners.synth.cache import Cache, Kept, cache_for_option, is_algorithm
+from antiphon.planners.synth.cache import Cache, CachedAnswer, cache_for_option, is_algorithm
 from antiphon.planners.synth.canonical import pose_canonically
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Answer
 from antiphon.select import collective
 from antiphon.topologies import topology
@@ -53,9 +53,9 @@ def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
     return found
 
 
-def a_search(cache: Cache | None, seed: int = 0) -> Findings:
+def a_search(cache: Cache | None, seed: int = 0) -> SearchState:
     machine = topology("dgx1v_sccl")
-    return Findings(
+    return SearchState(
         pose_canonically(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache
     )
 
@@ -88,14 +88,14 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
     assert watched.taken()  # the other way round is another problem
 
 
-def refutable(cache: Cache | None) -> tuple[Findings, tuple[int, int, int]]:
+def refutable(cache: Cache | None) -> tuple[SearchState, tuple[int, int, int]]:
     """A problem that the program over time admits and that only a search refutes."""
     for seed in range(100, 200):  # none of those before
         asked = pose_canonically(case(seed, most_ranks=5, most_chunks=8)).instance
         point = 1, asked.least_steps + 1, asked.least_steps + 1
-        decided = decide_candidate(Findings(asked), *point)
+        decided = decide_candidate(SearchState(asked), *point)
         if isinstance(decided, Impossible) and decided.how == "search" and decided.resolution is not None:
-            return Findings(asked, cache=cache), point
+            return SearchState(asked, cache=cache), point
     raise AssertionError("none was found")
 
 
@@ -107,8 +107,8 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
     for engine in ("solve_flow", "find_refutation", "solve_sat", "has_single_destinations"):
         monkeypatch.setattr(auto, engine, None)
     with pytest.raises(TypeError):
-        decide_candidate(Findings(search.instance), *point)
-    assert decide_candidate(Findings(search.instance, cache=Cache(tmp_path)), *point) == first
+        decide_candidate(SearchState(search.instance), *point)
+    assert decide_candidate(SearchState(search.instance, cache=Cache(tmp_path)), *point) == first
 
 
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> Non
     renamed = {**stolen.resolution, "parts": parts, "steps": steps, "rounds": rounds}
     for proof in (None, {}, stolen.resolution, renamed, {**renamed, "proof": ""}, {**renamed, "split": [1, 2]}):
         cache, search = Cache(tmp_path), a_search(None)
-        cache.put(search.cache_question(*POINT), Kept([1], resolution=proof))
+        cache.put(search.cache_question(*POINT), CachedAnswer([1], resolution=proof))
         assert cache.get(search.cache_question(*POINT)) is None, proof
         assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
 
@@ -148,12 +148,12 @@ def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
 def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:
     searches = [a_search(None), a_search(None, seed=1)]
     machine = topology("dgx1p")  # other bandwidths
-    searches.append(Findings(pose_canonically(instance_of(machine, collective("allgather", machine))).instance))
+    searches.append(SearchState(pose_canonically(instance_of(machine, collective("allgather", machine))).instance))
     names = {search.cache_question(*POINT).name for search in searches}
     names |= {searches[0].cache_question(*point).name for point in ((1, 2, 3), (2, 3, 3), (2, 2, 4))}
     assert len(names) == 6
     machine = topology("dgx1v")  # the same, numbered otherwise
-    alike = Findings(pose_canonically(instance_of(machine, collective("allgather", machine))).instance)
+    alike = SearchState(pose_canonically(instance_of(machine, collective("allgather", machine))).instance)
     assert searches[0].cache_question(*POINT).name == alike.cache_question(*POINT).name
 
 
@@ -171,7 +171,7 @@ def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path
     cache, search = Cache(tmp_path), a_search(None)
     found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
-    cache.put(search.cache_question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
+    cache.put(search.cache_question(*POINT), CachedAnswer([1, 2, 3], found.engine, list(found.moves)))
     assert decide_candidate(a_search(cache), *POINT, turns=2) is None
     assert decide_candidate(a_search(cache), *POINT, turns=3) == found
 
@@ -213,7 +213,7 @@ def rewritten(path: Path, forged: Any) -> None:
     path.write_bytes(gzip.compress(msgspec.json.encode(told | forged)))
 
 
-def answered(path: Path, answer: Kept) -> None:
+def answered(path: Path, answer: CachedAnswer) -> None:
     """The file just as if this had been found."""
     path.unlink()
     Cache(path.parent).put(a_search(None).cache_question(*POINT), answer)
@@ -231,9 +231,9 @@ def forgeries() -> Iterator[Any]:
     yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
     yield "changed", lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}})
     yield "another sum", lambda path: rewritten(path, {"check": "0" * 64})
-    yield "no moves", lambda path: answered(path, Kept([1], "sat", []))
-    yield "a wrong move", lambda path: answered(path, Kept([1], "sat", [(0, 0, (10**6,), 0)]))
-    yield "a wrong kind", lambda path: answered(path, Kept([1], "sat", [(99, 0, (0,), 0)]))
+    yield "no moves", lambda path: answered(path, CachedAnswer([1], "sat", []))
+    yield "a wrong move", lambda path: answered(path, CachedAnswer([1], "sat", [(0, 0, (10**6,), 0)]))
+    yield "a wrong kind", lambda path: answered(path, CachedAnswer([1], "sat", [(99, 0, (0,), 0)]))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_moves_are_checked_one_by_one() -> None:
 
 def test_paths_through_switches_are_checked() -> None:
     machine = topology("star:ranks=3")
-    search = Findings(pose_canonically(instance_of(machine, collective("broadcast", machine))).instance)
+    search = SearchState(pose_canonically(instance_of(machine, collective("broadcast", machine))).instance)
     asked = search.cache_question(1, 1, 2)
     found = decide_candidate(search, 1, 1, 2)
     assert isinstance(found, Solved)
@@ -339,14 +339,14 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
     roomy = Cache(tmp_path)
     for age, one in enumerate(asked[:5]):
-        roomy.put(one, Kept([age], moves=moves))
+        roomy.put(one, CachedAnswer([age], moves=moves))
         os.utime(tmp_path / f"{one.name}.json.gz", ns=(age, age))
     left_over = tmp_path / ".antiphon-00.tmp"
     left_over.write_bytes(b"x" * 10)
     os.utime(left_over, ns=(0, 0))
-    assert roomy.get(asked[0]) == Kept([0], moves=moves)  # used just now
+    assert roomy.get(asked[0]) == CachedAnswer([0], moves=moves)  # used just now
     size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
-    Cache(tmp_path, max_bytes=3 * size + size // 2).put(asked[5], Kept([5], moves=moves))
+    Cache(tmp_path, max_bytes=3 * size + size // 2).put(asked[5], CachedAnswer([5], moves=moves))
     assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
     assert (tmp_path / "notes.txt").exists()
     assert not left_over.exists()
@@ -356,9 +356,9 @@ def test_several_may_write_at_once(tmp_path: Path) -> None:
     search = a_search(None)
     found = decide_candidate(search, *POINT)
     assert isinstance(found, Solved)
-    asked, answer = search.cache_question(*POINT), Kept([1], found.engine, list(found.moves))
+    asked, answer = search.cache_question(*POINT), CachedAnswer([1], found.engine, list(found.moves))
     Cache(tmp_path).put(asked, answer)
-    seen: list[Kept | None] = []
+    seen: list[CachedAnswer | None] = []
 
     def work(most: int) -> None:
         mine = Cache(tmp_path, most)
@@ -379,11 +379,11 @@ def test_any_answer_comes_back_as_it_was(tmp_path: Path) -> None:
     cache, kept = Cache(tmp_path), set[str]()
     for seed in range(examples(40)):
         asked = pose_canonically(case(seed, most_ranks=5, most_chunks=8)).instance
-        first = Findings(asked, cache=cache)
+        first = SearchState(asked, cache=cache)
         point = 1, asked.least_steps + 1, asked.least_steps + 3
         decided = decide_candidate(first, *point)
         if isinstance(decided, Solved) or (isinstance(decided, Impossible) and decided.resolution is not None):
-            assert decide_candidate(Findings(asked, cache=cache), *point) == decided
+            assert decide_candidate(SearchState(asked, cache=cache), *point) == decided
             kept.add(f"{first.cache_question(*point).name}.json.gz")
     assert kept == {path.name for path in tmp_path.iterdir()}
     assert len(kept) > examples(40) // 2

@@ -29,7 +29,7 @@ from antiphon.planners.synth import auto
 from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
 from antiphon.planners.synth.canonical import pose_canonically
 from antiphon.planners.synth.frontier import Limits, find_frontier
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -129,7 +129,7 @@ def test_any_renaming_is_the_same_problem(seed: int, other: int) -> None:
     assert (rebuilt.tail.tolist(), rebuilt.limits_of) == (there.tail.tolist(), there.limits_of)
     assert rebuilt.capacity == there.capacity
     assert set(map(repr, map(sides, rebuilt.kinds))) == set(map(repr, map(sides, there.kinds)))
-    proved = Findings(there).prove_least(max(there.least_steps, 1) + 1)
+    proved = SearchState(there).prove_least(max(there.least_steps, 1) + 1)
     dual = StepDual.of_json(json.loads(json.dumps(renamed_dual(proved.dual, naming.inverse()).as_json())))
     assert evaluate_dual(asked, dual) == proved.worth
 
@@ -166,7 +166,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[object] = []
-        sat, apart, flow = auto.solve_sat, auto.apart, auto.solve_flow
+        sat, apart, flow = auto.solve_sat, auto.run_in_child, auto.solve_flow
 
         def watched_sat(task: Any, group: Any, effort: Any, solver: str, *rest: Any) -> Any:
             self._note(solver, task, group, effort)
@@ -181,7 +181,7 @@ class Watched:
             return flow(task, group, effort, *rest)
 
         monkeypatch.setattr(auto, "solve_sat", watched_sat)
-        monkeypatch.setattr(auto, "apart", watched_apart)
+        monkeypatch.setattr(auto, "run_in_child", watched_apart)
         monkeypatch.setattr(auto, "solve_flow", watched_flow)
 
     def _note(self, engine: str, task: Any, group: Any, effort: Any) -> None:
@@ -264,7 +264,7 @@ def test_random_problems_have_the_same_frontier_for_the_same_work(watched: Watch
 def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     asked = case(seed, most_ranks=5, most_chunks=8)
     problem = pose_canonically(asked)
-    search = Findings(problem.instance)
+    search = SearchState(problem.instance)
     for point in find_frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
         mine = problem.translate_point(point)
         assert mine.instance is asked

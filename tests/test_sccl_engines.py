@@ -18,7 +18,7 @@ from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.flow import has_single_destinations, solve_flow
-from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, trivial_group
+from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, group_of, trivial_group
 from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.sat import solve_sat
 from antiphon.planners.synth.task import Answer, Effort, Engine, Task, rounds_of, schedule_of
@@ -109,7 +109,7 @@ def compare(seed: int) -> None:
         assert not any(e(too_few, trivial_group(instance), EFFORT).moves for e in ENGINES.values())
 
 
-def with_symmetry(task: Task, group: Renamings) -> None:
+def with_symmetry(task: Task, group: SymmetryGroup) -> None:
     """Under any subgroup engines find algorithms or none; those they find are right."""
     weights = [kind.weight for kind in task.instance.kinds]
     for part in find_subgroups(group, task.parts, weights)[:3]:

@@ -13,7 +13,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.planners.synth import group as _group
-from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, orbits
+from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, group_of, orbits
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -23,7 +23,7 @@ def an_instance(spec: str, kind: str = "allgather") -> Instance:
     return instance_of(machine, collective(kind, machine))
 
 
-def check(instance: Instance, group: Renamings) -> None:
+def check(instance: Instance, group: SymmetryGroup) -> None:
     """By the definition: what each element does to bonds, limits, arcs and kinds follows from what they are."""
     arcs, count = instance.arcs, len(instance.bonds)
     assert [part[0].tolist() for part in (group.nodes, group.kinds)] == [
@@ -48,7 +48,7 @@ def check(instance: Instance, group: Renamings) -> None:
             assert kind.weight == image.weight
 
 
-def check_closed(group: Renamings) -> None:
+def check_closed(group: SymmetryGroup) -> None:
     rows = {tuple(row) for row in np.hstack([group.nodes, group.bonds]).tolist()}
     assert len(rows) == len(group)
     for one in range(min(len(group), 24)):

@@ -20,7 +20,7 @@ from antiphon.core.reshape import join, relabel
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth.product import by_product, factor_machine
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import rounds_of, schedule_of
 
 Edge = tuple[int, int]
@@ -54,8 +54,8 @@ def boxes_in_a_ring(boxes: int, units: int = 1) -> Topology:
     return join([box] * boxes, cables=[((a, g), (b, g), link) for a, b in pairs for g in range(8)])
 
 
-def search_of(topology: Topology) -> Findings:
-    return Findings(instance_of(topology, Collective("allgather", topology.ranks)))
+def search_of(topology: Topology) -> SearchState:
+    return SearchState(instance_of(topology, Collective("allgather", topology.ranks)))
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
-from antiphon.planners.synth import auto, purse
+from antiphon.planners.synth import auto, effort_budget
 from antiphon.planners.synth import sccl as sccl_planner
 from antiphon.planners.synth.auto import Solved, decide_candidate
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.select import collective
 from antiphon.topologies import topology
 
 
-def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Findings:
+def a_search(spec: str = "dgx1v", kind: str = "allgather") -> SearchState:
     machine = topology(spec)
-    return Findings(instance_of(machine, collective(kind, machine)))
+    return SearchState(instance_of(machine, collective(kind, machine)))
 
 
 def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
 def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processor works until the first schedule is there, and then the budget is used up."""
     now = [0.0]
-    monkeypatch.setattr(purse, "cpu_clock", lambda: now[0])
+    monkeypatch.setattr(effort_budget, "cpu_clock", lambda: now[0])
     monkeypatch.setattr(sccl_planner, "cpu_clock", lambda: now[0])
     machine = topology("dgx1v")
     stream = synthesize(Request(machine, collective("broadcast", machine), budget=4), steps=40, cache=False)

@@ -1,26 +1,29 @@
 """Work in separate processes, each with a CPU budget and a memory limit, and safe against crashes.
 
-`as_done` runs jobs in any order on a pool of worker programs, so that a user's planner cannot harm another job.
-`in_order` runs each job in a process forked from this one, which shares everything loaded here, and yields results in
-the order of the jobs. `stream_job` runs one job, either way:
+`as_done` runs jobs on a pool of worker processes and yields results as they come. `in_order` forks a process for each
+job, which shares everything loaded here, and yields results in the order of the jobs. `stream_job` runs a single job
+and yields its intermediate results; `run_in_child` runs one function and returns its value:
 
     terms = Terms(work, workers=4, seconds=lambda job: 60.0)
-    for job, event in as_done(jobs, terms):     # event: Said(value) while it works, then Ended(result)
+    for job, event in as_done(jobs, terms):     # event: Sent(value) while it works, then Ended(result)
         ...
 
-A job can report intermediate results, which are kept even if it is killed later. Ctrl-C, an abandoned iteration, and
-even SIGKILL of this process leave no process behind.
+A job receives a function `send` for intermediate results, which are kept even if the job is killed later. Ctrl-C, an
+abandoned iteration, and even SIGKILL of this process leave no process behind.
+
+Inside: `_pool` has the loops over jobs, `_process` the parent's side of one process, `_child` the child's side, and
+`_meter` measures CPU time.
 
 Budgets count the CPU time of a process and its descendants, so load on the machine does not shorten them; time in which
 all of them sleep is limited separately, with `SLEEP` seconds on top (docs/decisions.md).
 """
 
-from antiphon.isolate._child import Say, in_words
-from antiphon.isolate._crew import apart, as_done, in_order, stream_job, usual_workers
+from antiphon.isolate._child import Send, describe_error
 from antiphon.isolate._meter import cpu_clock
-from antiphon.isolate._process import GRACE, Ended, Lost, Said, Starved, Stopped, Terms, can_fork
+from antiphon.isolate._pool import as_done, in_order, run_in_child, stream_job, usual_workers
+from antiphon.isolate._process import GRACE, Ended, Lost, Sent, Starved, Stopped, Terms, can_fork
 
 __all__ = [
-    "GRACE", "Ended", "Lost", "Said", "Say", "Starved", "Stopped", "Terms", "apart", "as_done", "can_fork", "cpu_clock",
-    "in_order", "in_words", "stream_job", "usual_workers",
+    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "can_fork", "cpu_clock",
+    "describe_error", "in_order", "run_in_child", "stream_job", "usual_workers",
 ]  # fmt: skip

@@ -1,4 +1,17 @@
-"""The worker side of an isolated process: limits, and messages to the parent. Imports nothing else of the package."""
+"""The child's side of an isolated process: apply the limits, run jobs, and send messages to the parent.
+
+A child is started in one of three forms: forked for one job (`run_forked_job`), forked as a worker for one job after
+another (`run_forked_worker`), or as a program of its own (`run_worker_program`). Parent and child share a pipe:
+
+    child -> parent    (READY, None)            waiting for a job (workers only)
+                       (SENT, value)            an intermediate result of the job
+                       (ENDED, (how, value))    `how` is RETURNED, RAISED (an error of this package), STARVED (out of
+                                                memory) or BROKEN (any other error)
+    parent -> child    the job
+
+SIGTERM means: stop, and return the best result so far. It raises TimedOut in the job. A worker ends when the parent
+closes the pipe. Imports nothing else of the package but the errors, so that a program starts fast.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +32,33 @@ from typing import Any
 from antiphon.errors import AntiphonError, TimedOut
 
 GIB = 2**30
-CHANNEL = 3  # the descriptor by which a program of its own talks with who started it
-READY, SAID, ENDED = "ready", "said", "ended"
+CHANNEL = 3  # file descriptor of the pipe to the parent, in a program of its own
+READY, SENT, ENDED = "ready", "sent", "ended"
 RETURNED, RAISED, STARVED, BROKEN = "returned", "raised", "starved", "broken"  # how a job ends
-AGAIN = 0.2  # CPU seconds
-_END_WITH_PARENT = 1  # of prctl: PR_SET_PDEATHSIG
-Say = Callable[[Any], None]
+RAISE_INTERVAL = 0.2  # CPU seconds between two TimedOut raised in a job that catches the first and goes on
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+Send = Callable[[Any], None]  # sends an intermediate result of a job to the parent
 
 
 class UnsendableError(Exception):
     """A message that cannot be pickled, with the reason."""
 
 
-class Voice:
-    """Sends whole messages: a signal to stop that comes meanwhile takes effect after. It is sent again and again, and
-    raised again where the work goes on all the same."""
+class Sender:
+    """Sends messages to the parent, and turns SIGTERM into TimedOut, but never in the middle of a message.
+
+    The parent repeats SIGTERM; TimedOut is raised again if the job caught it and goes on.
+    """
 
     def __init__(self, channel: Connection) -> None:
         self.channel = channel
-        self.sending = self.told = False
-        self.raised = -AGAIN
+        self.sending = self.stop_pending = False
+        self.last_raise = -RAISE_INTERVAL
 
     def send(self, kind: str, value: Any = None) -> None:
+        # pickle before sending: the parent could not read on after half a message
         try:
-            data = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)  # half a message would spoil all
+            data = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)
         except (MemoryError, TimedOut):
             raise
         except Exception as error:
@@ -52,27 +68,28 @@ class Voice:
             self.channel.send_bytes(data)
         finally:
             self.sending = False
-        if self.told:
+        if self.stop_pending:
             self._raise_stopped()
 
-    def say(self, value: Any) -> None:
-        self.send(SAID, value)
+    def send_result(self, value: Any) -> None:
+        self.send(SENT, value)
 
     def stop(self, number: int, frame: Any) -> None:
+        """Handle SIGTERM."""
         if self.sending:
-            self.told = True
-        elif time.process_time() - self.raised >= AGAIN:
+            self.stop_pending = True
+        elif time.process_time() - self.last_raise >= RAISE_INTERVAL:
             self._raise_stopped()
 
     def _raise_stopped(self) -> None:
-        self.told, self.raised = False, time.process_time()
+        self.stop_pending, self.last_raise = False, time.process_time()
         raise TimedOut("stopped")
 
 
-def do(voice: Voice, work: Callable[[Any, Say], Any], job: Any, memory: int | None) -> None:
-    """Do one job and send its result, or the error that it raised."""
+def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: int | None) -> None:
+    """Run one job and send its result, or the error that it raised."""
     try:
-        how, value = RETURNED, work(job, voice.say)
+        how, value = RETURNED, work(job, sender.send_result)
     except AntiphonError as error:
         how, value = RAISED, error
     except MemoryError:
@@ -80,50 +97,52 @@ def do(voice: Voice, work: Callable[[Any, Say], Any], job: Any, memory: int | No
         how, value = STARVED, f"out of memory{limit}"
     except UnsendableError as error:
         how, value = BROKEN, str(error)
-    except BaseException as error:  # told to the parent, which reports it and goes on
-        how, value = BROKEN, in_words(error)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself
-    voice.told = False
+    except BaseException as error:  # the parent reports it and goes on
+        how, value = BROKEN, describe_error(error)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is over: nothing is left to stop
+    sender.stop_pending = False
     try:
-        voice.send(ENDED, (how, value))
+        sender.send(ENDED, (how, value))
     except OSError:
-        os._exit(1)  # nobody listens any more
+        os._exit(1)  # the parent is gone
     except UnsendableError as error:
-        voice.send(ENDED, (BROKEN, str(error)))
+        sender.send(ENDED, (BROKEN, str(error)))
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Return the error as text, with its class unless it is an error of this package."""
     if isinstance(error, SystemExit):
         return f"it asked to end the whole process (sys.exit: {error.code})"
     name = "" if isinstance(error, AntiphonError) else f"{type(error).__name__}: "
     return f"{name}{error}"
 
 
-def forked(
-    channel: Connection, parent: int, work: Callable[[Any, Say], Any], job: Any, memory: int | None, grace: bool
+def run_forked_job(
+    channel: Connection, parent: int, work: Callable[[Any, Send], Any], job: Any, memory: int | None, grace: bool
 ) -> None:
     """Run one job in a forked process, which ignores Ctrl-C and ends with its parent, even if that is killed.
 
-    `grace`: whether SIGTERM raises TimedOut in the work."""
+    `grace`: whether SIGTERM raises TimedOut in the job; otherwise it kills the process.
+    """
     _end_with_parent(parent)
     if memory is not None:
         _limit_memory(memory)
-    voice = Voice(channel)
+    sender = Sender(channel)
     if grace:
-        signal.signal(signal.SIGTERM, voice.stop)
-    do(voice, work, job, memory)
+        signal.signal(signal.SIGTERM, sender.stop)
+    run_job(sender, work, job, memory)
 
 
 def _end_with_parent(parent: int) -> None:
     """Ignore Ctrl-C, which is for the parent, and let the kernel kill this forked process when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the parent ended before prctl took effect
         os._exit(1)
 
 
-def forked_worker(
-    channel: Connection, parent: int, work: Callable[[Any, Say], Any], prepare: Callable[[], None] | None,
+def run_forked_worker(
+    channel: Connection, parent: int, work: Callable[[Any, Send], Any], prepare: Callable[[], None] | None,
     memory: int | None,
 ) -> None:  # fmt: skip
     """Run one job after another in a forked process with a group of its own, until its channel is closed."""
@@ -136,49 +155,50 @@ def forked_worker(
         os.dup2(null, descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = sys.stderr = open(null, "w", encoding="utf-8")  # noqa: SIM115
-    _serve(Voice(channel), _start_reading(channel), work, prepare, memory)
+    _serve(Sender(channel), _start_reading(channel), work, prepare, memory)
 
 
-def program() -> None:
+def run_worker_program() -> None:
     """Run one job after another in a worker program, until its channel is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its processes
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
-    orders = _start_reading(channel)
-    _serve(Voice(channel), orders, *orders.get())
+    messages = _start_reading(channel)
+    _serve(Sender(channel), messages, *messages.get())
 
 
 def _start_reading(channel: Connection) -> queue.SimpleQueue[Any]:
-    """Return the queue of the parent's orders, which a thread fills."""
-    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read_orders, args=(channel, orders), daemon=True).start()
-    return orders
+    """Return the queue of the parent's messages, which a thread fills."""
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read_messages_of_parent, args=(channel, messages), daemon=True).start()
+    return messages
 
 
 def _serve(
-    voice: Voice, orders: queue.SimpleQueue[Any], work: Callable[[Any, Say], Any],
+    sender: Sender, messages: queue.SimpleQueue[Any], work: Callable[[Any, Send], Any],
     prepare: Callable[[], None] | None, memory: int | None,
 ) -> None:  # fmt: skip
-    """Do the jobs of the queue, without end."""
+    """Run the jobs of the queue, forever; `_read_messages_of_parent` ends the process."""
     if memory is not None:
         _limit_memory(memory)
     if prepare is not None:
-        with suppress(Exception, SystemExit):  # it comes again where it is reported
+        with suppress(Exception, SystemExit):  # the same error comes again in a job, where it is reported
             prepare()
     while True:
-        voice.send(READY)
-        job = orders.get()
-        signal.signal(signal.SIGTERM, voice.stop)
-        do(voice, work, job, memory)
+        sender.send(READY)
+        job = messages.get()
+        signal.signal(signal.SIGTERM, sender.stop)
+        run_job(sender, work, job, memory)
 
 
-def _read_orders(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
-    """Queue the orders of the parent. When it is gone, kill this process group at once.
+def _read_messages_of_parent(channel: Connection, messages: queue.SimpleQueue[Any]) -> None:
+    """Queue the messages of the parent. When the parent is gone, kill this process group at once.
 
-    Likewise where an order cannot be read: the parent then reports that job."""
+    Likewise if a message cannot be read: the parent then reports that the job is lost.
+    """
     try:
         while True:
-            orders.put(channel.recv())
+            messages.put(channel.recv())
     except Exception:
         os.killpg(0, signal.SIGKILL)
 

@@ -1,4 +1,8 @@
-"""Measure the CPU time of a process and its descendants as the system counts it; other load does not change it."""
+"""Measure the CPU time of a process and its descendants, read from /proc; load by other processes does not count.
+
+A process that sleeps uses no CPU time, so a budget of CPU time alone would let a job hang forever. `Meter` therefore
+also sums the time in which the whole process tree sleeps, and `exceeds` is true if either is over the limit.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-SLEEP = 1.0  # seconds that a process may sleep beyond its budget: one that waits for ever ends, too
-TICK = 0.5  # seconds from one look to the next that count as slept at most: meanwhile nobody may have listened
+SLEEP = 1.0  # seconds that a process may sleep beyond its budget
+TICK = (
+    0.5  # seconds between two checks; of a longer pause only so much counts as slept, as the parent may have been busy
+)
 _TICKS = os.sysconf("SC_CLK_TCK")
-_WORKING = "RD"  # running, or waiting for a processor; waiting for a disk
+_WORKING = "RD"  # process states: R is running or waiting for a processor, D is waiting for a disk
 
 
-class _Now(NamedTuple):
+class _Usage(NamedTuple):
+    """CPU seconds of a process tree, and whether any process of it is working rather than asleep."""
+
     seconds: float
     working: bool
 
 
 def cpu_clock() -> float:
-    """CPU seconds of this process and of the children that have ended."""
+    """Return the CPU seconds of this process and of the children that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class Meter:
-    """The CPU and sleep time of a process and its descendants since the last `start`."""
+    """CPU seconds (`used`) and sleep seconds (`slept`) of a process and its descendants since the last `start`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -35,24 +43,25 @@ class Meter:
 
     def start(self) -> None:
         self.before, self.used, self.slept = _read_process_tree(self.pid).seconds, 0.0, 0.0
-        self.looked = time.monotonic()
+        self.checked_at = time.monotonic()
 
-    def over(self, seconds: float) -> bool:
-        """Whether it has computed, or slept, for longer than this. To be asked again and again, by `TICK` or sooner."""
-        now, at = _read_process_tree(self.pid), time.monotonic()
+    def exceeds(self, seconds: float) -> bool:
+        """Return whether it has computed or slept for longer than this. Call it every TICK seconds or sooner."""
+        now, clock = _read_process_tree(self.pid), time.monotonic()
         if not now.working:
-            self.slept += min(at - self.looked, TICK)
-        self.looked = at
-        self.used = max(self.used, now.seconds - self.before)  # what a child used is missing while nobody waited for it
+            self.slept += min(clock - self.checked_at, TICK)
+        self.checked_at = clock
+        # the sum may shrink: a child that has ended is counted only once its parent has waited for it
+        self.used = max(self.used, now.seconds - self.before)
         return self.used >= seconds or self.slept >= seconds + SLEEP
 
 
-def _read_process_tree(pid: int) -> _Now:
-    """A process, what it has waited for, and what lives of its descendants."""
+def _read_process_tree(pid: int) -> _Usage:
+    """Return the usage of a process, the children that it has waited for, and its living descendants."""
     seconds, working = 0.0, False
-    line = [pid]
-    while line:
-        process = line.pop()
+    pending = [pid]
+    while pending:
+        process = pending.pop()
         try:
             with open(f"/proc/{process}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -60,11 +69,12 @@ def _read_process_tree(pid: int) -> _Now:
             continue
         seconds += sum(int(x) for x in fields[11:15]) / _TICKS
         working |= fields[0].decode() in _WORKING
-        line += _list_children(process)
-    return _Now(seconds, working)
+        pending += _list_children(process)
+    return _Usage(seconds, working)
 
 
 def _list_children(pid: int) -> Iterator[int]:
+    """Yield the process ids of the children of all threads of a process."""
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:

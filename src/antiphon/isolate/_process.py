@@ -1,8 +1,14 @@
-"""The parent side of one isolated process: start it, give it jobs, read its messages, enforce its budget, end it.
+"""The parent's side of one isolated process: start it, assign jobs, read its messages, enforce its budget, end it.
 
-Stopping escalates: SIGTERM asks the process to hand over its best result and end; after `grace` seconds, or when it
-has overrun its CPU budget by a tenth, the process and everything that it started are killed. `look` must be called
-regularly, because that is where budgets are checked.
+A `Process` is forked for one job, or a worker that gets one job after another (`assign`). Whoever owns it calls
+`receive` when its pipe is readable and `check` regularly, because that is where budgets are enforced. Both return
+`Ended` when the job is over: with its value, or with an exception that says why there is none.
+
+Stopping escalates: SIGTERM asks the job to return its best result (it raises TimedOut there, see _child.py); after
+`grace` seconds, or when it has exceeded its CPU budget by a tenth, the process and its descendants are killed.
+
+Example: budget 10 s, grace 2 s. At 10 s of CPU time `check` sends SIGTERM, and repeats it; the job sends its best
+result at 10.5 s and ends. If it ignored the signal, it would be killed at 11.2 s of CPU time.
 """
 
 from __future__ import annotations
@@ -19,22 +25,25 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from antiphon.isolate import _child
-from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SAID, STARVED, Say
+from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SENT, STARVED, Send
 from antiphon.isolate._meter import Meter
 
-START = 120.0  # CPU seconds for a program to get ready
-GRACE = 2.0  # seconds to hand over what is half done, after being told to stop
-NUDGE = 0.05  # seconds between two times of telling
+START = 120.0  # CPU seconds until a worker must be ready for its first job
+GRACE = 2.0  # usual seconds for a job to return its best result after SIGTERM
+STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
 OVERRUN, OVERRUN_SECONDS = 1.1, 0.2  # maximum CPU time while it is stopping: factor of the budget, plus seconds
-SETTLE = 1.0  # seconds in which one that has closed its channel ends
-_PROGRAM = "from antiphon.isolate._child import program; program()"
+SETTLE = 1.0  # seconds to wait for the exit of a process that has closed its pipe
+_PROGRAM = "from antiphon.isolate._child import run_worker_program; run_worker_program()"
 _QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Job = TypeVar("Job")
 
 
 class Lost(Exception):
-    """There is no answer; says why. `begun`: whether the job had begun; `died`: whether its process did, or else the
-    work raised what is no AntiphonError, or returned what cannot be handed over."""
+    """The job has no result; the message says why.
+
+    `begun`: whether the job had begun. `died`: whether its process died; otherwise the job raised an error that is no
+    AntiphonError, or returned a value that cannot be pickled.
+    """
 
     def __init__(self, message: str, *, begun: bool = True, died: bool = True) -> None:
         super().__init__(message)
@@ -42,30 +51,30 @@ class Lost(Exception):
 
 
 class Starved(Lost):
-    """The work wanted more memory than there is for it."""
+    """The job needed more memory than its limit."""
 
 
 class Stopped(Exception):
-    """The work was stopped at the end of its budget."""
+    """The job was stopped at the end of its budget."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a job tells while it works."""
+class Sent:
+    """An intermediate result of a job."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: what it returned, or the AntiphonError that it raised, or Stopped, or Lost."""
+    """The end of a job. `result`: its value, the AntiphonError that it raised, Stopped, or Lost."""
 
     result: Any
 
 
 @dataclass(frozen=True)
 class Terms(Generic[Job]):
-    """Options of a pool: `work(job, say)` runs in the worker process.
+    """Options of a pool: `work(job, send)` runs in the child process; `send` takes intermediate results.
 
     `seconds`: CPU budget of a job, computed when it begins (None: unlimited). `memory`: bytes that a process may
     allocate beyond its size at the start. `grace`: seconds for the work to return a partial result after TimedOut has
@@ -75,7 +84,7 @@ class Terms(Generic[Job]):
     this process, which takes milliseconds, where `can_fork`; else they are programs of their own.
     """
 
-    work: Callable[[Job, Say], Any]
+    work: Callable[[Job, Send], Any]
     workers: int = 1
     seconds: Callable[[Job], float | None] = lambda job: None
     memory: int | None = None
@@ -86,8 +95,9 @@ class Terms(Generic[Job]):
 
 
 class Process(Generic[Job]):
-    """A process, its job, and what it has used for it. `job` given: forked for just that one; else a worker, which
-    does one job after another.
+    """A child process with its current job and the CPU time used for it.
+
+    With `job` it is forked for that one; without, it is a worker that runs one job after another.
     """
 
     def __init__(self, terms: Terms[Job], *job: Job) -> None:
@@ -97,20 +107,21 @@ class Process(Generic[Job]):
         self.stopping = 0.0  # time of the request to stop, 0 if none
         self._code: int | None = None
         self.limit: float | None = terms.seconds(*job) if job else START
-        self.channel, theirs = Pipe(duplex=True)
+        self.channel, child_channel = Pipe(duplex=True)
         try:
             spawned = self.is_worker and not (terms.fork and can_fork())
-            self.pid = _spawn_program(theirs) if spawned else self._fork_child(theirs, *job)
+            self.pid = _spawn_program(child_channel) if spawned else self._fork_child(child_channel, *job)
         finally:
-            theirs.close()
+            child_channel.close()
         self.meter = Meter(self.pid)
         self.job: Job | None = None
         if job:
-            self.job = self.given = job[0]
+            self.job = self.first_job = job[0]
         elif spawned:
             self._send_message((terms.work, terms.prepare, terms.memory))
 
-    def _fork_child(self, theirs: Connection, *job: Job) -> int:
+    def _fork_child(self, child_channel: Connection, *job: Job) -> int:
+        """Fork; the child runs its jobs and exits. Return its process id."""
         end_threads_of_solvers()
         parent, terms = os.getpid(), self.terms
         pid = os.fork()
@@ -118,80 +129,83 @@ class Process(Generic[Job]):
             try:
                 self.channel.close()
                 if job:
-                    _child.forked(theirs, parent, terms.work, job[0], terms.memory, bool(terms.grace))
+                    _child.run_forked_job(child_channel, parent, terms.work, job[0], terms.memory, bool(terms.grace))
                 else:
-                    _child.forked_worker(theirs, parent, terms.work, terms.prepare, terms.memory)
+                    _child.run_forked_worker(child_channel, parent, terms.work, terms.prepare, terms.memory)
             finally:
                 os._exit(0)
         return pid
 
-    def give(self, job: Job) -> None:
+    def assign(self, job: Job) -> None:
+        """Give a ready worker its next job, with a fresh budget."""
         self.job, self.limit = job, self.terms.seconds(job)
         self.meter.start()
         self._send_message(job)
 
     def _send_message(self, message: Any) -> None:
-        with suppress(OSError):  # it has died: that is seen when it is listened to
+        with suppress(OSError):  # it has died, which `receive` reports
             self.channel.send(message)
 
-    def hear(self) -> Said | Ended | None:
-        """Its next message, for which `channel` is ready; None where it is ready for a job."""
+    def receive(self) -> Sent | Ended | None:
+        """Return its next message, once `channel` is readable; None if that says that it is ready for a job."""
         try:
             kind, value = self.channel.recv()
-        except Exception:  # it has ended, or what it sent cannot be read
+        except Exception:  # it has ended, or its message cannot be read
             return self._end_of_lost()
-        if kind == SAID:
-            return Said(value)
-        # it has imported everything; the limit for starting ends
+        if kind == SENT:
+            return Sent(value)
+        # it has loaded everything: the limit for starting no longer applies
         if kind == READY:
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
         result = self._stopped_error() if self.stopping else _result_of(*value)
         self.job = self.limit = None
-        # a stopped one may be in any state
+        # a stopped worker may be in any state, so it is not used again
         if not self.is_worker or self.stopping:
             self.end()
         return Ended(result)
 
-    def look(self) -> Ended | None:
-        """Whether it is over its budget, or dead while what it began keeps its channel open: how it ended then."""
+    def check(self) -> Ended | None:
+        """Return how it ended if it is over its budget, or dead while a descendant keeps its pipe open; else None."""
         if self.stopping:
             return self._insist_on_end()
-        if self.limit is not None and self.meter.over(self.limit):
-            # over the limit for starting, not for a job
+        if self.limit is not None and self.meter.exceeds(self.limit):
+            # the limit for starting, not that of a job
             if not self.ready:
                 return self._end_with(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
             if not self.terms.grace:
                 return self._end_with(self._stopped_error())
             self.stop()
             return None
-        # dead, and everything that it has sent was read
+        # dead, and all its messages have been read
         if self._wait_for_exit(os.WNOHANG) is not None and not self.channel.poll():
             return self._end_of_lost()
         return None
 
     def stop(self) -> None:
-        """Ask it to hand over what is half done and end; `look` insists."""
+        """Ask the job to return its best result and end; `check` sends the signals."""
         self.stopping = self.stopping or time.monotonic()
 
     def _insist_on_end(self) -> Ended | None:
+        """Send SIGTERM again, and kill the process once its grace is over."""
+        # again, since the first may have arrived before the child had installed its handler
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
-        # repeated SIGTERM: the first may arrive while it is in a handler or before it has installed one
         late = time.monotonic() - self.stopping >= self.terms.grace
         if self.limit is not None:
-            late |= self.meter.over(OVERRUN * self.limit + OVERRUN_SECONDS)
+            late |= self.meter.exceeds(OVERRUN * self.limit + OVERRUN_SECONDS)
         return self._end_with(self._stopped_error()) if late else None
 
     def _stopped_error(self) -> Stopped:
         return Stopped("stopped" if self.limit is None else f"stopped after {self.limit:.3g} s of CPU time")
 
     def _end_of_lost(self) -> Ended:
+        """Return the end of a process that died, with its exit code in words."""
         end = time.monotonic() + SETTLE
         while self._wait_for_exit(os.WNOHANG) is None and time.monotonic() < end:
             time.sleep(0.01)
-        return self._end_with(Lost(how(self._code), begun=self.ready))
+        return self._end_with(Lost(describe_exit(self._code), begun=self.ready))
 
     def _end_with(self, result: Any) -> Ended:
         self.end()
@@ -203,7 +217,7 @@ class Process(Generic[Job]):
             return
         self.running = False
         if self.is_worker:
-            with suppress(OSError):  # nobody is left, or a worker that was just forked has no group of its own yet
+            with suppress(OSError):  # the group is empty, or a worker just forked has none yet
                 os.killpg(self.pid, signal.SIGKILL)
         if self._code is None:
             with suppress(OSError):
@@ -212,20 +226,22 @@ class Process(Generic[Job]):
         self.channel.close()
 
     def _wait_for_exit(self, options: int) -> int | None:
+        """Return the exit code (negative: a signal), or None if it still runs. `options`: those of waitpid."""
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # other code of this process has waited for it
                 pid, status = self.pid, 0
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
 
 
-def _spawn_program(theirs: Connection) -> int:
-    """Start a program of its own, which needs no fork; multiprocessing would run the user's main program again.
+def _spawn_program(child_channel: Connection) -> int:
+    """Start a worker as a program of its own, for where forking is unsafe. Return its process id.
 
-    Its group is its own: Ctrl-C is for us, and it ends with its descendants. What it prints goes nowhere.
+    Not by multiprocessing, which would import the user's main program again. It has a process group of its own, so that
+    Ctrl-C does not reach it and its descendants can be killed with it. What it prints is discarded.
     """
     source_folder = str(Path(__file__).parents[2])
     paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
@@ -233,18 +249,19 @@ def _spawn_program(theirs: Connection) -> int:
     environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     return os.posix_spawn(
         sys.executable, [sys.executable, "-P", "-c", _PROGRAM], environment,
-        file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, theirs.fileno(), CHANNEL)], setsid=True,
+        file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, child_channel.fileno(), CHANNEL)], setsid=True,
     )  # fmt: skip
 
 
 def _result_of(how: str, value: Any) -> Any:
+    """Return what an ENDED message says: a value or an AntiphonError, else Lost."""
     if how in (RETURNED, RAISED):
         return value
     return (Starved if how == STARVED else Lost)(value, died=False)
 
 
-def how(code: int | None) -> str:
-    """How a process ended, in words."""
+def describe_exit(code: int | None) -> str:
+    """Return in words how a process ended. `code`: negative for a signal."""
     if code is None:
         return "what its process sent could not be read"
     if code >= 0:
@@ -253,17 +270,18 @@ def how(code: int | None) -> str:
     return f"its process was ended by signal {signal.Signals(-code).name}{killed}"
 
 
-# HiGHS keeps threads for all of a process. A fork does not take them along, and a mixed-integer program in the child
-# would wait for them for ever; so they are ended before each fork. HiGHS starts new ones when it next runs.
+# HiGHS (SciPy's solver) keeps a pool of threads. A fork does not copy threads, so a mixed-integer program in the child
+# would wait for them forever. They are ended before each fork; HiGHS starts new ones when it next runs.
 
 
 def can_fork() -> bool:
-    """Whether a child can solve linear programs, too. False where another SciPy has no way to end HiGHS' threads."""
+    """Return whether forking is safe: False if HiGHS is loaded and this SciPy cannot end its threads."""
     core = sys.modules.get("scipy.optimize._highspy._core")
     return core is None or _end_of_threads(core) is not None
 
 
 def end_threads_of_solvers() -> None:
+    """End the threads of HiGHS, if it is loaded."""
     core = sys.modules.get("scipy.optimize._highspy._core")
     end = None if core is None else _end_of_threads(core)
     if end is not None:
@@ -271,5 +289,6 @@ def end_threads_of_solvers() -> None:
 
 
 def _end_of_threads(core: Any) -> Callable[[bool], None] | None:
+    """Return the function of HiGHS that ends its threads, or None if this SciPy has none."""
     function: Callable[[bool], None] | None = getattr(getattr(core, "_Highs", None), "resetGlobalScheduler", None)
     return function

@@ -33,7 +33,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare, usual_model
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
-from antiphon.isolate import GRACE, Lost, Say, Starved, Stopped, Terms, stream_job
+from antiphon.isolate import GRACE, Lost, Send, Starved, Stopped, Terms, stream_job
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import measure
@@ -297,10 +297,10 @@ def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> It
         raise Lost(f"the planner failed: {error}") from None
 
 
-def _say_points(task: _Task, say: Say) -> None:
+def _say_points(task: _Task, send: Send) -> None:
     planner, entry, options, request = task
-    for progress in _find_points((planner, entry, options, replace(request, tell=say))):
-        say(progress)
+    for progress in _find_points((planner, entry, options, replace(request, tell=send))):
+        send(progress)
 
 
 def _find_points(task: _Task) -> Iterator[_Progress]:

@@ -1,15 +1,16 @@
 """Collect priced candidates and assemble the tuning result.
 
-Hundreds of candidates may be priced, and one schedule may take a gigabyte, so the ledger keeps all evaluations (times
-by size, small) but only those schedules that can still win: after each message it drops the schedules that are best at
-no size, or dominated (`ranges.worth_keeping`). With a shortlist it also keeps the next best, which may be faster when
-measured.
+A candidate is a planner with its options; a task (task.py) tries it and sends its results as messages. Hundreds of
+candidates may be priced, and one schedule may take a gigabyte, so the ledger keeps all evaluations (times by size,
+small) but only those schedules that can still win: after each message it drops the schedules that are best at no size,
+or that another equals or beats at every size (`ranges.worth_keeping`). With a shortlist it also keeps the next best,
+which may be faster when measured.
 
-    receive    a message of a task: bounds, a priced schedule, or the end of the task
-    close      candidates (equal schedules of one planner once), winners per size, ranges, plans per collective
+    receive    take a message of a task: bounds, a priced schedule, or the end of the task
+    close      return the result: candidates, ranges of sizes with their winner, a plan per collective
 
 Ranges: neighbouring sizes with the same winner are one range. A winner that is not faster than NCCL by more than the
-error of NCCL's model is kept, but marked `served_by`: the library should serve these sizes.
+error of NCCL's model is kept, but marked `served_by="nccl"`: use NCCL for these sizes.
 
 Example: ring and trees, priced at 1 KB, 1 MB and 1 GB; trees wins the first two, ring the last. NCCL is as fast at
 1 KB. The ranges are: from 1 KB trees, left to NCCL; from 1 MB trees; from 1 GB ring. Where a size of ours is followed
@@ -59,10 +60,10 @@ Progress = Callable[[int, int, str], None]
 class Ledger:
     """The results so far, by (number of the candidate, number of its schedule).
 
-    `names`: the planners that may win. `compare`: whether the others are compared with. `shortlist`: number of the
-    best at every size are held beside the winners, and the best of every classic. `library`: the model of NCCL's own
-    choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach the
-    lower bound; all but those of planners in `required`, and those only compared with.
+    `names`: the planners that may win; the others, which stand for NCCL, are only compared with, if `compare`.
+    `shortlist`: hold so many of the best at every size, and the best of every classic algorithm. `library`: the model
+    of NCCL's own choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach
+    the lower bound; never those of planners in `required` or those that are only compared with.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Ledger:
         self.done = 0
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
+        """Return the test for tasks that are never skipped."""
         return lambda task: (
             task.planner in required
             or task.planner not in self.names
@@ -103,12 +105,12 @@ class Ledger:
 
     @cached_property
     def _stand_ins(self) -> set[str]:
-        """Planners that stand for NCCL where its model does not describe the machine."""
+        """Planners whose schedules stand for NCCL's, if its model does not describe the machine."""
         kinds = self.context.collectives
         return {name for kind in kinds for group in groups_of(self.context.topology, kind) for name in group}
 
     def _refuse_impossible_library(self, library: Library, kind: str) -> None:
-        """Compare with schedules instead of NCCL's model if that would beat the lower bound of a collective."""
+        """Drop NCCL's model if it predicts less than the lower bound; schedules then stand for NCCL."""
         try:
             for nbytes in self.context.sizes:
                 library.at(kind, nbytes)
@@ -118,6 +120,7 @@ class Ledger:
     # ---- messages of the tasks ----
 
     def receive(self, message: Message | AtWork) -> None:
+        """Take a message of a task, and report progress."""
         if isinstance(message, AtWork):
             if self.progress is not None and message.tasks:
                 workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
@@ -148,7 +151,7 @@ class Ledger:
         return self.sufficiency.is_needed(task)
 
     def _skip_the_unneeded(self, kind: str) -> None:
-        """Close a collective whose best plans reach the bound; results of candidates behind those are dropped."""
+        """If the best plans of a collective reach its bound, end its other tasks and drop their results."""
         limit = self.limits.get(kind)
         if not self.may_skip or limit is None:
             return
@@ -181,6 +184,7 @@ class Ledger:
         return f"{task.kind} {work} ({seconds:.0f} s of CPU time)"
 
     def _add_priced(self, task: Task, priced: Priced) -> None:
+        """Add a priced schedule, and drop the schedules that can no longer win."""
         key = (priced.index, priced.variant)
         if self.context.deterministic and priced.evaluation.order is None and task.planner in self.names:
             self.unordered.add(priced.index)
@@ -199,7 +203,7 @@ class Ledger:
             del schedules[loser]
 
     def _worth_holding_if_closed(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
-        """Return the schedules that can still win, also if the results of later candidates should be dropped."""
+        """Return the schedules that can still win, even if the results of later candidates are dropped in the end."""
         if not self.may_skip:
             return self._worth_holding(schedules)
         worth: set[Key] = set()
@@ -221,7 +225,8 @@ class Ledger:
         return worth
 
     def _end_task(self, task: Task, done: Done) -> None:
-        # Where one order is required, a planner whose schedules all have several orders is refused.
+        """Record the end of a task."""
+        # if one order of combining is required, a planner whose schedules all have several is refused
         any_kept = any(index == done.index for index, _ in self.evaluations)
         is_refused = done.index in self.unordered and not any_kept
         self.ended[done.index] = Done(done.index, REFUSED, SEVERAL_ORDERS) if is_refused else done
@@ -230,8 +235,8 @@ class Ledger:
             self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best of a collective so far, for the greatest size, and how much faster, at which size,
-        the rest could still be: the greatest ratio of the best times to the bound.
+        """Return in words the best schedule so far for the greatest size, and the greatest ratio of the best times to
+        the lower bound over all sizes: by so much later candidates could still be faster.
         """
         if kind not in self.leads:
             return ""
@@ -252,6 +257,7 @@ class Ledger:
         self, span: tuple[int, int], losses: Sequence[Loss], damage: Damage | None, complete: bool,
         sweep: Mapping[str, tuple[Value, ...]],
     ) -> Tuning:  # fmt: skip
+        """Return the result. `span`: the sizes requested; `complete`: False if the tuning was interrupted."""
         context = self.context
         rows = self._make_candidates()
         listed: list[Candidate] = []
@@ -288,8 +294,8 @@ class Ledger:
         return replace(tuning, ranges=tuple(ranges), plans=plans, shortlist=shortlist)
 
     def _make_candidates(self) -> dict[Key, Candidate]:
-        """Return the candidates with a schedule, in order; of equal schedules of one planner only the first, with
-        the options of the others.
+        """Return the candidates with a schedule, in order. Equal schedules of one planner are listed once, with the
+        options of the others in `also`.
         """
         first: dict[tuple[str, str, bytes], Key] = {}
         repeats: dict[Key, list[Key]] = {}
@@ -305,7 +311,7 @@ class Ledger:
         return {key: self._make_candidate(key, calls[key[0]], also) for key, also in repeats.items()}
 
     def _make_candidate(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
-        """`call`: all schedules of the same planner call. `also`: other calls with an equal schedule."""
+        """Return a candidate. `call`: all schedules of the same planner call; `also`: other calls with an equal one."""
         evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
         why = zip(evaluation.bottlenecks, evaluation.terms, strict=True)
         return Candidate(
@@ -327,12 +333,14 @@ class Ledger:
         }  # fmt: skip
 
     def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+        """Return the planners that stand for NCCL, or the reason why there are none."""
         able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
         return find_baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
 
     # ---- ranges ----
 
     def _make_ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
+        """Return the ranges of sizes of a collective, with the key of each winner."""
         sizes = tuning.sizes
         times = {key: self.evaluations[key].seconds for key in self.schedules[kind]}
         eligible = best_order(times, {key: self.evaluations[key].order for key in times})
@@ -348,7 +356,7 @@ class Ledger:
             at = sizes[last]
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
             if last + 1 < len(sizes) and not library and served[last + 1]:
-                stop = at + 1  # between a size of ours and one of the library's nothing is known to be faster
+                stop = at + 1  # from here to the next size, where the library serves, nothing is known to be faster
             ranges.append((key, self._make_range(kind, (start, stop), at, rows[key], library, tuning, rows)))
             start = stop
         return ranges
@@ -377,7 +385,7 @@ class Ledger:
         )  # fmt: skip
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
-        """Return the library that should serve a size, since by its model ours is not clearly faster; "": use ours."""
+        """Return the library that should serve a size because ours is not clearly faster by its model; "": use ours."""
         if self.library is None or not self.compare or not seconds:
             return ""
         baseline_seconds = tuning.baseline(kind, nbytes)
@@ -393,8 +401,9 @@ class Ledger:
         return self.library.at(kind, at)[0].name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
-        """Return the number of multiprocessors that a GPU spends at most, as NCCL does for the same kind of
-        algorithm, and its total.
+        """Return how many multiprocessors of a GPU the schedule takes at most, and how many there are.
+
+        Taken as what NCCL uses for the same kind of algorithm; None if unknown.
         """
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
@@ -417,7 +426,7 @@ class Ledger:
         return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
 
     def _list_shortlist(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
-        """Return the schedules that are still held, each once, with what a plan claims of it."""
+        """Return the schedules that are still held, each once, with the claims that a plan makes of it."""
         listed: dict[bytes, Listed] = {}
         for key in sorted(self.schedules[kind]):
             if key in rows:
@@ -438,7 +447,9 @@ class Ledger:
 
 
 def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> Without | None:
-    """Return the alternatives at a size on a runtime that lets no switches help; None if the best one asks none to."""
+    """Return the alternatives at a size for a runtime without multicast and reduction in switches; None if the best
+    candidate does not use these.
+    """
     if not best.uses:
         return None
     if not unaided:

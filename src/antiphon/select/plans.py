@@ -33,7 +33,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
-from antiphon.isolate import GRACE, Lost, Say, Stopped, Terms, stream_job
+from antiphon.isolate import GRACE, Lost, Send, Stopped, Terms, stream_job
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, measure, order_claim
 from antiphon.select.libraries import CLASSICS
@@ -216,9 +216,9 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, 
         raise NotFound(f"{who} failed: {error}") from None
 
 
-def _rank_in_process(task: _PlanTask, say: Say) -> None:
-    for ranked_plan in _rank_plans(replace(task, request=replace(task.request, tell=say)), enter=say):
-        say(ranked_plan)
+def _rank_in_process(task: _PlanTask, send: Send) -> None:
+    for ranked_plan in _rank_plans(replace(task, request=replace(task.request, tell=send)), enter=send):
+        send(ranked_plan)
 
 
 def _plans_by(

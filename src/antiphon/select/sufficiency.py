@@ -1,11 +1,12 @@
-"""Stop asking planners once no other plan can be noticeably faster.
+"""Decide which candidates of a tuning can be skipped because no plan can be noticeably faster than the best so far.
 
-A tuning knows a lower bound by size under its own model. As soon as the best plans are within `MIN_GAIN` of it at every
-size, further candidates cannot matter, and they are skipped or stopped.
+A candidate is a planner with its options, tried by a task. A tuning knows a lower bound by size under its own model. As
+soon as the best plans are within `MIN_GAIN` of it at every size, further candidates cannot matter, and they are skipped
+or stopped.
 
-Results must not depend on which worker was faster. So candidates have a fixed order (quick planners first), and the
-decision is a function of that order alone: the collective is closed behind the first candidate such that it and those
-before it reach the bound. Results of later candidates are dropped, even if they came in before.
+Results must not depend on which worker was faster. So candidates have a fixed order (quick planners first), and only
+that order counts: a collective is closed after the first candidate in the order that, together with those before it,
+reaches the bound at every size. Results of later candidates are dropped, even if they arrived earlier.
 
 Example: sizes 1KB and 1MB, bounds 2 us and 10 us; the order is direct (2 us, 14 us), ring (9 us, 10.02 us), sccl. After
 direct 1MB is open; after ring both are within 0.5 %; sccl is skipped.
@@ -21,7 +22,7 @@ from antiphon.select.limits import Limit
 from antiphon.select.task import Task
 
 MIN_GAIN = 1.005  # a plan that is faster by less than this factor is not worth looking for
-LATER = 8.0  # expected effort with options, over that without: other planners go first, since they mostly bring more
+LATER = 8.0  # factor of the expected effort of a task with options: another planner usually gains more than options
 UNNEEDED = "the best plans are within 0.5 % of the lower bound at every size"
 Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: seconds by size of each of its schedules
 
@@ -34,7 +35,7 @@ def expected_effort(task: Task) -> tuple[float, int]:
 
 
 class Sufficiency:
-    """Which tasks are still needed. `required`: those that always are, such as the planners of a baseline."""
+    """Which tasks are still needed. `required`: whether a task always is, such as those that stand for NCCL."""
 
     def __init__(self, tasks: Sequence[Task], sizes: Sequence[int], required: Callable[[Task], bool]) -> None:
         self.sizes, self.required = sizes, required
@@ -42,7 +43,7 @@ class Sufficiency:
         for task in sorted((task for task in tasks if task.entry is not None), key=expected_effort):
             self.order.setdefault(task.kind, []).append(task)
         self.place = {task.index: i for order in self.order.values() for i, task in enumerate(order)}
-        self.reached = dict.fromkeys(self.order, 0)  # candidates, in order, whose results count already
+        self.reached = dict.fromkeys(self.order, 0)  # number of candidates, in order, that have been counted
         self.best = {kind: [math.inf] * len(sizes) for kind in self.order}
         self.last: dict[str, int] = {}  # of closed collectives: the place of the last candidate that counts
 
@@ -53,9 +54,10 @@ class Sufficiency:
         return self.place[task.index] <= self.last[task.kind]
 
     def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times: Times) -> bool:
-        """Count the candidates that have ended, in order; return whether the collective is closed by that.
+        """Count the candidates that have ended, in order; return whether that closes the collective.
 
-        `limit`: the collective's bound, None where it is not known yet.
+        `limit`: the lower bound of the collective, None if not known yet; `ended`: the tasks that have ended; `times`:
+        the seconds by size of a task's schedules.
         """
         if limit is None or kind in self.last or not all(size in limit.times for size in self.sizes):
             return False

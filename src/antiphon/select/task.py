@@ -1,14 +1,14 @@
 """Try one candidate of `tune`, a planner with its options, in stages:
 
     plan_schedules    the planner yields schedules, for one size or several
-    verify_schedule   each is proven right, unless it has the rows of the one before
-    price_schedule    the model predicts its seconds at every size
-    find_bounds       the bounds of a collective, once for all its candidates: a task of its own
+    verify_schedule   each is verified, unless it has the rows of the one before
+    price_schedule    the cost model predicts its seconds at every size
+    find_bounds       the lower bounds of a collective, once for all its candidates: a task of its own
 
-`work` runs them and reports every result as a message (`Priced`, `Limits`, and last `Done`), so that results survive
+`run_task` runs them and yields every result as a message (`Priced`, `Limits`, and last `Done`), so that results survive
 if the task is stopped later. It may run in this process or in a worker (`pool`).
 
-Nothing that a planner raises ends the tuning. What it raises decides the status of the candidate: an error of ours is
+Nothing that a planner raises ends the tuning. It decides the status of the candidate instead: an AntiphonError is
 "refused" (this planner cannot do that here), a spent budget "timed out", anything else "failed".
 
 Planners yield equal schedules again and again: pieces 1, 2, 4, ... of one schedule, or two options with one result. A
@@ -43,7 +43,7 @@ from antiphon.cost.basis import basis_of
 from antiphon.cost.model_bound import model_bound
 from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
-from antiphon.isolate import in_words
+from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
 from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints
 from antiphon.select.uses import CANNOT, uses_claim
@@ -62,8 +62,8 @@ class Context:
     """What all candidates share; a worker process gets it once.
 
     `model_name`: as the user wrote it, with its options, which are also in `model_options`. `deterministic`: determine
-    the order in which each schedule combines. `cuts`: how the runtime that this is for sends what has no pieces.
-    `in_switches`: whether that runtime can let switches multicast and combine.
+    the order in which each schedule combines. `cuts`: how the target runtime cuts messages of schedules without pieces.
+    `in_switches`: whether that runtime can let switches multicast and reduce.
     """
 
     topology: Topology
@@ -98,8 +98,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A verified and priced schedule. `variant`: number of schedules that this planner yielded before. `made_with`: the
-    options that the planner reports.
+    """A verified and priced schedule of task number `index`.
+
+    `variant`: number of schedules that this planner call yielded before. `made_with`: the options that the planner
+    reports.
     """
 
     index: int
@@ -111,9 +113,11 @@ class Priced:
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """The bounds of a collective: on the machine, which plans claim, and on it with the profile, which times meet.
+    """The lower bounds of a collective.
 
-    `times`: the least seconds by size under the model; None where no bound of it is known.
+    `bound`: on the machine as given, which plans claim; `by_profile`: on the machine with the measured bandwidths of
+    the profile, which predicted times are compared with. `latency`: in seconds. `times`: the least seconds by size
+    under the model; None if no bound of it is known.
     """
 
     index: int
@@ -125,9 +129,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a task, and how it ended.
+    """The end of a task, with its status and the reason.
 
-    `by`: BUDGET, MEMORY or CRASH (of its process), where one of these ended it early; its results until then count.
+    `by`: BUDGET, MEMORY or CRASH (of its process) if one of these ended it early; its results until then count.
     """
 
     index: int
@@ -138,7 +142,7 @@ class Done:
 
 @dataclass(frozen=True)
 class AtWork:
-    """The tasks that other processes work on, by index, with the CPU seconds that each has used so far."""
+    """The tasks now running in worker processes, by index, with the CPU seconds that each has used so far."""
 
     tasks: tuple[tuple[int, float], ...]
 
@@ -147,6 +151,8 @@ Message = Priced | Limits | Done
 
 
 class _EndedError(Exception):
+    """Ends a task with this status."""
+
     def __init__(self, status: str, reason: str, by: str = "") -> None:
         super().__init__(reason)
         self.status, self.by = status, by
@@ -157,7 +163,7 @@ class _UnpricedError(Exception):
 
 
 def run_task(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Message]:
-    """Do a task: yield each result at once, then Done. Nothing that a planner or a model raises escapes."""
+    """Run a task: yield each result at once, then Done. No error of a planner or a model is raised."""
     try:
         if task.entry is None:
             yield find_bounds(context, task)
@@ -199,7 +205,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
 
 
 def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
-    """Yield the planner's schedules. Everything it raises becomes the end of the candidate."""
+    """Yield the planner's schedules. Whatever it raises becomes an `_EndedError` with the status of the candidate."""
     assert task.entry is not None
     requests, refusals, any_schedule = _make_requests(context, task), [], False
     try:
@@ -208,7 +214,7 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
                 for schedule in call("planner", task.planner, task.entry.load(), task.options, request):
                     any_schedule = True
                     yield schedule
-            except EffortSpent:  # the same on every machine
+            except EffortSpent:  # a normal end, the same on every machine
                 pass
             except TimedOut:
                 raise
@@ -218,7 +224,7 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
         if len(refusals) == len(requests):
             raise refusals[0]
     except TimedOut as error:
-        # what it found until then is a candidate like any other
+        # the best schedule until then is a candidate like any other
         if isinstance(error.best, Schedule):
             yield error.best
         raise _EndedError(TIMED_OUT, str(error), BUDGET) from None
@@ -233,11 +239,12 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
 
 
 def _make_requests(context: Context, task: Task) -> list[Request]:
-    """Return one request, or for planners of other packages one for each size to plan for.
+    """Return one request, or for planners of other packages one per size to plan for.
 
-    For one size both a plan for it and a plan for any size: a planner chooses by a price of its own, and the model may
-    find the other one faster. For many sizes those planners that plan each size differently (`can.sizes`) also plan
-    for some of these. The planners here read several sizes from one request.
+    If one size is tuned: a plan for that size and a plan for any size, since a planner chooses by estimates of its own
+    and the model may price the other one lower. If many are tuned: a plan for any size, and from planners that plan
+    each size differently (`can.sizes`) also plans for some of the sizes. Our own planners read several sizes from one
+    request.
     """
     assert task.entry is not None
     sizes: tuple[int | None, ...] = (*context.sizes, None)
@@ -329,7 +336,7 @@ def _make_predictor(context: Context, schedule: Schedule) -> Predictor:
 
 
 def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
-    """Return seconds by size on a runtime that lets no switches help; () where the model does not price that."""
+    """Return seconds by size if no switch multicasts or reduces; () if the model does not price that."""
     try:
         predict = _make_predictor(context, unjoined(schedule))
         return tuple(float(predict(nbytes).seconds) for nbytes in context.sizes)
@@ -338,10 +345,10 @@ def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
 
 
 def warm_up(context: Context) -> None:
-    """Price small schedules first: what a model loads or compiles at its first calls must count for no candidate.
+    """Price small schedules, so that the time in which a model is loaded and compiled counts for no candidate.
 
-    On a few ranks that are near each other and a few that are far. An error here is not reported: it comes again with
-    the first candidate.
+    They are on the first and the last few ranks. An error here is not reported: it comes again with the first
+    candidate.
     """
     members = next(iter(context.collectives.values())).members
     ends = tuple(sorted({*members[:4], *members[-4:]}))
@@ -360,6 +367,7 @@ def warm_up(context: Context) -> None:
 
 
 def find_bounds(context: Context, task: Task) -> Limits:
+    """Return the lower bounds of the task's collective."""
     collective, machine = context.collectives[task.kind], context.with_profile(context.topology)
     nominal = bound(context.topology, collective)
     by_profile = nominal if machine == context.topology else bound(machine, collective)
@@ -374,13 +382,11 @@ def find_bounds(context: Context, task: Task) -> Limits:
 
 
 def one_line(text: str) -> str:
-    """Return the text as it may stand on a terminal and on a page: one line, no control characters, no addresses,
-    limited length.
-    """
+    """Return the text in one line of limited length, without control characters and memory addresses."""
     plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
     plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words in every run
     return plain if len(plain) <= MAX_REASON else plain[: MAX_REASON - 3] + "..."
 
 
 def error_text(error: BaseException) -> str:
-    return one_line(in_words(error))
+    return one_line(describe_error(error))

@@ -1,4 +1,8 @@
-"""Explain in one sentence why no algorithm exists, for people who design machines."""
+"""Explain in one sentence why no algorithm with these figures exists, for people who design machines.
+
+The proof is about distances, or about prices on links (a dual of the linear program, linear.py): chunks must cross the
+priced links more often than these have room for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.search import Impossible
 
-_SHOWN = 6
+_SHOWN = 6  # links named per step
 
 
 def explain_impossible(instance: Instance, parts: int, steps: int, rounds: int, why: Impossible) -> str:
@@ -36,6 +40,7 @@ def explain_impossible(instance: Instance, parts: int, steps: int, rounds: int, 
 
 
 def _describe_distance(instance: Instance) -> str:
+    """Name a rank that is as many steps from all holders of its data as the collective needs."""
     for kind in instance.kinds:
         far = instance.from_holders(kind)
         for dest in kind.dests:

@@ -1,18 +1,25 @@
-"""Engine `auto`: decide whether an algorithm with given parts, steps and rounds exists, by the quickest method.
+"""Decide whether an algorithm with these parts (chunks per block), steps and rounds exists, by the quickest engine.
 
-    1. bounds: distance, least R / parts (search.check_bounds)
-    2. a split of the rounds over the steps that the linear program admits, or a proof that none is admitted
+Input is one candidate (parts, steps, rounds); the answer is an algorithm (`Solved`), a proof that there is none
+(`Impossible`), or None if the effort did not suffice. Methods in order:
+
+    1. bounds: distance, and the least rounds per part of that many steps (search.check_bounds)
+    2. a split (rounds of each step) that the linear program admits, or a proof that it admits none
     3. integer flows (flow.py), if every chunk has one destination
-    4. SAT in turns (`_by_turns`): in turn t every combination of subgroup, split and solver gets about 4^t conflicts;
-       the number of subgroups and splits grows with t, too
+    4. SAT in turns: in turn t every combination of symmetry, split and solver may take about 3000 * 4^t conflicts
+       (backtracks of the solver); the number of symmetries and splits grows with t, too
 
-Symmetric solutions with a fixed split are by far the quickest to find, but "unsatisfiable under a group or split"
-proves nothing for the whole problem. So each turn also includes one try without symmetry and with free rounds that
-looks for a checkable resolution proof.
+A solution that is symmetric and has a fixed split is by far the quickest to find, but "unsatisfiable with this symmetry
+or split" proves nothing for the whole problem. So each turn also includes one try without symmetry and with free
+rounds, which looks for a resolution proof that can be checked.
 
-Limits count conflicts, not seconds, and what was used is paid from the purse, so the answer depends on the seed and the
-effort alone. Answers that can be checked (an algorithm, a resolution proof) go to the cache, with the price after every
-turn, so a cached answer is charged as if it had been computed again.
+Limits count conflicts, not seconds, and all work is charged to the effort budget, so the answer depends on the seed and
+the effort alone. Answers that can be checked (an algorithm, a resolution proof) go to the cache with the effort spent
+after every turn, so that a cached answer is charged as if it had been computed again.
+
+Example: allgather on the DGX-1, parts 2, steps 2, rounds 3: the linear program admits a split into 1 and 2 rounds, and
+MiniSat finds an algorithm in turn 0. With rounds 2 the bound of step 1 refutes the candidate: 2 steps need 3/2 rounds
+per part.
 """
 
 from __future__ import annotations
@@ -22,14 +29,14 @@ from dataclasses import dataclass, replace
 
 from antiphon.core.ksync.cnf import Question
 from antiphon.errors import TimedOut
-from antiphon.isolate import Lost, Stopped, apart
-from antiphon.planners.synth.cache import Kept
+from antiphon.isolate import Lost, Stopped, run_in_child
+from antiphon.planners.synth.cache import CachedAnswer
+from antiphon.planners.synth.effort_budget import BUDGET_SPENT
 from antiphon.planners.synth.flow import has_single_destinations, solve_flow
-from antiphon.planners.synth.group import Renamings
-from antiphon.planners.synth.purse import TOO_LATE
+from antiphon.planners.synth.group import SymmetryGroup
 from antiphon.planners.synth.refute import find_refutation
 from antiphon.planners.synth.sat import solve_sat
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 
@@ -37,17 +44,17 @@ from antiphon.planners.synth.task import Answer, Effort, Move, Task
 class TurnLimits:
     """Effort of the turns in which a candidate is decided, in conflicts, and sizes in variables."""
 
-    first_conflicts: int = 3000  # conflicts in the first turn; four times as many in every next one
-    quick_conflicts: int = 10000  # conflicts up to which a try runs in this process
+    first_conflicts: int = 3000  # in turn 0; four times as many in every next turn
+    quick_conflicts: int = 10000  # up to this a try runs in this process, else in a child process
     turns: int = 8  # maximum number of turns
     flow_groups: int = 3  # subgroups under which whole flows are tried
     shuffles: int = 5  # orders of the variables that are tried
-    middle_splits: int = 2  # splits from the middle in the first turn,
-    few_variables: int = 3000  # where the program has no more variables than this
+    middle_splits: int = 2  # splits from the middle of the admitted ones that turn 0 adds ...
+    few_variables: int = 3000  # ... if the linear program has at most so many variables
     small_variables: int = 20000  # size up to which a try is quick
-    refuting_factor: int = 4  # times the conflicts of other tries, for the one that may refute
-    proving_conflicts: int = 50000  # conflicts in the search for a proof of what is refuted already,
-    provable_variables: int = 100000  # which is tried up to this size
+    refuting_factor: int = 4  # the try without symmetry and split may take so many times the conflicts of others
+    proving_conflicts: int = 50000  # to turn a refutation by flows into a proof ...
+    provable_variables: int = 100000  # ... which is tried up to this size
     refutable_variables: int = 5000  # times 4 for every turn: the size up to which refuting is tried
 
 
@@ -63,36 +70,36 @@ class Solved:
 
 
 Decided = Solved | Impossible | None
-Tell = Callable[[str], None]
+Tell = Callable[[str], None]  # receives lines of progress
 
 
 def decide_candidate(
-    search: Findings, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
+    search: SearchState, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
     memory: int | None = None, turns: int = TURN_LIMITS.turns,
 ) -> Decided:  # fmt: skip
     """Return Solved, Impossible with its proof, or None if that many turns gave no answer.
 
-    Raises EffortSpent when the search's purse is empty, or TimedOut.
+    Raises EffortSpent when the search's budget is empty, or TimedOut.
     """
     forbidden = search.check_bounds(parts, steps, rounds)
     if forbidden is not None:
         return forbidden
     task = Task(search.instance, parts, steps, rounds)
     if search.cache is None:
-        return _by_engines(search, task, tell, memory, turns)[0]
+        return _ask_engines(search, task, tell, memory, turns)[0]
     question = search.cache_question(parts, steps, rounds)
     cached = search.cache.get(question)
     if cached is None:
-        before = search.purse.spent
-        decided, ends = _by_engines(search, task, tell, memory, turns)
-        prices = [end - before for end in [*ends, search.purse.spent]]
+        before = search.budget.spent
+        decided, spent_after = _ask_engines(search, task, tell, memory, turns)
+        prices = [total - before for total in [*spent_after, search.budget.spent]]
         if isinstance(decided, Solved):
-            search.cache.put(question, Kept(prices, decided.engine, list(decided.moves)))
+            search.cache.put(question, CachedAnswer(prices, decided.engine, list(decided.moves)))
         elif isinstance(decided, Impossible) and decided.resolution is not None:
-            search.cache.put(question, Kept(prices, resolution=decided.resolution))
+            search.cache.put(question, CachedAnswer(prices, resolution=decided.resolution))
         return decided
     # charge what this many turns would have cost, and give the answer that they would have given
-    search.purse.pay(cached.prices[min(turns, len(cached.prices)) - 1])
+    search.budget.pay(cached.prices[min(turns, len(cached.prices)) - 1])
     if len(cached.prices) > turns:
         return None
     if cached.moves is None:
@@ -100,33 +107,35 @@ def decide_candidate(
     return Solved(tuple(cached.moves), cached.engine)
 
 
-def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
-    """Return the engines' answer, and what the purse had paid after every turn before the last."""
+def _ask_engines(
+    search: SearchState, task: Task, tell: Tell, memory: int | None, turns: int
+) -> tuple[Decided, list[int]]:
+    """Return the engines' answer, and the total effort spent after every turn before the last."""
     search.cuts.clear()  # the effort must not depend on earlier questions
     split = search.find_split(task.parts, task.steps, task.rounds)
     if split is None:
-        gone_through = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
-        if isinstance(gone_through, Impossible):
-            return gone_through, []
-        split = gone_through
+        first_admitted = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
+        if isinstance(first_admitted, Impossible):
+            return first_admitted, []
+        split = first_admitted
     if has_single_destinations(search.instance):
-        by_flow = _by_flow(search, task, split)
-        if by_flow is not None:
-            return by_flow, []
-    return _by_turns(search, task, split, tell, memory, turns)
+        flow_answer = _try_flow(search, task, split)
+        if flow_answer is not None:
+            return flow_answer, []
+    return _try_sat(search, task, split, tell, memory, turns)
 
 
-def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Decided:
+def _try_flow(search: SearchState, task: Task, split: tuple[int, ...] | None) -> Decided:
     """Try integer flows, the most symmetric first; None if all remain undecided."""
-    tries: list[tuple[Renamings, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
+    tries: list[tuple[SymmetryGroup, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
     tries += [(group, None) for group in search.subgroups_for(task.parts)[: TURN_LIMITS.flow_groups] if len(group) > 1]
     tries += [(search.trivial_group, None)]
     for group, chosen in tries:
-        search.purse.check()
+        search.budget.check()
         effort = Effort(seed=search.seed)
-        answer: Answer = search.run_solver(solve_flow, replace(task, split=chosen), group, effort, search.purse.left())
-        search.purse.pay(answer.price)
+        answer: Answer = search.run_solver(solve_flow, replace(task, split=chosen), group, effort, search.budget.left())
+        search.budget.pay(answer.price)
         if answer.moves is not None:
             return Solved(answer.moves, "flow")
         # exhaustive: no symmetry, free rounds. Try to turn that into a checkable proof
@@ -137,33 +146,34 @@ def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Dec
     return None
 
 
-def _find_resolution_proof(search: Findings, task: Task, conflicts: int) -> Impossible | None:
+def _find_resolution_proof(search: SearchState, task: Task, conflicts: int) -> Impossible | None:
     """Return a resolution proof of impossibility if this many conflicts suffice."""
-    search.purse.check()
+    search.budget.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
     effort = Effort(conflicts, seed=search.seed)
-    refutation, price = search.run_solver(find_refutation, search.instance, question, effort, search.purse.left())
-    search.purse.pay(price)
+    refutation, price = search.run_solver(find_refutation, search.instance, question, effort, search.budget.left())
+    search.budget.pay(price)
     return None if refutation is None else Impossible("search", resolution=refutation.as_json())
 
 
-def _by_turns(
-    search: Findings, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
+def _try_sat(
+    search: SearchState, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
-    """Try SAT with effort that grows from turn to turn; return the answer and the purse's state after each turn."""
-    ends: list[int] = []
-    done: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
+    """Try SAT with effort that grows from turn to turn; return the answer and the total effort after each turn."""
+    spent_after: list[int] = []
+    refuted: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
     splits = [split] if split is not None else []
     split_source = search.more_splits(task.parts, task.steps, task.rounds)
     for turn in range(turns):
-        if turn == 1 and task.rounds == task.steps:  # most are found by now, so not checked earlier
-            none = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
-            if isinstance(none, Impossible):
-                return none, ends
+        # with one round per step there is a single split; checking it earlier would cost more than most solutions
+        if turn == 1 and task.rounds == task.steps:
+            impossible = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
+            if isinstance(impossible, Impossible):
+                return impossible, spent_after
         if turn:
             splits += _next_splits(split_source, splits, 2 * turn)
         for number, chosen, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
-            if (number, chosen) in done:
+            if (number, chosen) in refuted:
                 continue
             # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem
             if chosen is None and search.instance.arcs.exhaustive:
@@ -171,22 +181,23 @@ def _by_turns(
                 tell(f"looking for a proof that there is none: {conflicts} conflicts")
                 proof = _find_resolution_proof(search, task, conflicts)
                 if proof is not None:
-                    return proof, ends
+                    return proof, spent_after
                 continue
             group = search.subgroups_for(task.parts)[number]
             conflicts = TURN_LIMITS.first_conflicts * 4**turn * (TURN_LIMITS.refuting_factor if chosen is None else 1)
             effort = Effort(conflicts, seed=shuffle + (search.seed * TURN_LIMITS.shuffles if shuffle else 0))
             tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(chosen)}")
             answer = _run_sat(search, replace(task, split=chosen), group, effort, solver, tell, memory)
-            search.purse.pay(answer.price)
+            search.budget.pay(answer.price)
             if answer.moves is not None:
-                return Solved(answer.moves, f"sat ({solver})"), ends
+                return Solved(answer.moves, f"sat ({solver})"), spent_after
             if answer.refuted:
-                done.add((number, chosen))
-                if len(group) == 1 and chosen is None:  # only on the paths considered; longer ones were omitted
-                    return None, ends
-        ends.append(search.purse.spent)
-    return None, ends
+                refuted.add((number, chosen))
+                # no symmetry and free rounds, but only some paths through switches: undecided, and no try can do more
+                if len(group) == 1 and chosen is None:
+                    return None, spent_after
+        spent_after.append(search.budget.spent)
+    return None, spent_after
 
 
 def _format_split(split: tuple[int, ...] | None) -> str:
@@ -195,7 +206,7 @@ def _format_split(split: tuple[int, ...] | None) -> str:
 
 
 def _list_tries(
-    search: Findings, task: Task, splits: list[tuple[int, ...]], turn: int, split_source: Iterator[tuple[int, ...]]
+    search: SearchState, task: Task, splits: list[tuple[int, ...]], turn: int, split_source: Iterator[tuple[int, ...]]
 ) -> Iterator[tuple[int, tuple[int, ...] | None, str, int]]:
     """Yield a turn's tries (subgroup number, split, solver, variable numbering), the most promising first.
 
@@ -210,9 +221,8 @@ def _list_tries(
             for shuffle in range(TURN_LIMITS.shuffles if number == 0 and not turn else 2 if number == 0 else 1):
                 yield number, chosen, "minisat", shuffle + turn * TURN_LIMITS.shuffles
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _quick_program(search, task):
-                    splits += _next_splits(
-                        split_source, splits, TURN_LIMITS.middle_splits
-                    )  # the loop around goes on with these
+                    # `splits` grows while the loop runs over it, so these are tried next
+                    splits += _next_splits(split_source, splits, TURN_LIMITS.middle_splits)
             if number < 1 + turn:
                 yield number, chosen, "cadical", 0
 
@@ -224,7 +234,8 @@ def _next_splits(
     return [split for _, split in zip(range(count), split_source, strict=False) if split not in splits]
 
 
-def _quick_program(search: Findings, task: Task) -> bool:
+def _quick_program(search: SearchState, task: Task) -> bool:
+    """Return whether the linear program is small enough to look for more splits in turn 0."""
     return search.program_for(task.steps).variables <= TURN_LIMITS.few_variables
 
 
@@ -235,22 +246,22 @@ def _estimate_variables(task: Task) -> int:
 
 
 def _run_sat(
-    search: Findings, task: Task, group: Renamings, effort: Effort, solver: str, tell: Tell, memory: int | None
+    search: SearchState, task: Task, group: SymmetryGroup, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
     """Run a SAT try in this process if it is quick, else in a child process; a crash there is reported, not fatal."""
-    search.purse.check()
-    effort_left = search.purse.left()
+    search.budget.check()
+    effort_left = search.budget.left()
     if (effort.conflicts or 0) <= TURN_LIMITS.quick_conflicts and _estimate_variables(
         task
     ) <= TURN_LIMITS.small_variables * len(group):
         return solve_sat(task, group, effort, solver, effort_left)
     try:
-        answer: Answer = apart(
-            solve_sat, task, group, effort, solver, effort_left, seconds=search.purse.seconds(), memory=memory
+        answer: Answer = run_in_child(
+            solve_sat, task, group, effort, solver, effort_left, seconds=search.budget.seconds(), memory=memory
         )
         return answer
     except Stopped:
-        raise TimedOut(TOO_LATE) from None
+        raise TimedOut(BUDGET_SPENT) from None
     except Lost as error:
         tell(f"{solver}: {error}; going on without it")
         return Answer(None)

@@ -1,16 +1,17 @@
-"""Cache engine decisions on disk from one run to the next.
+"""Cache the answers of engine `auto` on disk from one run to the next.
 
-One file per question, in $ANTIPHON_CACHE/sccl (default: antiphon/sccl in $XDG_CACHE_HOME or ~/.cache;
-ANTIPHON_CACHE=off disables it). Its name hashes the canonical problem, parts, steps, rounds, seed, and the
-producer of the answer: the source text of this package and the versions of the libraries that it uses. So isomorphic
+A question is a problem with a candidate (parts, steps, rounds); an answer is its algorithm, or a proof that there is
+none. One file per question, in $ANTIPHON_CACHE/sccl (default: antiphon/sccl in $XDG_CACHE_HOME or ~/.cache;
+ANTIPHON_CACHE=off disables it). Its name hashes the canonical problem (canonical.py), parts, steps, rounds, seed, and
+what produced the answer: the source text of this folder and the versions of the libraries that it uses. So isomorphic
 machines share entries, and a new release starts afresh.
 
 Nothing in a file is trusted: an algorithm is verified and a resolution proof is checked each time that it is read.
 Decisions without a checkable proof are not stored. An unusable folder means no cache, a damaged file means no answer.
 Beyond MOST_BYTES the least recently used files are removed.
 
-An answer records the price after each turn, so that a request with less effort gets exactly what it would have computed
-itself: results do not depend on the cache.
+An answer records its price (the effort spent) after each turn of `auto`, so that a request with less effort gets
+exactly what it would have computed itself: results do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from antiphon.options import parse_yes
 from antiphon.planners.synth.task import Move, rounds_of
 
 MOST_BYTES = 2**28  # of all files together
-MOST_OF_ONE = 2**26  # bytes of one file, unpacked
+MOST_OF_ONE = 2**26  # bytes of one file, decompressed
 FORMAT = 1
 _LIBRARIES = ("igraph", "python-sat", "scipy")
-_OURS = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # the latter: left by a killed run
-_EVERY = 64  # answers written between two checks of the folder's size
+_OWN_FILES = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # .tmp: left behind by a killed run
+_CLEANUP_INTERVAL = 64  # answers written between two checks of the folder's size
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ class Question:
     name: str
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The moves, or the proof that there are none. `prices`: what engine `auto` had spent after each of its turns."""
+class CachedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer: the moves (an algorithm), or the resolution proof that there is none.
+
+    `prices`: the effort that engine `auto` had spent after each of its turns.
+    """
 
     prices: list[int]
     engine: str = ""
@@ -66,10 +70,12 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a cache file. `question`: its name again; `check`: checksum of the answer."""
+
     format: int
     question: str
     check: str
-    answer: Kept
+    answer: CachedAnswer
 
 
 def make_question(instance: Instance, problem: str, parts: int, steps: int, rounds: int, seed: int) -> Question:
@@ -88,9 +94,7 @@ def fingerprint(instance: Instance) -> str:
 
 @cache
 def producer_versions() -> tuple[str, ...]:
-    """Return what an answer may depend on beyond the question: versions of ours and of libraries, and our source
-    text.
-    """
+    """Return what an answer may depend on beyond the question: our version and source text, and library versions."""
     folder_of_planner = Path(__file__).parent
     text = hashlib.sha256()
     # The source text stands for unreleased changes, which the version does not show.
@@ -122,7 +126,7 @@ class Cache:
         self.max_bytes = max_bytes
         self._written = 0
 
-    def get(self, question: Question) -> Kept | None:
+    def get(self, question: Question) -> CachedAnswer | None:
         """Return the answer, verified, or None."""
         path = self._file_of(question)
         try:
@@ -144,7 +148,8 @@ class Cache:
             os.utime(path)  # mark as recently used
         return answer
 
-    def put(self, question: Question, answer: Kept) -> None:
+    def put(self, question: Question, answer: CachedAnswer) -> None:
+        """Store an answer; one that is too large, or cannot be written, is dropped."""
         data = msgspec.json.encode(_File(FORMAT, question.name, _answer_checksum(answer), answer))
         if len(data) > MOST_OF_ONE:
             return
@@ -152,7 +157,7 @@ class Cache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_bytes(self._file_of(question), data)
             # Scanning the folder costs more than writing, so do it rarely.
-            if self._written % _EVERY == 0:
+            if self._written % _CLEANUP_INTERVAL == 0:
                 self._remove_oldest()
             self._written += 1
 
@@ -160,11 +165,11 @@ class Cache:
         return self.folder / f"{question.name}.json.gz"
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used of our files until the rest fits. O(files)."""
+        """Remove the least recently used cache files until the others fit into `max_bytes`. O(files)."""
         files: list[tuple[int, str, int]] = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                if _OURS.fullmatch(entry.name):
+                if _OWN_FILES.fullmatch(entry.name):
                     with contextlib.suppress(OSError):  # other processes remove files, too
                         about = entry.stat(follow_symlinks=False)
                         files.append((about.st_mtime_ns, entry.name, about.st_size))
@@ -177,7 +182,7 @@ class Cache:
             total -= size
 
 
-def _answer_checksum(answer: Kept) -> str:
+def _answer_checksum(answer: CachedAnswer) -> str:
     return hashlib.sha256(msgspec.json.encode(answer)).hexdigest()
 
 

@@ -1,12 +1,14 @@
 """Renumber problems canonically, so that isomorphic problems have the same answer, effort and cache entry.
 
-An instance becomes a vertex-colored graph, drawn as a `Topology`: ranks and switches, one vertex per shared limit and
-per bond under a limit and, where needed, one per kind of chunks (joined to its holders and destinations). Colors encode
-capacities and the ranks' roles in the collective. BLISS (core.symmetry) computes a canonical labelling of it, from
-which canonical numbers of nodes, bonds, limits and kinds follow.
+An instance (a machine and a collective, core.ksync.instance) becomes a graph with colored vertices, built as a
+`Topology` because the symmetry code reads those: ranks and switches; a vertex per shared limit, and per bond (parallel
+links) under a limit; and, where needed, a vertex per kind (blocks with equal holders and destinations), joined to its
+holders and destinations. Colors encode capacities and the ranks' roles in the collective. BLISS (core.symmetry)
+computes a canonical labelling of the graph: numbers of its vertices that are equal for isomorphic graphs. Canonical
+numbers of nodes, bonds, limits and kinds follow from it.
 
-`Posed` keeps the original instance, the renumbered one and the map between them, and translates moves, proofs and
-points back.
+`CanonicalProblem` holds the original instance, the renumbered one and the map between them. The search runs on the
+renumbered one; its moves, proofs and points are translated back.
 
 Example: a broadcast on a ring of 6 is the same problem for every root; canonically the root always gets the same
 number.
@@ -35,8 +37,8 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
-    """A problem as it was posed, the same in canonical numbers, and the map back."""
+class CanonicalProblem:
+    """The original problem, `instance` in canonical numbers, and the map `back` to the original numbers."""
 
     original: Instance
     instance: Instance
@@ -71,22 +73,22 @@ class Posed:
         )
 
 
-def pose_canonically(instance: Instance) -> Posed:
+def pose_canonically(instance: Instance) -> CanonicalProblem:
     """Renumber an instance. One run of BLISS (no polynomial bound, fast on machines), else O(size of the instance)."""
     naming = naming_of(instance)
-    return Posed(instance, rename_instance(instance, naming), naming.inverse())
+    return CanonicalProblem(instance, rename_instance(instance, naming), naming.inverse())
 
 
 def naming_of(instance: Instance) -> Naming:
     """Return the renaming. Isomorphic problems become equal except for names of machine, blocks and roots."""
-    drawn = _Drawn(instance)
+    graph = _ColoredGraph(instance)
     # Canonical labels of a colored graph are equal for isomorphic problems.
-    names, _ = canonical(drawn.to_topology(), drawn.vertex_colors())
+    names, _ = canonical(graph.to_topology(), graph.vertex_colors())
     ranks, label = instance.ranks, names.astype(np.int64)
     # ranks and switches keep to their ranges of numbers; within a range by canonical label
     nodes = np.concatenate([label[:ranks], ranks + _positions_of(label[ranks : instance.nodes])])
-    limits = _positions_of(label[list(drawn.limits)])
-    bonds = _bond_names(instance, nodes, label[drawn.bonds])
+    limits = _positions_of(label[list(graph.limits)])
+    bonds = _bond_names(instance, nodes, label[graph.bonds])
     ends = [tuple(sorted(nodes[list(side)].tolist()) for side in (k.holders, k.dests)) for k in instance.kinds]
     order = sorted(range(len(ends)), key=ends.__getitem__)
     return Naming(nodes, bonds, limits, np.argsort(np.array(order, np.int64)))
@@ -98,22 +100,22 @@ def _positions_of(label: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _bond_names(instance: Instance, nodes: NDArray[np.int64], label: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number bonds by tail, head and capacity, ties (bonds under limits) by the labels of their vertices."""
+    """Return canonical numbers of bonds: by tail, head and capacity; ties (bonds under limits) by `label`."""
     speeds = {c: i for i, c in enumerate(sorted(set(instance.capacity)))}
     speed = np.array([speeds[c] for c in instance.capacity[: len(instance.bonds)]], np.int64)
     order = np.lexsort((label, speed, nodes[instance.head], nodes[instance.tail]))
     return np.argsort(order)
 
 
-class _Drawn:
-    """The problem as a colored machine: ranks, switches, then vertices for limits, for bonds under them, and for kinds.
+class _ColoredGraph:
+    """The problem as a colored graph: ranks, switches, then vertices for limits, for bonds under them, and for kinds.
 
-    Kinds are omitted where the colors of ranks determine them, that is where ranks of one color are interchangeable.
+    Kinds are omitted if the colors of ranks determine them, that is if ranks of one color are interchangeable.
     """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._marks: list[tuple[Hashable, ...]] = []
+        self._marks: list[tuple[Hashable, ...]] = []  # per vertex its color
         self._links: list[Link] = []
         count = len(instance.bonds)
         roles = _rank_roles(instance)
@@ -127,11 +129,11 @@ class _Drawn:
             self._add_bond(bond)
         if not _roles_determine_kinds(instance, roles):
             # Kinds become vertices: holders -> kind -> destinations.
-            far = LinkType("kind", self._links[0][2].bandwidth)
+            kind_link = LinkType("kind", self._links[0][2].bandwidth)
             for kind in instance.kinds:
                 vertex = self._add_vertex("kind", kind.weight)
-                self._links += [(rank, vertex, far) for rank in kind.holders]
-                self._links += [(vertex, rank, far) for rank in kind.dests]
+                self._links += [(rank, vertex, kind_link) for rank in kind.holders]
+                self._links += [(vertex, rank, kind_link) for rank in kind.dests]
 
     def _add_vertex(self, *mark: Hashable) -> int:
         self._marks.append(mark)
@@ -151,8 +153,9 @@ class _Drawn:
         self._links += [(vertex, self.limits[limit - first], kind) for limit in instance.limits_of[bond]]
 
     def to_topology(self) -> Topology:
+        """Return the graph as a topology whose vertices beyond the ranks are switches."""
         ranks = self._instance.ranks
-        return build("drawn", ranks, self._links, switches=len(self._marks) - ranks)
+        return build("graph", ranks, self._links, switches=len(self._marks) - ranks)
 
     def vertex_colors(self) -> list[int]:
         """Return a number per vertex, equal for corresponding vertices of isomorphic problems."""
@@ -173,10 +176,10 @@ def _rank_roles(instance: Instance) -> list[Hashable]:
     """Return per rank the weights and numbers of holders and destinations of the kinds it holds and of those it
     needs.
     """
-    like = [(k.weight, len(k.holders), len(k.dests)) for k in instance.kinds]
+    figures = [(k.weight, len(k.holders), len(k.dests)) for k in instance.kinds]
     out: list[Hashable] = []
     for side in zip(*(side_rows.T for side_rows in _holds_and_wants(instance)), strict=True):
-        out.append(tuple(tuple(sorted(like[k] for k in np.flatnonzero(column).tolist())) for column in side))
+        out.append(tuple(tuple(sorted(figures[k] for k in np.flatnonzero(column).tolist())) for column in side))
     return out
 
 

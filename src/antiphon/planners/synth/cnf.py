@@ -1,4 +1,6 @@
-"""Clauses under construction, with a totalizer to count literals.
+"""Clauses for a SAT solver under construction, with a totalizer to count true literals.
+
+A literal is a variable x or its negation -x; a clause is a list of literals of which one must be true.
 
 A totalizer (Bailleux and Boufkhad, CP 2003) is a binary tree: each leaf is a literal, each inner node has outputs o[0],
 o[1], ... in unary, where o[j] is implied by "at least j + 1 leaves below are true". To limit a count to k, add the unit
@@ -20,6 +22,7 @@ class Clauses:
         self.rows: list[list[int]] = []
 
     def new_variable(self) -> int:
+        """Return the number of a new variable."""
         self.variables += 1
         return self.variables
 

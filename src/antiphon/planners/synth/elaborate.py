@@ -1,15 +1,16 @@
-"""Turn a SAT solver's lemmas (a DRUP proof) into resolution chains that a simple checker can follow.
+"""Turn a SAT solver's proof of unsatisfiability (in the format DRUP) into resolution chains that are simple to check.
 
-A DRUP proof lists learned clauses; each must follow by unit propagation from the clauses before it (assume its
-negation, propagate, reach a conflict). Checking that needs an efficient propagator. A resolution chain needs none: it
-names the clauses to resolve in order. Three passes:
+A clause is a list of literals (x, or -x for "not x") of which one must be true. A DRUP proof lists the clauses that the
+solver learned (lemmas); each must follow by unit propagation from the clauses before it: assume its negation, derive
+every literal that a clause then forces, and reach a conflict. Checking that needs an efficient propagator. A resolution
+chain needs none: it names the clauses to combine, in order, where (A or x) and (B or -x) give (A or B). Three passes:
 
     read_proof        forwards: add lemmas (and deletions) until propagation alone gives the contradiction
     prove_backwards   from the contradiction back: remove each lemma and, if something needs it, derive it by
-                      propagation; the clauses that took part are its chain. Clauses already in use are propagated first
-                      ("core first", Heule, Hunt and Wetzler 2013), so fewer lemmas are needed in total
+                      propagation; the clauses that took part are its chain. Clauses that some chain uses already are
+                      propagated first ("core first", Heule, Hunt and Wetzler 2013), so fewer lemmas are needed
     _trim_chains      forwards again: resolve each chain; it may prove a stronger clause than the lemma, so later
-                      chains drop steps that no longer clash, and then unneeded lemmas disappear
+                      chains drop clauses that no longer have a literal to resolve on, and unneeded lemmas disappear
 
 Example: from (x or y), (x or -y), the lemma (x): assume -x, the first clause gives y, the second is false. Its chain is
 [second, first]: resolving them on y yields (x).
@@ -20,17 +21,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-Chain = list[int]
+Chain = list[int]  # numbers of the clauses to resolve, in order
 Record = list[int]  # [number, literal, literal, ...]: the first two literals are watched
 
 
 class Propagation:
-    """Unit propagation with two watched literals per clause. Literals index lists directly: -x is x-th from the end."""
+    """Unit propagation with two watched literals per clause.
+
+    A clause can only force a literal or fail once one of its two watched literals is false, so only then is it visited.
+    The trail lists the assigned literals in order; `heads` are the positions up to which it was propagated, for clauses
+    in use and for the others. Literals index lists directly: -x is the x-th entry from the end.
+    """
 
     def __init__(self, variables: int) -> None:
         size = 2 * variables + 1
         self.value = [0] * size  # 1 true, -1 false
-        self.reason: list[Record | None] = [None] * (variables + 1)
+        self.reason: list[Record | None] = [None] * (variables + 1)  # the clause that forced a variable
         self.trail: list[int] = []
         self.heads = [0, 0]
         self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]  # in use, others
@@ -48,7 +54,7 @@ class Propagation:
         self.heads = [heads, heads]
 
     def attach(self, record: Record, used: bool) -> Record | None:
-        """Watch two non-false literals if there are two; assign a single one; return the clause if there is none
+        """Watch two literals that are not false. If there is only one, assign it; if none, return the clause
         (conflict).
         """
         value = self.value
@@ -110,7 +116,7 @@ class Propagation:
         return None
 
     def collect_chain(self, conflict: Record) -> Chain:
-        """Return the clauses behind this conflict, the last first: resolved in turn, each clashes once."""
+        """Return the clauses that led to this conflict, the last first: each resolves with the result so far."""
         chain = [conflict[0]]
         waiting = {abs(x) for x in conflict[1:]}
         for literal in reversed(self.trail):
@@ -127,15 +133,18 @@ class Propagation:
 
 
 class Elaboration:
-    """Clauses by number, the formula's first; `steps` of the proof in order: a number, or ~number where it is
-    deleted.
+    """The three passes over one proof.
+
+    `records`: clauses by number, first those of the formula (`formula_clauses` of them), then lemmas. `steps`: the
+    proof in order: n adds lemma n, ~n deletes clause n. `used`: whether a chain needs the clause. `alive`: numbers of
+    the clauses with these literals that are not deleted.
     """
 
     def __init__(self, clauses: Sequence[Sequence[int]], variables: int) -> None:
         self.state = Propagation(variables)
         self.records: list[Record] = []
         self.steps: list[int] = []
-        self.given = len(clauses)
+        self.formula_clauses = len(clauses)
         self.used: list[bool] = []
         self.alive: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self.conflict: Record | None = None
@@ -151,7 +160,7 @@ class Elaboration:
             self.conflict = self.state.attach(record, False) or self.state.propagate()
 
     def read_proof(self, lines: Iterable[str]) -> bool:
-        """Add the proof's lines until propagation alone gives the contradiction; False if it never does."""
+        """Add the lines of a DRUP proof until propagation alone gives a contradiction; return whether it does."""
         for line in lines:
             if self.conflict is not None:
                 return True
@@ -197,7 +206,7 @@ class Elaboration:
         return lemmas[::-1]
 
     def _remove_lemma(self, record: Record) -> None:
-        """Take a lemma out again, and undo what was assigned because of it."""
+        """Remove a lemma, and undo the assignments that it forced."""
         state = self.state
         state.detach(record, self.used[record[0]])
         holds = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
@@ -238,20 +247,20 @@ class Elaboration:
         return chain
 
 
-def _trim_chains(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
-    """Resolve the needed lemmas forwards, each as strong as it gets; keep those that the last depends on,
-    renumbered.
+def _trim_chains(elaboration: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
+    """Resolve each needed lemma in order, which may prove a stronger clause than it; return the chains that the last
+    one depends on, renumbered.
     """
     literals: dict[int, frozenset[int]] = {}
     chains: dict[int, Chain] = {}
 
     def clause(number: int) -> frozenset[int]:
         if number not in literals:
-            literals[number] = frozenset(work.records[number][1:])
+            literals[number] = frozenset(elaboration.records[number][1:])
         return literals[number]
 
     for number, chain in steps:
-        goal = work.records[number][1:] if number < len(work.records) else []
+        goal = elaboration.records[number][1:] if number < len(elaboration.records) else []
         chains[number], literals[number] = _resolve_hints(goal, [(n, clause(n)) for n in reversed(chain)])
         if not literals[number]:
             break
@@ -259,12 +268,14 @@ def _trim_chains(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[
     for number in sorted(chains, reverse=True):
         if number in needed:
             needed.update(chains[number])
-    new = {number: work.given + i for i, number in enumerate(n for n in chains if n in needed)}
+    new = {number: elaboration.formula_clauses + i for i, number in enumerate(n for n in chains if n in needed)}
     return [[new.get(x, x) for x in chains[number]] for number in new]
 
 
 def _resolve_hints(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) -> tuple[Chain, frozenset[int]]:
-    """Propagate from the negated goal in the order of the hints; return the chain used and the clause it proves."""
+    """Propagate from the negated goal in the order of the hints (number, clause); return the chain that was needed and
+    the clause that it proves, a subset of the goal.
+    """
     true = {-x for x in goal}
     reasons: list[tuple[int, int, frozenset[int]]] = []
     for number, literals in hints:

@@ -1,9 +1,14 @@
 """Engine `flow`: if every chunk has one destination (scatter, gather, alltoall), solve for integer flows over time.
 
-Chunks of one source (or one end) are interchangeable, so they form one commodity, and the program's size does not
-depend on the number of chunks. A single commodity without shared limits has integral vertices (network flow); HiGHS
-branches otherwise. The integral flow on (bond, step) is then decomposed into one path per chunk: `_trace_chunk` walks
-back in time from the destination, taking one unit of flow wherever it came from, and removes it.
+Input is a task (parts, steps, rounds, perhaps a split of the rounds) and a symmetry group; output is an algorithm, as
+moves of chunks, or that there is none.
+
+Chunks of one source (or of one destination) are interchangeable, so they form one commodity, and the size of the
+program does not depend on the number of chunks. Variables are the numbers of chunks on each bond (parallel links) in
+each step; the constraints are those of the linear program (program.py), with integer variables. With a single commodity
+and no shared limits it is a network flow, whose solutions are integral anyway; otherwise HiGHS branches. The integral
+flow is then decomposed into one path per chunk: `_trace_chunk` walks back in time from the destination, takes one unit
+of flow wherever it came from, and removes it.
 
 Example: two chunks from rank 0 to rank 3 over a square 0-1-3, 0-2-3 in two steps: flow 1 on each of the four bonds,
 decomposed into 0-1-3 and 0-2-3.
@@ -18,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.planners.synth.group import Renamings
+from antiphon.planners.synth.effort_budget import LIMIT_REACHED, mixed_price, nodes_for
+from antiphon.planners.synth.group import SymmetryGroup
 from antiphon.planners.synth.program import Commodity, StepProgram
-from antiphon.planners.synth.purse import LIMIT_REACHED, mixed_price, nodes_for
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 Table = NDArray[np.int64]
@@ -32,11 +37,11 @@ def has_single_destinations(instance: Instance) -> bool:
     return all(len(kind.dests) == 1 for kind in instance.kinds)
 
 
-def solve_flow(task: Task, group: Renamings, effort: Effort, effort_left: int | None = None) -> Answer:
+def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: int | None = None) -> Answer:
     """Find integral amounts of chunks that flow symmetrically under the whole group.
 
-    "Refuted" holds for this group and this split. `effort_left` (purse.py): if it ends the search, all of it is the
-    price.
+    The answer "refuted" holds for this group and this split. `effort_left` limits the search; if it ends the search,
+    all of it is the price.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -1,4 +1,7 @@
-"""SCCL's Algorithm 1, refined: for every number of steps the least R / C, until the bandwidth bound is met.
+"""SCCL's Algorithm 1, refined: for every number of steps S find the least R / C, until the bandwidth bound is met.
+
+C counts chunks per rank, R rounds. Each block is cut into `parts` chunks, so C is parts times the blocks of a rank's
+input.
 
     for S = diameter, diameter + 1, ...:
         for (R, C) with S <= R <= S + k, by ascending R / C:
@@ -12,7 +15,7 @@ Refuting a candidate refutes all with at least as many parts and at most as many
 Without k there are infinitely many candidates; then the least R / C that the program admits is tried with growing
 numbers of chunks (parts that are multiples of the ratio's denominator can meet it exactly).
 
-Candidates differ enormously in difficulty, so effort is rationed. Each number of steps is searched quickly at first
+Candidates differ enormously in difficulty, so effort is limited. Each number of steps is searched quickly at first
 (`search_quickly`); what remained undecided gets a second turn (`search_longer`) after all numbers of steps had one. A
 point may therefore be followed by a better, or better proved, one for the same steps.
 
@@ -32,21 +35,21 @@ from antiphon.core.ksync.certificate import BEST_FOUND, FOR_K, OPTIMAL
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
 from antiphon.planners.synth.auto import Solved
+from antiphon.planners.synth.candidate_order import CandidateLimits, decide_in_order
 from antiphon.planners.synth.linear import Proved
-from antiphon.planners.synth.patience import Patience, in_order
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Move, rounds_of
 
 USUAL_K = 4
 QUICK_TURNS = 1
-PATIENCE, SOON = 0.4, 0.1  # of the effort left, for one candidate; on large instances at first
-LARGE = 3000  # chunks of one part, times arcs, times steps
-MOST_PARTS = 12  # tried where no k is given, each with the fewest rounds it may take;
-MULTIPLES = 2  # besides this number of multiples of the least that could meet the bound
-MOST_CHUNKS = 64  # parts tried for one number of steps where no k is given
+LONG_SHARE, QUICK_SHARE = 0.4, 0.1  # fractions of the remaining effort for one candidate, later and at first
+LARGE = 3000  # chunks at one part per block, times arcs (paths between two ranks), times steps
+MOST_PARTS = 12  # without k: numbers of parts that are tried, each with the fewest rounds it may take ...
+MULTIPLES = 2  # ... and so many multiples of the smallest number of parts that could meet the bound
+MOST_CHUNKS = 64  # without k: maximum number of parts
 
 Tell = Callable[[str], None]
-Parts = tuple[int, int]  # and rounds
+Candidate = tuple[int, int]  # parts, rounds
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,11 @@ class Refuted:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the frontier.
+    """One point of the frontier: parts, steps and rounds with the algorithm (`moves`).
 
-    `bound_proof`: proof of the least R / C of this many steps; `refuted`: better candidates that do not exist; `open`:
-    better candidates (parts, rounds) that remained undecided.
+    `engine`: which found it; `proof`: its status (OPTIMAL, FOR_K, BEST_FOUND). `bound_proof`: proof of the least R / C
+    of this many steps; `refuted`: better candidates that do not exist; `open`: better candidates (parts, rounds) that
+    remained undecided.
     """
 
     instance: Instance
@@ -101,7 +105,9 @@ class Limits:
     workers: int | None = None
 
 
-def find_frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
+def find_frontier(
+    search: SearchState, floor: Fraction, limits: Limits, tell: Tell = lambda text: None
+) -> Iterator[Point]:
     """Yield the points, fewest steps first, each once it is found. `floor`: the bandwidth bound on R / C.
 
     Ends when R / C meets the floor, at the maximum number of steps, or by EffortSpent. On large instances, and when
@@ -126,7 +132,7 @@ def find_frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell 
             if state.undecided and (state.large or pressed):
                 later.append(state)
         steps += 1
-    for share in (PATIENCE, 1.0):  # second turn: candidates that exceeded their share
+    for share in (LONG_SHARE, 1.0):  # second turn: candidates that exceeded their share
         for state in later:
             previous = state.best_point()
             state.search_longer(share)
@@ -149,19 +155,22 @@ def is_large(instance: Instance, steps: int) -> bool:
 
 @dataclass
 class _StepSearch:
-    """Candidates of one number of steps, with R / C from `least_ratio` to below `best`, and what is decided of them."""
+    """The search of one number of steps: candidates with R / C from `least_ratio` to below `best`, and their results.
 
-    search: Findings
+    `best`: the least R / C of fewer steps.
+    """
+
+    search: SearchState
     steps: int
     least_ratio: Fraction
     best: Fraction | None
     limits: Limits
     tell: Tell
-    pressed: bool  # effort is short
+    pressed: bool  # effort is short: a candidate exceeded its share
     solution: tuple[int, int, Solved] | None = None
     refuted: list[Refuted] = field(default_factory=list)
-    undecided: list[Parts] = field(default_factory=list)
-    tried: dict[Parts, int] = field(default_factory=dict)  # number of turns after which each was undecided
+    undecided: list[Candidate] = field(default_factory=list)
+    tried: dict[Candidate, int] = field(default_factory=dict)  # number of turns after which each was undecided
 
     @property
     def large(self) -> bool:
@@ -177,15 +186,18 @@ class _StepSearch:
         weight = self.search.instance.input_weight
         candidates = list(_list_candidates(self.steps, self.least_ratio, self.best, weight, self.limits))
         try:
+            # the solution found so far is kept if time runs out
             if self.large:
                 # sorted by (parts, rounds): the fewest chunks are the quickest to decide
-                self._go_through(sorted(candidates), QUICK_TURNS, SOON)
-            elif not self._go_through(candidates, QUICK_TURNS, SOON, stop_at_first=True, hasty=True):
+                self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE)
+            elif not self._decide_candidates(candidates, QUICK_TURNS, QUICK_SHARE, stop_at_first=True, hasty=True):
                 self.pressed = True
-                self._go_through(sorted(candidates), QUICK_TURNS, SOON, stop_at_first=True)
+                self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE, stop_at_first=True)
                 self.undecided = [candidate for candidate in candidates if self._is_wanted(candidate)]
             elif not self.pressed:
-                self.pressed = not self._go_through(self._open_candidates(), self.limits.turns, SOON, hasty=True)
+                self.pressed = not self._decide_candidates(
+                    self._open_candidates(), self.limits.turns, QUICK_SHARE, hasty=True
+                )
         except TimedOut:
             if self.solution is None:
                 raise
@@ -193,27 +205,34 @@ class _StepSearch:
     def search_longer(self, share: float) -> None:
         """Retry the undecided candidates that would be better, with more effort."""
         try:
-            self._go_through(self._open_candidates(), self.limits.turns, share)
+            self._decide_candidates(self._open_candidates(), self.limits.turns, share)
         except TimedOut:
             if self.solution is None:
                 raise
 
-    def _open_candidates(self) -> list[Parts]:
+    def _open_candidates(self) -> list[Candidate]:
         """Return the undecided candidates, the least demanding first: refuting one also refutes more demanding ones."""
         candidates = [candidate for candidate in self.undecided if self.tried.get(candidate, 0) < self.limits.turns]
         return sorted(candidates, key=lambda candidate: (Fraction(*candidate), candidate))
 
-    def _go_through(
-        self, candidates: Iterable[Parts], turns: int, share: float, *, stop_at_first: bool = False, hasty: bool = False
+    def _decide_candidates(
+        self,
+        candidates: Iterable[Candidate],
+        turns: int,
+        share: float,
+        *,
+        stop_at_first: bool = False,
+        hasty: bool = False,
     ) -> bool:
         """Decide candidates in order, each only if it would improve on the solution; optionally stop at the first
         success.
 
-        With `hasty`, the first candidate that exceeds its share ends the loop, and the result is False.
+        `turns`, `share`: effort of a candidate (candidate_order.py). With `hasty`, the first candidate that exceeds its
+        share ends the loop, and the result is False.
         """
-        results = in_order(
+        results = decide_in_order(
             self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],
-            Patience(turns, share, self.limits.memory, self.limits.workers),
+            CandidateLimits(turns, share, self.limits.memory, self.limits.workers),
             is_wanted=lambda candidate: self._is_wanted((candidate[0], candidate[2])), tell=self.tell,
         )  # fmt: skip
         with closing(results):
@@ -233,7 +252,7 @@ class _StepSearch:
                         return False
         return True
 
-    def _is_wanted(self, candidate: Parts) -> bool:
+    def _is_wanted(self, candidate: Candidate) -> bool:
         """Return whether the candidate may exist and would be better than the current solution."""
         parts, rounds = candidate
         if self._known_impossible(parts, rounds):
@@ -241,6 +260,7 @@ class _StepSearch:
         return self.solution is None or rounds * self.solution[0] < self.solution[1] * parts
 
     def _known_impossible(self, parts: int, rounds: int) -> bool:
+        """Return whether a refuted candidate with at most these parts and at least these rounds excludes this one."""
         return any(r.parts <= parts and r.rounds >= rounds for r in self.refuted)
 
     def best_point(self) -> Point | None:

@@ -1,15 +1,17 @@
-"""Symmetries of an instance: renamings of the machine that map resources to equal ones and kinds to kinds.
+"""Symmetries of an instance: permutations of the machine that map resources to equal ones and kinds to kinds.
 
-A group is stored as all its elements, each a permutation of nodes, bonds, arcs, resources and kinds. It serves twice:
-linear programs are averaged over the whole group (program.py), and SAT engines search solutions that are invariant
-under a subgroup, with variables for one chunk per orbit only. Any subgroup is valid for either purpose, so groups with
-more than MOST elements are replaced by a large subgroup.
+An instance (core.ksync.instance) has nodes; bonds, which are parallel links; arcs, which are paths of bonds from rank
+to rank; resources, which are bonds and shared limits; and kinds, which are blocks with equal holders and destinations.
+A group is stored as all its elements, each a permutation of these five. It serves twice: linear programs are averaged
+over the whole group (program.py), and SAT engines search solutions that are invariant under a subgroup, with variables
+for one chunk per orbit only. Any subgroup is valid for either purpose, so groups with more than MOST elements are
+replaced by a large subgroup.
 
-    group_of         generators from the machine's automorphisms (core.symmetry), closed under products
+    group_of         all symmetries: products of the machine's automorphisms (core.symmetry)
     find_subgroups   candidates for the SAT engines
 
-For which subgroups can a solution be invariant? Say k elements fix a kind of chunks: if they permute its chunks freely,
-their number must be a multiple of k. And a non-identity element that fixes an arc makes a chunk and its image share the
+For which subgroups can a solution be invariant? If k elements fix a kind and permute its chunks freely, its number of
+chunks must be a multiple of k. And a non-identity element that fixes an arc makes a chunk and its image share the
 arc in the same step, which costs capacity. So `find_subgroups` prefers large subgroups without fixed arcs, and grows
 them greedily: it adds a random element as long as the generated subgroup stays admissible.
 
@@ -34,13 +36,13 @@ from antiphon.core.topology import LinkType
 Table = NDArray[np.int64]
 MOST = 4096  # elements held
 _TRIES = 600  # elements that growing one subgroup tries to add
-_CLIMBS = 4
-_WALKS = 400
+_CLIMBS = 4  # subgroups grown from the identity, each in another random order
+_WALKS = 400  # random elements tried by `_sample_subgroup`
 _FEW = 512  # elements of the subgroup that replaces a group too large to store
 
 
 @dataclass(frozen=True, eq=False)
-class Renamings:
+class SymmetryGroup:
     """Element e maps node n to nodes[e, n], and likewise for the rest. Element 0 is the identity."""
 
     nodes: Table
@@ -52,9 +54,10 @@ class Renamings:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Renamings:
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> SymmetryGroup:
+        """Return the subset of these elements."""
         index = np.asarray(rows)
-        return Renamings(*(table[index] for table in self._tables))
+        return SymmetryGroup(*(table[index] for table in self._tables))
 
     @property
     def _tables(self) -> tuple[Table, ...]:
@@ -71,100 +74,102 @@ def orbits(images: Table) -> NDArray[np.int64]:
     return least_images
 
 
-def trivial_group(instance: Instance) -> Renamings:
+def trivial_group(instance: Instance) -> SymmetryGroup:
+    """Return the group that has the identity alone."""
     sizes = (
         instance.nodes, len(instance.bonds), len(instance.arcs), len(instance.capacity), len(instance.kinds),
     )  # fmt: skip
-    return Renamings(*(np.arange(size)[None] for size in sizes))
+    return SymmetryGroup(*(np.arange(size)[None] for size in sizes))
 
 
-def group_of(instance: Instance, seed: int = 0) -> Renamings:
+def group_of(instance: Instance, seed: int = 0) -> SymmetryGroup:
     """Return all symmetries, or a subgroup of at most MOST elements.
 
-    Elements are multiplied in a short form that identifies them, mostly node permutations: O(MOST * generators *
-    nodes), then O(elements * size of the instance) for the long form.
+    Elements are multiplied in a short form that identifies them: the permutation of nodes, and of bonds if some are
+    parallel. O(MOST * generators * nodes), then O(elements * size of the instance) to expand them to the long form,
+    which permutes all five.
     """
-    none, shape = trivial_group(instance), _Shape(instance)
-    permutations = [row for row in _find_generators(shape) if row is not None]
+    identity, tables = trivial_group(instance), _ImageTables(instance)
+    permutations = [row for row in _find_generators(tables) if row is not None]
     if not permutations:
-        return none
+        return identity
     generators = np.array(permutations)
-    short = generators[:, : sum(shape.telling)]
+    short = generators[:, : sum(tables.short_widths)]
     # all products of the generators, if they are not too many; else those of a few well-chosen elements
-    closure = _close_products(short, shape.telling, MOST)
+    closure = _close_products(short, tables.short_widths, MOST)
     if closure is None:
-        chosen, closure = _sample_subgroup(short, shape.telling, seed)
-        generators = np.array([shape.element_of(row) for row in chosen]).reshape(len(chosen), generators.shape[1])
-    return _split_columns(_written_out(closure, generators, none._table_widths), none._table_widths)
+        chosen, closure = _sample_subgroup(short, tables.short_widths, seed)
+        generators = np.array([tables.element_of(row) for row in chosen]).reshape(len(chosen), generators.shape[1])
+    return _split_columns(_expand_elements(closure, generators, identity._table_widths), identity._table_widths)
 
 
-def find_subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 0) -> list[Renamings]:
-    """Return subgroups under which whole orbits of chunks can be alike, the most promising first, the trivial one last.
+def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], seed: int = 0) -> list[SymmetryGroup]:
+    """Return subgroups under which a solution may be invariant, the most promising first, the trivial one last.
 
     A subgroup is admissible if, for each kind, the number of elements that fix the kind divides its number of chunks.
     Subgroups whose non-identity elements fix no arc come first, then larger ones. O(tries * size) products.
     """
-    trivial_one = group.take([0])
+    trivial = group.take([0])
     number = {row.tobytes(): e for e, row in enumerate(group.nodes)}
     if len(group) == 1 or len(number) < len(group):  # some elements differ in parallel bonds alone
-        return [trivial_one]
+        return [trivial]
     rng = np.random.default_rng(seed)
     chunks = parts * np.asarray(weights, np.int64)
     # number of arcs that each element fixes: 0 is best, as then whole orbits of arcs can be treated alike
-    keeps = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
+    fixed_arcs = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
     candidates: dict[frozenset[int], None] = {}
-    for allowed in (keeps == 0, np.ones(len(group), bool)):
+    for allowed in (fixed_arcs == 0, np.ones(len(group), bool)):
         best = 0
         for _ in range(_CLIMBS):
             for subgroup in _grow_subgroups(group, number, allowed, chunks, rng):
                 candidates.setdefault(subgroup)
                 best = max(best, len(subgroup))
             if best == group.arcs.shape[1]:
-                break  # no greater one keeps no arc in place
+                break  # a larger subgroup would fix an arc
         if best > 1 and len(group) > 64:
             break
-    alike: dict[tuple[object, ...], list[Renamings]] = {}
+    alike: dict[tuple[object, ...], list[SymmetryGroup]] = {}
     for subgroup in candidates:
         elements = sorted(subgroup)
-        kept_arcs = sorted(keeps[elements].tolist())
+        fixed_counts = sorted(fixed_arcs[elements].tolist())
         arcs = len(np.unique(orbits(group.arcs[elements])))
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
-        alike.setdefault((shared, -len(elements), tuple(kept_arcs)), []).append(group.take(elements))
+        alike.setdefault((shared, -len(elements), tuple(fixed_counts)), []).append(group.take(elements))
     ordered = [
-        climbed for key in sorted(alike) for climbed in alike[key][:2]
+        candidate for key in sorted(alike) for candidate in alike[key][:2]
     ]  # further ones with equal figures are mostly mirror images
-    return [*ordered, trivial_one]
+    return [*ordered, trivial]
 
 
 def _grow_subgroups(
-    group: Renamings, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
+    group: SymmetryGroup, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
     """Yield growing subgroups of allowed elements, each generated from the one before and one more element."""
-    keeps_kind = group.kinds == np.arange(group.kinds.shape[1])
+    fixes_kind = group.kinds == np.arange(group.kinds.shape[1])
     candidates = np.flatnonzero(allowed & (np.arange(len(group)) > 0))
     generators: list[int] = []
-    have = frozenset([0])
+    subgroup = frozenset([0])
     for element in rng.permutation(candidates)[:_TRIES].tolist():
-        if element in have:
+        if element in subgroup:
             continue
-        closed = _generate_subgroup(group, number, [*generators, element], allowed, keeps_kind, chunks)
+        closed = _generate_subgroup(group, number, [*generators, element], allowed, fixes_kind, chunks)
         if closed is not None:
             generators.append(element)
-            have = closed
-            yield have
-            if len(have) == group.arcs.shape[1]:
+            subgroup = closed
+            yield subgroup
+            if len(subgroup) == group.arcs.shape[1]:
                 return
 
 
 def _generate_subgroup(
-    group: Renamings, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
-    keeps_kind: NDArray[np.bool_], chunks: NDArray[np.int64],
+    group: SymmetryGroup, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
+    fixes_kind: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
     """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible."""
     # breadth-first closure under left multiplication by the generators
     generated, fresh = {0}, [0]
-    keeping = keeps_kind[0].astype(np.int64)
+    fixing = fixes_kind[0].astype(np.int64)
     while fresh:
         after = []
         for element in fresh:
@@ -177,22 +182,22 @@ def _generate_subgroup(
                 generated.add(other)
                 after.append(other)
                 # chunks are permuted freely, so an orbit has as many chunks of a kind as elements fix the kind
-                keeping += keeps_kind[other]
-                if np.any(keeping > chunks):
+                fixing += fixes_kind[other]
+                if np.any(fixing > chunks):
                     return None
         fresh = after
-    return None if np.any(chunks % keeping) else frozenset(generated)
+    return None if np.any(chunks % fixing) else frozenset(generated)
 
 
-class _Shape:
-    """An instance as lookup tables for images, built once and used for every element."""
+class _ImageTables:
+    """Tables that find the image of each arc, kind and limit of an instance under a permutation of nodes and bonds."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         ends = list(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
         self._bond = dict(zip(ends, range(len(ends)), strict=True))
         alone = len(self._bond) == len(ends)
-        self.telling = (
+        self.short_widths = (
             (instance.nodes,) if alone else (instance.nodes, len(ends))
         )  # widths of the tables that determine an element
         self._paths = _pad_rows(instance.arcs.paths, len(ends))
@@ -206,7 +211,7 @@ class _Shape:
     def element_of(self, short: Table) -> Table:
         """Return the long form of a known symmetry from its short form."""
         nodes, bonds = short[: self.instance.nodes], short[self.instance.nodes :]
-        if len(self.telling) == 1:
+        if len(self.short_widths) == 1:
             tails, heads = (nodes[ends].tolist() for ends in (self.instance.tail, self.instance.head))
             bonds = np.array([self._bond[pair] for pair in zip(tails, heads, strict=True)], np.int64)
         element = self.complete_element(nodes, bonds)
@@ -270,9 +275,9 @@ def _row_numbers(numbers: dict[bytes, int], rows: Table) -> Table | None:
     return None if -1 in row_numbers else np.array(row_numbers, np.int64)
 
 
-def _find_generators(shape: _Shape) -> Iterator[Table | None]:
+def _find_generators(tables: _ImageTables) -> Iterator[Table | None]:
     """Yield machine symmetries that generate all those preserving each rank's role in the collective."""
-    instance = shape.instance
+    instance = tables.instance
     topology = instance.topology
     plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # only capacity counts here
     bond_of = np.empty(topology.links, np.int64)
@@ -282,7 +287,7 @@ def _find_generators(shape: _Shape) -> Iterator[Table | None]:
     machine = replace(topology, types=plain)
     for nodes in automorphisms(machine, _color_nodes(instance)):
         bonds = bond_of[link_map(machine, nodes)[first]]
-        yield shape.complete_element(nodes.astype(np.int64), bonds)
+        yield tables.complete_element(nodes.astype(np.int64), bonds)
 
 
 def _color_nodes(instance: Instance) -> list[int]:
@@ -339,7 +344,7 @@ def _close_products(generators: Table, widths: Sequence[int], max_elements: int)
     return products
 
 
-def _written_out(products: Products, generators: Table, widths: Sequence[int]) -> Table:
+def _expand_elements(products: Products, generators: Table, widths: Sequence[int]) -> Table:
     """Return the elements generated this way in long form."""
     out = np.empty((1 + sum(len(before) for _, before in products), sum(widths)), np.int64)
     out[0] = np.concatenate([np.arange(width) for width in widths])
@@ -391,5 +396,5 @@ def _orbit_count(permutations: Table) -> int:
     return int(connected_components(joined, directed=False)[0])
 
 
-def _split_columns(rows: Table, widths: tuple[int, ...]) -> Renamings:
-    return Renamings(*np.split(rows, np.cumsum(widths)[:-1], axis=1))
+def _split_columns(rows: Table, widths: tuple[int, ...]) -> SymmetryGroup:
+    return SymmetryGroup(*np.split(rows, np.cumsum(widths)[:-1], axis=1))

@@ -1,14 +1,17 @@
-"""Allreduce in place: every rank keeps one value per chunk; what arrives is added to it or replaces it.
+"""Find an allreduce in place with a SAT solver: every rank keeps one value per chunk, and what arrives is added to it
+or replaces it.
 
-This covers recursive doubling, dimension-wise exchange on grids in a different order per chunk, and trees up and down:
+Input is a point (chunks, steps, rounds) on a machine, output a schedule, or that there is none of this form. The form
+covers recursive doubling, dimension-wise exchange on grids in a different order per chunk, and trees up and down:
 everything that needs no second buffer. As clauses, per chunk:
 
     holds[v, i, t]  after t steps the value of rank v includes the input of rank i
     goes[a, s]      the value is sent over arc a in step s
-    fresh[v, s]     what arrives at v in step s replaces the value of v
+    fresh[v, s]     what arrives at v in step s replaces the value of v (else it is added)
 
-A value includes every input at most once: terms of a sum must be disjoint (`_add_step`). In the last step every rank
-must hold all inputs. Loads and free rounds are encoded as in sat.py.
+An arc is a path of links from rank to rank. A value includes every input at most once: the terms of a sum must not have
+inputs in common (`_add_step`). After the last step every rank must hold all inputs. Loads of links and the distribution
+of rounds over steps are encoded as in sat.py.
 
 Example: two ranks, one step: both send (goes[01, 0] and goes[10, 0]) and both add, so each holds both inputs.
 """
@@ -31,7 +34,7 @@ from antiphon.planners.synth.cnf import Clauses
 from antiphon.planners.synth.sat import SOLVERS, free_rounds, load_within
 from antiphon.planners.synth.task import Effort, link_of, rounds_of
 
-MOST = 2**15  # `goes` variables of all chunks, times inputs
+MOST = 2**15  # maximum size of the encoding: `goes` variables of all chunks, times inputs
 Sent = tuple[int, int, int, bool]  # step, chunk, arc, whether it replaces the previous value
 
 
@@ -40,7 +43,7 @@ CONFLICTS = 20_000  # per solver; takes seconds at the maximum size
 
 @dataclass(frozen=True)
 class InPlace:
-    """The schedule; or none, and whether that is because there is none in this form."""
+    """The schedule, or None; `refuted`: whether the solver showed that there is none of this form."""
 
     schedule: Schedule | None
     refuted: bool = False
@@ -54,10 +57,10 @@ def is_small_enough(instance: Instance, chunks: int, steps: int) -> bool:
 def find_in_place(
     instance: Instance, collective: Collective, point: tuple[int, int, int], effort: Effort, solver: str = "cadical"
 ) -> InPlace:
-    """Search an allreduce with these chunks, steps and rounds. `instance`: the allgather of the same machine and
-    members.
+    """Search an allreduce with these chunks, steps and rounds.
 
-    O(chunks * steps * arcs * members) variables. Arcs of ranks that are not members are omitted.
+    `instance`: the allgather of the same machine and members, for its arcs and capacities. O(chunks * steps * arcs *
+    members) variables. Arcs of ranks that are not members are omitted.
     """
     from pysat.solvers import Solver
 
@@ -102,6 +105,7 @@ class _Encoding:
             load_within(self.clauses, literals, instance.capacity[resource], extra[step], max_rounds)
 
     def _add_chunk(self, chunk: int) -> None:
+        """Add one chunk: at first each rank holds its own input; then step by step."""
         out = self.clauses
         yes = out.new_variable()
         out.rows.append([yes])

@@ -1,17 +1,19 @@
 """Solve the linear program over time (program.py) and prove its value exactly.
 
-HiGHS solves in floating point, which proves nothing. By LP duality, any feasible dual solution gives a lower bound on
-R / parts, and weak duality is easy to check exactly: a dual assigns each link and step a price, and each multicast
-a length per destination, such that no copy is paid for less than the lengths that it serves. `_exact_duals` scales the
-float dual so that it is nearly integral, rounds it to whole numbers (lengths down, prices up, then up again where they
-do not pay for the lengths), and `core.ksync.dual.worth` evaluates the result in exact arithmetic. Rounding can only
-weaken the bound, never make it wrong.
+The linear program gives the least rounds per part (R / parts, parts being chunks per block) for a number of steps.
+HiGHS solves it in floating point, which proves nothing. By LP duality, any feasible dual solution gives a lower bound,
+and that is easy to check exactly: a dual assigns each link and step a price, and each bond and step a length for every
+destination of a multicast, such that the price of a copy covers the lengths of all destinations that it serves.
+`_exact_duals` scales the float dual so that it is nearly integral and rounds it to integers: lengths down, prices up,
+then up again where they do not cover the lengths. `core.ksync.dual.evaluate_dual` computes its bound in exact
+arithmetic. Rounding can only weaken the bound, never make it wrong.
 
 Example: allgather on a ring of 4 in many steps: price 1 on every directed link in every step. Each of the 4 * 3 foreign
 chunks needs at least one link crossing, a round has room for 8, so R / C >= 12 / 8 = 3 / 2.
 
-Also here: `split_rounds` (integral rounds per step by mixed-integer programming), `refute_rounds` (is this particular
-distribution of rounds impossible?) and `extreme_splits` (the range of rounds that each step may have).
+Entry points: `least_rounds` (the bound for a number of steps), `refute_rounds` (is this split, the rounds of each step,
+impossible?), `split_rounds` (a split that the program admits, by mixed-integer programming) and `extreme_splits`
+(splits with as many and as few rounds as possible in each step).
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.dual import Spread, StepDual, Worth, evaluate_dual
 from antiphon.errors import Invalid
+from antiphon.planners.synth.effort_budget import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 from antiphon.planners.synth.program import StepProgram
-from antiphon.planners.synth.purse import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 
 Table = NDArray[np.int64]
 Floats = NDArray[np.float64]
 MOST_NODES = 2000  # of a mixed-integer program
-_MOST_SCALE = 6000
-_FINE = 10**7
+_MOST_SCALE = 6000  # scales up to this are tried for one that makes the dual nearly integral
+_FINE = 10**7  # scale of the second attempt, where rounding hardly weakens the bound
 
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with the bound that it proves; `price`: effort spent on it (purse.py)."""
+    """A dual with the bound that it proves (`worth`); `price`: the effort spent on it."""
 
     dual: StepDual
     worth: Worth
@@ -70,7 +72,7 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
         if float(_dual_strength(best.worth, rounds)) >= solution.fun * (1 - 1e-9):
             break
     if best is None:
-        raise RuntimeError("no exact dual came of the linear program")
+        raise RuntimeError("no exact dual of the linear program was found")
     return best
 
 
@@ -168,8 +170,8 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     scale.
     """
     prices = _resource_prices(program, -solution.ineqlin.marginals)
-    shared = [_spread_lengths(program, number, solution) for number in range(len(program.orbits))]
-    values = [prices.ravel()] + [table.ravel() for pair in shared if pair is not None for table in pair]
+    lengths_of = [_spread_lengths(program, number, solution) for number in range(len(program.orbits))]
+    values = [prices.ravel()] + [table.ravel() for pair in lengths_of if pair is not None for table in pair]
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
@@ -182,16 +184,16 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
                 scales.append(float(scale))
                 break
     return [
-        _round_dual(program, prices / top, _divide_lengths(shared, top), scale) for scale in [*scales, float(_FINE)]
+        _round_dual(program, prices / top, _divide_lengths(lengths_of, top), scale) for scale in [*scales, float(_FINE)]
     ]
 
 
-Pair = tuple[Floats, Floats]
+Pair = tuple[Floats, Floats]  # lengths (destination, bond, step) of a multicast, heights (switch, step)
 
 
-def _divide_lengths(shared: list[Pair | None], top: float) -> list[Pair | None]:
+def _divide_lengths(lengths_of: list[Pair | None], top: float) -> list[Pair | None]:
     """Divide all lengths and heights by `top`."""
-    return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in shared]
+    return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in lengths_of]
 
 
 def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
@@ -204,8 +206,8 @@ def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
 
 
 def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
-    """Return lengths (dest, bond, step) of a spreading commodity, averaged over its keepers, and the switches'
-    heights.
+    """Return a multicast's lengths, averaged over the symmetries that fix it, and the heights of the switches (dual
+    values of their flow conservation); None for other commodities.
     """
     orbit = program.orbits[number]
     commodity = program.commodities[orbit.commodity]
@@ -235,20 +237,18 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | 
     return lengths / (len(keepers) * scale), heights / scale
 
 
-def _round_dual(program: StepProgram, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
-    """Return a dual in whole numbers near these floats: lengths rounded down, prices up until they pay for all
-    lengths.
-    """
+def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | None], scale: float) -> StepDual:
+    """Return an integral dual near these floats: lengths rounded down, prices up until they cover all lengths."""
     instance = program.instance
-    whole_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
+    integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
     spreads: dict[int, Spread] = {}
     like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
-    lacking = np.zeros((len(instance.bonds), program.steps), np.int64)
-    cost = whole_prices[: len(instance.bonds)].copy()
+    missing_price = np.zeros((len(instance.bonds), program.steps), np.int64)
+    cost = integer_prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
-            cost[bond] += whole_prices[limit]
-    for orbit, pair in zip(program.orbits, shared, strict=True):
+            cost[bond] += integer_prices[limit]
+    for orbit, pair in zip(program.orbits, lengths_of, strict=True):
         if pair is None:
             continue
         lengths = np.floor(np.maximum(pair[0], 0.0) * scale + 1e-3).astype(np.int64)
@@ -260,12 +260,12 @@ def _round_dual(program: StepProgram, prices: Floats, shared: list[Pair | None],
         need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
-            lacking[bonds] = np.maximum(lacking[bonds], need - cost[bonds])
+            missing_price[bonds] = np.maximum(missing_price[bonds], need - cost[bonds])
             kind = program.commodities[member].kinds[0]
             if kind != owner:
                 like[kind] = (owner, tuple(bonds.tolist()), tuple(nodes.tolist()))
-    whole_prices[: len(instance.bonds)] += np.maximum(lacking, 0)
-    return StepDual(program.steps, _nonzero_entries(whole_prices), spreads, like)
+    integer_prices[: len(instance.bonds)] += np.maximum(missing_price, 0)
+    return StepDual(program.steps, _nonzero_entries(integer_prices), spreads, like)
 
 
 def _nonzero_entries(table: Table) -> Table:

@@ -1,7 +1,8 @@
 """Decide one point (C, S, R): return its schedule, prove that none exists in any form, or report what was searched.
 
-Spreading collectives, and combining ones that are a reversed spreading one: the k-synchronous search is exhaustive. The
-transfers that a result depends on form (reversed, if it combines) a k-synchronous algorithm, with any buffers.
+C is chunks per rank, S steps, R rounds. For collectives that only copy, and for those that reduce and are such a one
+run backwards (reduce, reducescatter), the search of engine `auto` is exhaustive: in any schedule, with whatever
+buffers, the transfers that the result depends on form an algorithm as that engine searches them.
 
 Allreduce has more forms than are searched. Three are tried in turn (`_FORMS`):
 
@@ -9,8 +10,9 @@ Allreduce has more forms than are searched. Three are tried in turn (`_FORMS`):
     everywhere   every input is sent to every rank (allgather) and added on arrival
     in place     each rank keeps one value per chunk (in_place.py)
 
-A refutation must hold for every form: the bounds of core/bounds, and the collectives that any allreduce contains (it
-brings each rank's input to all ranks, like a broadcast, and all inputs to each rank, like a reduce).
+A refutation must hold for every form. Two kinds do: the bounds of core/bounds, and bounds on collectives that every
+allreduce contains (it brings each rank's input to all ranks, like a broadcast, and all inputs to each rank, like a
+reduce).
 
 Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2.
 """
@@ -31,15 +33,15 @@ from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain_impossible
 from antiphon.planners.synth.auto import TURN_LIMITS, decide_candidate
 from antiphon.planners.synth.cache import fingerprint
-from antiphon.planners.synth.canonical import Posed
+from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.in_place import CONFLICTS, find_in_place, is_small_enough
-from antiphon.planners.synth.points import Way, schedule_at, send_everywhere, way_to
-from antiphon.planners.synth.search import Findings, Impossible
+from antiphon.planners.synth.points import Conversion, conversion_for, schedule_at, send_everywhere
+from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Effort, rounds_of
 from antiphon.planners.synth.work import Problem, halves_of, with_certificate
 
-Asked = tuple[int, int, int]  # chunks (of the synthesized: parts), steps, rounds
+PointFigures = tuple[int, int, int]  # chunks per rank (of the search: parts, chunks per block), steps, rounds
 MOST_ROOTS = 16  # roots whose broadcasts and reductions are checked for a proof
 NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
 
@@ -53,10 +55,10 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     for name, value in (("chunks", chunks), ("steps", steps), ("rounds", rounds)):
         if value < 1:
             raise Invalid(f"{name}: expected a whole number from 1, got {value}")
-    approach = way_to(work.topology, work.collective)
+    conversion = conversion_for(work.topology, work.collective)
     if work.collective.kind == "allreduce":
-        return _find_allreduce(work, approach, (chunks, steps, rounds))
-    search, problem = work.start_search(approach)
+        return _find_allreduce(work, conversion, (chunks, steps, rounds))
+    search, problem = work.start_search(conversion)
     weight = work.collective.input_weight
     if chunks % weight:
         raise Invalid(
@@ -66,18 +68,18 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     try:
         point = _find_point(work, search, problem, (chunks // weight, steps, rounds))
     except Infeasible as error:
-        if approach.about != TURNED:
+        if conversion.about != TURNED:
             raise
-        turned = f"a {approach.collective.kind} of the machine with all links turned, run backwards"
+        turned = f"a {conversion.collective.kind} of the machine with all links turned, run backwards"
         raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
-    schedule = schedule_at(point, work.topology, work.collective, approach.about)
+    schedule = schedule_at(point, work.topology, work.collective, conversion.about)
     assert schedule is not None
-    return with_certificate(schedule, point, approach.about, None)
+    return with_certificate(schedule, point, conversion.about, None)
 
 
-def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Point:
-    """Return the point; raise Infeasible with what proves that none exists, NotFound where nothing does."""
-    parts, steps, rounds = point_asked
+def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures) -> Point:
+    """Return the point. Raises Infeasible with the proof that none exists, NotFound if it is undecided."""
+    parts, steps, rounds = requested
     # One of three outcomes: moves, a refutation, or None where the effort did not suffice.
     decided = decide_candidate(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
     instance = search.instance
@@ -113,16 +115,16 @@ def _find_point(work: Problem, search: Findings, problem: Posed, point_asked: As
 # ---- allreduce ----
 
 
-def _find_allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedule:
+def _find_allreduce(work: Problem, conversion: Conversion, requested: PointFigures) -> Schedule:
     """Return the allreduce in the first form that has it: two halves, every input sent everywhere, in place."""
-    _raise_infeasible(_past_bounds(work, point_asked))
-    search, problem = work.start_search(approach)
+    _raise_infeasible(_excluded_by_bounds(work, requested))
+    search, problem = work.start_search(conversion)
     searched: list[dict[str, Any]] = []
     for form, form_text, make in _FORMS:
         if len(searched) == 1:  # only now: one program per kind of root costs more than finding existing halves
-            _raise_infeasible(_past_parts(work, point_asked))
+            _raise_infeasible(_excluded_by_parts(work, requested))
         try:
-            result = make(work, search, problem, point_asked)
+            result = make(work, search, problem, requested)
         except Infeasible as error:
             searched.append({"form": form, "what": form_text, "outcome": NONE, "why": str(error)})
         except (NotFound, TimedOut) as error:
@@ -133,7 +135,7 @@ def _find_allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedul
             searched.append({"form": form, "what": form_text, "outcome": UNFIT, "why": result})
     attempts = "; ".join(f"as {attempt['form']} ({attempt['what']}): {attempt['why']}" for attempt in searched)
     raise NotFound(
-        f"planner sccl found no allreduce with C = {point_asked[0]}, S = {point_asked[1]}, R = {point_asked[2]} "
+        f"planner sccl found no allreduce with C = {requested[0]}, S = {requested[1]}, R = {requested[2]} "
         f"on {work.topology.name}, and nothing proves that there is none in another form; {attempts}",
         searched,
     )
@@ -150,9 +152,9 @@ def _any_form(work: Problem) -> str:
     return f"allreduce of any form on {work.topology.name}"
 
 
-def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
-    """Yield what the bounds forbid to an allreduce of any form."""
-    chunks, steps, rounds = point_asked
+def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]:
+    """Yield in words which bounds exclude the requested point for an allreduce of any form."""
+    chunks, steps, rounds = requested
     machine, target = work.topology, work.collective
     limits = bound(machine, target).without_help
     name = _any_form(work)
@@ -167,32 +169,37 @@ def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
         yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
-def _past_parts(work: Problem, point_asked: Asked) -> Iterator[str]:
-    """Yield what linear programs forbid to the broadcasts and reductions that an allreduce contains.
+def _excluded_by_parts(work: Problem, requested: PointFigures) -> Iterator[str]:
+    """Yield in words which broadcasts and reductions that an allreduce contains exclude the requested point.
 
     Symmetric roots pose the same problem, which is checked once.
     """
-    chunks, steps, rounds = point_asked
+    chunks, steps, rounds = requested
     machine, target = work.topology, work.collective
     posed_before: set[str] = set()
     for root in target.members[:MOST_ROOTS]:
         broadcast = Collective("broadcast", target.ranks, target.members, (root,))
         for turned in (False, True):
-            search, problem = work.start_search(Way(reverse(machine) if turned else machine, broadcast, AS_PLANNED))
+            search, problem = work.start_search(
+                Conversion(reverse(machine) if turned else machine, broadcast, AS_PLANNED)
+            )
             posed = fingerprint(search.instance)
             if posed in posed_before:
                 continue
             posed_before.add(posed)
-            none = search.check_bounds(*point_asked)
+            none = search.check_bounds(*requested)
             if none is not None:
-                explanation = explain_impossible(problem.original, *point_asked, problem.translate_impossible(none))
+                explanation = explain_impossible(problem.original, *requested, problem.translate_impossible(none))
                 does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
                 does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
                 yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {explanation}"
 
 
-def _as_halves(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
-    chunks, steps, rounds = point_asked
+def _as_halves(
+    work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures
+) -> Schedule | str:
+    """Return the allreduce as a reducescatter and an allgather, or why this form does not apply."""
+    chunks, steps, rounds = requested
     ranks = len(work.collective.members)
     # Each half moves blocks of C / P chunks in S / 2 steps and R / 2 rounds.
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
@@ -203,19 +210,21 @@ def _as_halves(work: Problem, search: Findings, problem: Posed, point_asked: Ask
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _as_everywhere(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule:
-    point = _find_point(work, search, problem, point_asked)
+def _as_everywhere(work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures) -> Schedule:
+    point = _find_point(work, search, problem, requested)
     return with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
 
 
-def _as_in_place(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
+def _as_in_place(
+    work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures
+) -> Schedule | str:
     instance = problem.original
-    if not is_small_enough(instance, point_asked[0], point_asked[1]):
+    if not is_small_enough(instance, requested[0], requested[1]):
         return "it is tried for fewer chunks, steps or ranks"
     refuted = False
     for solver in ("cadical", "minisat"):
         work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
-        answer = find_in_place(instance, work.collective, point_asked, Effort(CONFLICTS, seed=work.seed), solver)
+        answer = find_in_place(instance, work.collective, requested, Effort(CONFLICTS, seed=work.seed), solver)
         if answer.schedule is not None:
             findings = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
             return replace(answer.schedule, provenance={"engine": f"in place ({solver})", "found": findings})
@@ -229,7 +238,9 @@ def _as_in_place(work: Problem, search: Findings, problem: Posed, point_asked: A
     raise NotFound(why)
 
 
-_FORMS: tuple[tuple[str, str, Callable[[Problem, Findings, Posed, Asked], Schedule | str]], ...] = (
+_FORMS: tuple[
+    tuple[str, str, Callable[[Problem, SearchState, CanonicalProblem, PointFigures], Schedule | str]], ...
+] = (
     ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
     ("everywhere", "every input sent everywhere and added there", _as_everywhere),
     ("in place", "one value per rank and chunk; what comes is added, or replaces it", _as_in_place),

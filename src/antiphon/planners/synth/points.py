@@ -1,6 +1,7 @@
 """Convert points of a frontier to schedules of the requested collective, each with its certificate.
 
-Combining collectives are the inverse of spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine
+The search handles spreading collectives, which only copy. Combining collectives, which reduce, are the inverse of
+spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine
 backwards, and every copy becomes a reduction towards the root. So reduce and reducescatter come from broadcast and
 allgather, and allreduce is a reducescatter followed by an allgather. An allreduce may also send every rank's whole
 input everywhere, as an allgather does, and add on arrival: half the steps, but more data.
@@ -32,9 +33,11 @@ from antiphon.planners.synth.task import schedule_of
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a collective follows from a spreading one: machine and collective to synthesize, and `about`, the
-    conversion's name.
+class Conversion:
+    """How to get a collective from a spreading one: the machine and collective to search, and the name of the
+    conversion.
+
+    `about`: AS_PLANNED (no conversion), TURNED (run backwards), or COMPOSED (a reducescatter, then an allgather).
     """
 
     topology: Topology
@@ -42,8 +45,8 @@ class Way:
     about: str
 
 
-def way_to(topology: Topology, collective: Collective) -> Way:
-    """Return what to synthesize for a collective; raises Unsupported if nothing fits."""
+def conversion_for(topology: Topology, collective: Collective) -> Conversion:
+    """Return what to search for a collective. Raises Unsupported if there is no such search."""
     needs = needs_of(collective)
     if not len(needs):
         raise Unsupported(
@@ -55,11 +58,11 @@ def way_to(topology: Topology, collective: Collective) -> Way:
             "use planner relay"
         )
     if not collective.combining:
-        return Way(topology, collective, AS_PLANNED)
+        return Conversion(topology, collective, AS_PLANNED)
     if collective.kind == "allreduce":
-        return Way(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
+        return Conversion(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
     try:
-        return Way(reverse(topology), dual(collective)[0], TURNED)
+        return Conversion(reverse(topology), dual(collective)[0], TURNED)
     except Unsupported as error:
         raise Unsupported(f"planner sccl: {error}, and so synthesized; use planner relay") from None
 
@@ -97,34 +100,34 @@ def join_halves(first: Schedule, second: Schedule, collective: Collective) -> Sc
 def send_everywhere(point: Point, collective: Collective) -> Schedule:
     """Return an allreduce in the steps of an allgather: every rank's input goes everywhere and is added on arrival.
 
-    Data to be forwarded are kept in a slot of their own and added from there one step later.
+    Data that a rank must forward are kept in a slot of their own and added from there one step later.
     """
     spread = schedule_of(point.instance, point.parts, point.moves)
-    place = {rank: i + 1 for i, rank in enumerate(collective.members)}
+    slot_of = {rank: i + 1 for i, rank in enumerate(collective.members)}
     blocks = len(collective.members)
     rows: list[tuple[int, int, int, int, int, int, int, int]] = []  # step, chunk, src, dst, op, route, slots
-    passing: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank): the last step it sends that on in
+    last_send: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank): the last step it forwards that in
     steps, chunks = spread.step.tolist(), spread.chunk.tolist()
     ends = list(zip(spread.src.tolist(), spread.dst.tolist(), strict=True))
     for step, chunk, (src, _) in zip(steps, chunks, ends, strict=True):
-        passing[chunk, src] = max(passing[chunk, src], step)
+        last_send[chunk, src] = max(last_send[chunk, src], step)
     routes = spread.route.tolist() if spread.route is not None else [-1] * len(steps)
     for step, chunk, (src, dst), route in zip(steps, chunks, ends, routes, strict=True):
         part_number, block = divmod(chunk, blocks)
         owner = collective.members[block]
-        slot = place[owner]
+        slot = slot_of[owner]
         # slot 0 is the rank's accumulating buffer: in step 0 it still holds the pure input, later it does not
         source = slot if src != owner or step > 0 else 0
-        if passing[chunk, dst] > step:
+        if last_send[chunk, dst] > step:
             rows.append((step, part_number, src, dst, COPY, route, source, slot))
             rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0))
         else:
             rows.append((step, part_number, src, dst, REDUCE, route, source, 0))
     # a rank that sends its own input after step 0 needs a copy of it
-    for (chunk, rank), last in sorted(passing.items()):
+    for (chunk, rank), last in sorted(last_send.items()):
         part_number, block = divmod(chunk, blocks)
         if collective.members[block] == rank and last > 0:
-            rows.append((0, part_number, rank, rank, COPY, -1, 0, place[rank]))
+            rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank]))
     table = np.array(sorted(rows), np.int64).reshape(-1, 8)
     column = [narrow(table[:, i]) for i in range(8)]
     return Schedule(

@@ -6,14 +6,16 @@ The links of G and of H can then work at the same time. Every rank's data are di
 
     A goes along G first, then along H;      B goes along H first, then along G.
 
-So the links of G carry every rank's whole own data, then the B of the other ranks of its copy of H; the links of H
-carry B, then A of the own rank, then A of the others of its copy of G. With m = |G|, n = |H|, rho and sigma the R/C of
-the two allgathers, and b the fraction of B, both are finished together when
+The ranks with one h form a copy of G, those with one g a copy of H. The links of G carry A and B of each rank itself,
+then the B of the other ranks of its copy of H. The links of H carry B and A of each rank itself, then the A of the
+other ranks of its copy of G. With m = |G|, n = |H|, rho and sigma the R/C of the two allgathers, and b the fraction of
+B, both are finished together when
 
     rho * (1 + (n - 1) * b) = sigma * (1 + (m - 1) * (1 - b)).
 
 The result is bandwidth-optimal if the factors' allgathers are and no link waits. Plain search rarely finds such
-schedules because every link is full in every round.
+schedules because every link is full in every round. Input is the search state of a machine; output is a frontier point,
+or None if the machine is no product.
 
 Example: a 4 x 4 torus is a ring of 4 times a ring of 4. rho = sigma = 3/2 (three foreign chunks over two links), so
 b = 1/2, and R/C = 3/2 * (1 + 3/2) = 15/4: fifteen foreign inputs over four links per rank, which is the bound.
@@ -40,18 +42,18 @@ from antiphon.core.ksync.dual import Spread, StepDual, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import EffortSpent
+from antiphon.planners.synth.effort_budget import EffortBudget
 from antiphon.planners.synth.frontier import Limits, Point, find_frontier, usual_steps
 from antiphon.planners.synth.linear import Proved
-from antiphon.planners.synth.purse import Purse
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import Move, rounds_of
 
 MOST_CHUNKS = 2048
 MOST_ROWS = 2**21
 MOST_LINKS = 2048
-MOST_CLASSES = 8  # of edges that cannot be parted
-TURNS = 2  # for a candidate of a factor
-SHARE = 0.4  # of the effort left, for both factors
+MOST_CLASSES = 8  # classes of edges of which every division into two factors is tried
+TURNS = 2  # of engine `auto`, for a candidate of a factor
+SHARE = 0.4  # fraction of the remaining effort, for both factors
 
 Pairs = dict[tuple[int, int], int]  # (tail, head) -> chunks per round
 Tell = Callable[[str], None]
@@ -60,7 +62,7 @@ Hops = list[list[tuple[int, int, int, int]]]  # per step (owner, chunk, tail, he
 
 @dataclass(frozen=True)
 class Factors:
-    """Two factors as link tables, and each rank's coordinates in them."""
+    """Two factors as tables of links, and each rank's coordinates (g, h) in them."""
 
     pairs: tuple[Pairs, Pairs]
     places: NDArray[np.int64]  # rank x 2
@@ -92,7 +94,7 @@ class Gather:
         return Gather(parts, rounds, hops)
 
 
-def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None:
+def by_product(search: SearchState, tell: Tell = lambda text: None) -> Point | None:
     """Return an optimal or nearly optimal point if the machine is a product and both factors are solved in time, else
     None.
     """
@@ -101,11 +103,11 @@ def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None
     if factors is None:
         return None
     tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
-    effort_left = search.purse.left()
-    purse = Purse(None if effort_left is None else int(SHARE * effort_left), search.purse.until)
-    first = _solve_factor(search, factors.pairs[0], factors.sizes[0], purse)
-    second = _solve_factor(search, factors.pairs[1], factors.sizes[1], purse)
-    search.purse.pay(purse.spent)
+    effort_left = search.budget.left()
+    budget = EffortBudget(None if effort_left is None else int(SHARE * effort_left), search.budget.until)
+    first = _solve_factor(search, factors.pairs[0], factors.sizes[0], budget)
+    second = _solve_factor(search, factors.pairs[1], factors.sizes[1], budget)
+    search.budget.pay(budget.spent)
     if first is None or second is None:
         return None
     # _plan_lines expects the factor with the smaller R/C first
@@ -124,19 +126,19 @@ def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None
     return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, cut_bound)
 
 
-def _solve_factor(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
+def _solve_factor(search: SearchState, pairs: Pairs, ranks: int, budget: EffortBudget) -> Gather | None:
     """Return the last point of a factor's frontier, the one with the smallest R/C, or None."""
     links = [(a, b, LinkType("link", Fraction(units))) for (a, b), units in sorted(pairs.items())]
     collective = Collective("allgather", ranks)
     topology = build("factor", ranks, links)
     instance = instance_of(topology, collective)
     last: Point | None = None
-    within = Findings(instance, search.seed, purse, search.cache)
+    within = SearchState(instance, search.seed, budget, search.cache)
     try:
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
         for point in find_frontier(within, bound(topology, collective).without_help.inverse, limits):
             last = point
-    except EffortSpent:  # use the best point so far
+    except EffortSpent:  # use the best point so distance
         pass
     return None if last is None else Gather.from_moves(instance, last.parts, last.moves)
 
@@ -214,17 +216,17 @@ def _edge_classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]
     ends = np.array(edges, np.int64).reshape(-1, 2)
     a, b = ends[:, 0], ends[:, 1]
     joined = csr_array((np.ones(len(ends)), (a, b)), shape=(ranks, ranks))
-    far = shortest_path(joined, directed=False, unweighted=True)
+    distance = shortest_path(joined, directed=False, unweighted=True)
     # Djokovic-Winkler relation: in a product, edges of different factors satisfy d(a,a') + d(b,b') = d(a,b') + d(b,a')
-    together = far[np.ix_(a, a)] + far[np.ix_(b, b)] != far[np.ix_(a, b)] + far[np.ix_(b, a)]
-    adjacent = (far == 1).astype(np.int64)
+    same_class = distance[np.ix_(a, a)] + distance[np.ix_(b, b)] != distance[np.ix_(a, b)] + distance[np.ix_(b, a)]
+    adjacent = (distance == 1).astype(np.int64)
     common = adjacent @ adjacent
     for i, (x, y) in enumerate(edges):
         for other, shared_end in ((x, y), (y, x)):  # edges that meet this one at `shared_end`
             at = (a == shared_end) | (b == shared_end)
             third = a + b - shared_end
-            together[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
-    return np.asarray(connected_components(csr_array(together), directed=False)[1], np.int64)
+            same_class[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
+    return np.asarray(connected_components(csr_array(same_class), directed=False)[1], np.int64)
 
 
 def _split_factors(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -> Factors | None:
@@ -253,9 +255,9 @@ def _split_factors(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -
 
 # ---- putting them together ----
 
-Item = tuple[int, int]  # whose: how far on in the other factor; and which chunk
+Item = tuple[int, int]  # (distance in the other factor to the rank whose data it is, number of the chunk)
 Segment = tuple[int, int, list[tuple[Item, int, int, int]]]  # from round, to round, hops (item, owner, tail, head)
-Lines = tuple[list[Segment], list[Segment]]
+Lines = tuple[list[Segment], list[Segment]]  # a line is what one factor's links do, segment by segment
 
 
 def combine_gathers(
@@ -272,13 +274,13 @@ def combine_gathers(
 
 
 def _plan_lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: int) -> Lines:
-    """Return what the links of both factors do. A is the first `a` chunks of every rank, B the other `b`.
+    """Return the segments of both factors. A is the first `a` chunks of every rank, B the other `b`.
 
     B goes along the second factor in batches, each as large as can arrive before the first factor's links would idle.
     """
     first_gather, second_gather = gathers
     first = _append_gather(first_gather, [(0, j) for j in range(a + b)])
-    # from this round on, the own data of the copy's other ranks are present
+    # from this round on every rank has the data of the other ranks of its copy of the first factor
     own = first[-1][1]
     second: list[Segment] = []
     batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, sizes[1] - 1))
@@ -296,7 +298,7 @@ def _plan_lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, 
 
 
 def _balance_shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
-    """Return the numbers of chunks of A and of B for which the links of both factors finish together."""
+    """Return the numbers of chunks of A and B for which the links of both factors finish together; None if too many."""
     (m, n), (rho, sigma) = sizes, (gathers[0].ratio, gathers[1].ratio)
     even = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
     b = min(max(even, Fraction(0)), Fraction(1))

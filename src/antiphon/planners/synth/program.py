@@ -1,5 +1,8 @@
 """SCCL's problem as a time-expanded linear program: the fewest rounds per part for a given number of steps.
 
+Each block is cut into parts (chunks); the program divides by their number, so it speaks of amounts, not of chunks. A
+commodity is a set of blocks that flow as one, such as all blocks from one source; a bond is a bundle of parallel links.
+
 Variables
     r_s          rounds of step s
     x[c, b, s]   amount of commodity c on bond b in step s
@@ -11,15 +14,16 @@ Constraints
                                 At switches x itself is conserved, since a plain switch cannot copy
     sum of x over a resource    <= capacity * r_s, for every link bundle and shared limit
 
-minimizing sum of r_s. The minimum is a lower bound on R / parts for every algorithm with S steps, because an integral
-algorithm, divided by its number of parts, is a feasible point. The program's size does not depend on the number of
-chunks.
+The objective is to minimize the sum of r_s. The minimum is a lower bound on R / parts for every algorithm with S steps,
+because an integral algorithm, divided by its number of parts, is a feasible point. The program's size does not depend
+on the number of chunks.
 
 Example: broadcast from rank 0 on the path 0 - 1 - 2 with unit links. In S = 2 steps all data cross each link, one link
 per step: r_1 = r_2 = 1, R / parts = 2. In S = 3 half of the data follow a step behind: r = 1/2 each, R / parts = 3/2.
 
-Symmetry shrinks the program: averaging a solution over the group gives another one, so the variables of an orbit of
-bonds may be merged, and only one commodity and one destination of each orbit are represented.
+Symmetry shrinks the program: averaging a solution over the symmetry group gives another one, so all bonds of an orbit
+(bonds that symmetries map to each other) share their variables, and only one commodity and one destination of each
+orbit have any.
 """
 
 from __future__ import annotations
@@ -33,17 +37,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.planners.synth.group import Renamings, orbits
+from antiphon.planners.synth.group import SymmetryGroup, orbits
 
 Table = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Commodity:
-    """Kinds that flow as one: one kind with several destinations, or single-destination kinds with a common source or
-    end.
+    """Kinds (blocks with equal holders and destinations) that flow as one: a single kind with several destinations, or
+    kinds of one destination each with a common source or destination.
 
-    `supply`: what each holder must send, or None where holders send as much as is demanded.
+    `demand`: amount per destination. `supply`: what each holder must send, or None where holders send as much as is
+    demanded.
     """
 
     holders: tuple[int, ...]
@@ -58,9 +63,7 @@ class Commodity:
 
 
 def group_commodities(instance: Instance) -> list[Commodity]:
-    """Merge the instance's kinds into commodities: single-destination kinds by source, or by end where that makes
-    fewer.
-    """
+    """Merge kinds into commodities: those of one destination by source, or by destination if that makes fewer."""
     by_source: dict[tuple[int, ...], list[int]] = defaultdict(list)
     by_end: dict[int, list[int]] = defaultdict(list)
     commodity_list, simple = [], True
@@ -119,7 +122,8 @@ class _Rows:
 class Orbit:
     """One commodity that represents all symmetric ones.
 
-    `members`: each of them with a group element that maps the representative to it. `keepers`: elements that fix it.
+    `members`: each of them with a group element that maps the representative to it. `keepers`: the elements that fix
+    the representative.
     """
 
     commodity: int
@@ -129,7 +133,7 @@ class Orbit:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Rows "flow <= amount" of one destination: from `first` on, one per (bond, step), with the orbit of each bond."""
+    """The rows "flow <= amount" of one destination: from `first` on one per (bond, step); and each bond's orbit."""
 
     orbit: int
     dest: int
@@ -142,20 +146,21 @@ class Share:
 
 @dataclass(eq=False)
 class StepProgram:
-    """The linear program for one number of steps, built once: O(steps * bonds * destinations) after symmetry
-    reduction.
+    """The linear program for one number of steps, built once: `fits` rows are <= 0, `equal` rows equal `right`.
+
+    The first variables are the rounds r_s. O(steps * bonds * destinations) after symmetry reduction.
     """
 
     instance: Instance
     steps: int
-    group: Renamings
+    group: SymmetryGroup
 
     def __post_init__(self) -> None:
         self.commodities = group_commodities(self.instance)
         self.orbits = _orbits_of(self.commodities, self.group)
         self.resource_orbit = orbits(self.group.resources)
         self.resources = np.unique(self.resource_orbit)
-        self._held, self._under = _Rows(), _Rows()
+        self._equal_rows, self._fits_rows = _Rows(), _Rows()
         self.amounts: list[Table] = []  # per orbit of commodities, the variable of every bond and step, or -1
         self.shares: list[Share] = []
         self.switch_rows: list[tuple[int, int, int, int]] = []  # (orbit, switch, step, row)
@@ -163,14 +168,14 @@ class StepProgram:
         # load rows first, so that load_row can compute their number: -capacity * r_s + (loads, added below) <= 0
         for s in range(self.steps):
             for r in self.resources.tolist():
-                number = self._under.add_row(np.zeros(0, np.int64), np.array([s]))
-                self._under.value[number] *= float(self.instance.capacity[r])
+                number = self._fits_rows.add_row(np.zeros(0, np.int64), np.array([s]))
+                self._fits_rows.value[number] *= float(self.instance.capacity[r])
         self._loaded_by = [self._bonds_of(r) for r in self.resources.tolist()]
         for number in range(len(self.orbits)):
             self._add_commodity(number)
-        self.equal = self._held.to_matrix(self.variables)
-        self.right = np.array(self._held.right)
-        self.fits = self._under.to_matrix(self.variables)
+        self.equal = self._equal_rows.to_matrix(self.variables)
+        self.right = np.array(self._equal_rows.right)
+        self.fits = self._fits_rows.to_matrix(self.variables)
 
     def load_row(self, place: int, step: int) -> int:
         """Return the row that bounds the load of `self.resources[place]` in this step."""
@@ -193,8 +198,8 @@ class StepProgram:
         return number[orbit_of]
 
     def _useful_steps(self, commodity: Commodity, ends: Sequence[int]) -> NDArray[np.bool_]:
-        """Return which bond can be useful in which step: reachable from a holder, and early enough for some end. bonds
-        x steps.
+        """Return a table bonds x steps: whether the bond is within reach of a holder by then, and still early enough
+        for one of these ends.
         """
         instance, far = self.instance, self.instance.distance
         early = far[list(commodity.holders)].min(axis=0)[instance.tail]
@@ -223,16 +228,16 @@ class StepProgram:
             for s in range(self.steps):
                 moved = amount[back, s].ravel()
                 moved = moved[moved >= 0]
-                self._under.row.append(np.full(len(moved), self.load_row(place, s)))
-                self._under.column.append(moved)
-                self._under.value.append(np.ones(len(moved)))
+                self._fits_rows.row.append(np.full(len(moved), self.load_row(place, s)))
+                self._fits_rows.column.append(moved)
+                self._fits_rows.value.append(np.ones(len(moved)))
         if not commodity.spreading:
             self._add_conservation(commodity, commodity.demand, keepers, amount)
             return
         # a switch cannot copy: the amount itself, not only each destination's flow, is conserved there
         for switch in np.unique(orbits(keepers.nodes)[self.instance.ranks :]).tolist():
             for s in range(self.steps):
-                row = self._held.add_row(
+                row = self._equal_rows.add_row(
                     amount[self.instance.head == switch, s], amount[self.instance.tail == switch, s]
                 )
                 if row >= 0:
@@ -240,19 +245,19 @@ class StepProgram:
         # one flow per orbit of destinations, bounded by the amount on every bond and step
         end_orbit = orbits(keepers.nodes)
         for dest in np.unique(end_orbit[ends]).tolist():
-            staying = keepers.take(np.flatnonzero(keepers.nodes[:, dest] == dest))
-            orbit_of = orbits(staying.bonds)
+            fixing = keepers.take(np.flatnonzero(keepers.nodes[:, dest] == dest))
+            orbit_of = orbits(fixing.bonds)
             flow = self._number_variables(orbit_of, self._useful_steps(commodity, [dest]))
             bond, step = np.nonzero((flow >= 0) & (orbit_of == np.arange(len(orbit_of)))[:, None])
-            first = len(self._under.right)
+            first = len(self._fits_rows.right)
             for b, s in zip(bond.tolist(), step.tolist(), strict=True):
-                self._under.add_row(flow[b, s : s + 1], amount[b, s : s + 1])
+                self._fits_rows.add_row(flow[b, s : s + 1], amount[b, s : s + 1])
             size = int(np.count_nonzero(end_orbit == dest))
             self.shares.append(Share(number, dest, first, bond, step, orbit_of, size))
-            self._add_conservation(commodity, {dest: commodity.demand[dest]}, staying, flow)
+            self._add_conservation(commodity, {dest: commodity.demand[dest]}, fixing, flow)
 
     def _add_conservation(
-        self, commodity: Commodity, demand: dict[int, int], keepers: Renamings, amount: Table
+        self, commodity: Commodity, demand: dict[int, int], keepers: SymmetryGroup, amount: Table
     ) -> None:
         """Add flow conservation at one node of every orbit, at every time. Ranks may wait; switches may not."""
         instance, steps = self.instance, self.steps
@@ -263,7 +268,7 @@ class StepProgram:
             into, out = np.flatnonzero(instance.head == node), np.flatnonzero(instance.tail == node)
             if node >= instance.ranks:
                 for s in range(steps):
-                    self._held.add_row(amount[into, s], amount[out, s])
+                    self._equal_rows.add_row(amount[into, s], amount[out, s])
                 continue
             source, waiting = node in commodity.holders, none
             for time in range(int(first[node]), int(last[node]) + 1):
@@ -278,10 +283,10 @@ class StepProgram:
                     continue
                 supplied = commodity.supply[node] if source and time == 0 and commodity.supply is not None else 0
                 demanded = demand.get(node, 0) if time == steps else 0
-                self._held.add_row(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
+                self._equal_rows.add_row(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
 
 
-def _orbits_of(all_of: list[Commodity], group: Renamings) -> list[Orbit]:
+def _orbits_of(all_of: list[Commodity], group: SymmetryGroup) -> list[Orbit]:
     """Group commodities into orbits; the first of each orbit represents it."""
     of_kind = np.empty(group.kinds.shape[1], np.int64)
     for number, commodity in enumerate(all_of):

@@ -1,13 +1,13 @@
-"""Checkable proofs that no algorithm exists where only exhaustive search can tell.
+"""Prove that no algorithm exists where only exhaustive search can decide it, by a proof that can be checked.
 
     clauses (core/ksync/cnf.py, the same that the checker writes: no symmetry, all splits of the rounds)
-      -> CaDiCaL: unsatisfiable, with a DRUP log of learned lemmas
+      -> CaDiCaL, a SAT solver: unsatisfiable, with a log of the clauses that it learned (lemmas, format DRUP)
       -> elaborate.py: resolution chains of the lemmas that are needed
       -> core/ksync/proof.py: checks every chain and trusts nothing of the above
 
-How long a proof is depends much on the order of clauses, so a try that exceeds its conflicts is followed by one with
-shuffled clauses and twice the conflicts (restarts). Afterwards the clauses that the proof uses (its unsatisfiable core)
-are solved alone, which often gives a shorter proof.
+The length of a proof depends much on the order of clauses, so a try that exceeds its limit of conflicts (backtracks) is
+followed by one with shuffled clauses and twice the limit. Afterwards the clauses that the proof uses (its unsatisfiable
+core) are solved core, which often gives a shorter proof.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from antiphon.core.ksync.cnf import Clause, Question, build_formula
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check_chains, pack_chains, unpack_chains
+from antiphon.planners.synth.effort_budget import ELABORATED, LEMMA, LITERAL, PROPAGATION
 from antiphon.planners.synth.elaborate import Chain, Elaboration
-from antiphon.planners.synth.purse import ELABORATED, LEMMA, LITERAL, PROPAGATION
 from antiphon.planners.synth.task import Effort
 
-FIRST = 50_000  # conflicts of the first try; later ones shuffle the clauses, since proof length depends on their order
+FIRST = 50_000  # conflicts of the first try
 SOLVER = "cadical195"
 
 
@@ -33,8 +33,9 @@ def find_refutation(
     """Return a proof, already checked, and the effort spent; None if an algorithm exists or the conflicts do not
     suffice.
 
-    `effort_left`: limit of the price (purse.py). `again`: how often the core of the proof is solved again for a shorter
-    one. Ten to twenty seconds per 100,000 conflicts beyond the search itself; `question.ordered` may need 1 % of them.
+    `effort_left`: limit of the price (effort_budget.py). `again`: how often the core of the proof is solved again for a
+    shorter one. Ten to twenty seconds per 100,000 conflicts beyond the search itself; `question.ordered` may need 1 %
+    of them.
     """
     encoded = build_formula(instance, question)
     clauses = encoded.clauses
@@ -44,8 +45,8 @@ def find_refutation(
     packed = pack_chains(chains, len(clauses))
     for _ in range(again):
         used = sorted({number for chain in chains for number in chain if number < len(clauses)})
-        alone = [clauses[number] for number in used]
-        chains, extra_price = _search_proof(alone, encoded.variables, Effort(FIRST, seed=effort.seed))
+        core = [clauses[number] for number in used]
+        chains, extra_price = _search_proof(core, encoded.variables, Effort(FIRST, seed=effort.seed))
         price += extra_price
         if chains is None:
             break
@@ -68,13 +69,13 @@ def _search_proof(
 
     Every try has twice the conflicts of the one before.
     """
-    work = Elaboration(clauses, variables)
+    elaboration = Elaboration(clauses, variables)
     price = ELABORATED * sum(map(len, clauses))
-    if work.conflict is not None:  # unit propagation alone refutes the clauses
-        return work.build_chains(), price
-    conflicts_left, ahead, tries = effort.conflicts, FIRST, 0
+    if elaboration.conflict is not None:  # unit propagation alone refutes the clauses
+        return elaboration.build_chains(), price
+    conflicts_left, next_limit, tries = effort.conflicts, FIRST, 0
     while (conflicts_left is None or conflicts_left > 0) and (max_price is None or price < max_price):
-        budget = ahead if conflicts_left is None else min(ahead, conflicts_left)
+        budget = next_limit if conflicts_left is None else min(next_limit, conflicts_left)
         order = list(range(len(clauses)))
         if tries:
             random.Random(effort.seed * 1000 + tries).shuffle(order)
@@ -83,9 +84,13 @@ def _search_proof(
         if outcome == "true":
             return None, price
         if isinstance(outcome, list):
-            work.read_proof(outcome)
-            return work.build_chains(), price + LEMMA * len(outcome)
-        ahead, tries, conflicts_left = 2 * ahead, tries + 1, None if conflicts_left is None else conflicts_left - budget
+            elaboration.read_proof(outcome)
+            return elaboration.build_chains(), price + LEMMA * len(outcome)
+        next_limit, tries, conflicts_left = (
+            2 * next_limit,
+            tries + 1,
+            None if conflicts_left is None else conflicts_left - budget,
+        )
     return None, price
 
 

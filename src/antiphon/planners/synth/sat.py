@@ -1,6 +1,8 @@
-"""Engine `sat`: SCCL's problem as clauses for CaDiCaL or MiniSat (SCCL, section 3.4, without SMT).
+"""Engine `sat`: SCCL's problem as clauses for the SAT solvers CaDiCaL and MiniSat (SCCL, section 3.4, without SMT).
 
-Variables per chunk, created only where the chunk can be in time and still be useful:
+Input is a task (parts, steps, rounds, perhaps a split of the rounds) and a symmetry group; output is an algorithm, or
+that there is none with this symmetry and split. Variables per chunk, created only where the chunk can be in time and
+still be useful:
 
     have[n, t]   rank n has the chunk after t steps (monotone in t)
     send[a, s]   the chunk travels over arc a (a path through switches) in step s
@@ -32,11 +34,11 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
 from antiphon.planners.synth.cnf import Clauses
-from antiphon.planners.synth.group import Renamings, orbits
-from antiphon.planners.synth.purse import LITERAL, PROPAGATION
+from antiphon.planners.synth.effort_budget import LITERAL, PROPAGATION
+from antiphon.planners.synth.group import SymmetryGroup, orbits
 from antiphon.planners.synth.task import Answer, Effort, Move, Task, drop_useless_moves, orbit_moves
 
-SLICE = 3000  # conflicts between two looks at the effort spent
+SLICE = 3000  # conflicts (backtracks) between two comparisons with the remaining effort
 SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 
@@ -51,9 +53,10 @@ class Encoding:
     sends: NDArray[np.int64]
 
 
-def list_representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
-    """Return (kind, number) of one chunk per orbit. The group must be one that `find_subgroups` returned for these
-    parts.
+def list_representatives(task: Task, group: SymmetryGroup) -> list[tuple[int, int]]:
+    """Return (kind, number) of one chunk per orbit (chunks that the group maps to each other).
+
+    The group must be one that `find_subgroups` returned for these parts.
     """
     chunks = []
     kind_orbit = orbits(group.kinds)
@@ -64,7 +67,7 @@ def list_representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
     return chunks
 
 
-def encode_task(task: Task, group: Renamings) -> Encoding:
+def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     """Encode a task in O(chunks * arcs * steps) variables, plus counters of the loads."""
     instance, steps = task.instance, task.steps
     chunks = list_representatives(task, group)
@@ -151,9 +154,9 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
 
 
 def solve_sat(
-    task: Task, group: Renamings, effort: Effort, solver: str = "cadical", effort_left: int | None = None
+    task: Task, group: SymmetryGroup, effort: Effort, solver: str = "cadical", effort_left: int | None = None
 ) -> Answer:
-    """Ask a SAT solver; "refuted" holds for this group and, if given, this split.
+    """Solve with a SAT solver. The answer "refuted" holds for this group and, if there is one, this split.
 
     The seed renumbers the variables: several short tries with different numberings find solutions that one long try
     misses. `effort_left` is compared after every SLICE of conflicts, so a cheap answer does not depend on how much
@@ -194,7 +197,7 @@ def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], l
     return [[to[x] if x > 0 else -to[-x] for x in row] for row in clauses.rows], list(back.tolist())
 
 
-def decode_model(task: Task, group: Renamings, encoding: Encoding, true: set[int]) -> list[Move]:
+def decode_model(task: Task, group: SymmetryGroup, encoding: Encoding, true: set[int]) -> list[Move]:
     """Return all chunks' moves from the true send variables."""
     instance, moves = task.instance, list[Move]()
     for place, (kind, number) in enumerate(encoding.chunks):

@@ -29,9 +29,9 @@ from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import cpu_clock
 from antiphon.options import Option
 from antiphon.planners.synth.cache import cache_for_option
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import Limits
 from antiphon.planners.synth.one_point import one_point
-from antiphon.planners.synth.purse import UNIT, Purse
 from antiphon.planners.synth.work import Problem, find_schedules
 
 GIB = 2**30
@@ -62,15 +62,15 @@ def sccl(
 
     For a single point: Infeasible with the bound that forbids it in any form, or NotFound with what was searched.
 
-    `workers` and `cache` do not change the result. Every schedule carries the
-    certificate of its optimality. When the request's effort (default 60, see purse.py) runs out before all candidates
-    were tried, EffortSpent follows the points found so far; TimedOut when the CPU budget does.
+    `workers` and `cache` do not change the result. Every schedule carries the certificate of its optimality. When the
+    request's effort (default 60, see effort_budget.py) runs out before all candidates were tried, EffortSpent follows
+    the points found so far; TimedOut when the CPU budget does.
     """
     topology, collective = request.topology, request.collective
     effort = USUAL_EFFORT if request.effort is None else request.effort
-    purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
+    budget = EffortBudget(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     memory_bytes = None if memory is None else int(memory * GIB)
-    work = Problem(topology, collective, request.seed, purse, memory_bytes, request.tell, cache_for_option(cache))
+    work = Problem(topology, collective, request.seed, budget, memory_bytes, request.tell, cache_for_option(cache))
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
     provenance = {
         "planner": "sccl",

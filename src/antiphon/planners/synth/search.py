@@ -1,11 +1,12 @@
-"""One machine and collective under search: symmetries, linear programs and proofs, each computed once.
+"""State of the search on one machine and collective: symmetries, linear programs and proofs, each computed once.
 
-`Findings` is the state that all engines share for one instance. It answers three questions, from cheap to expensive:
+A candidate is (parts, steps, rounds): chunks per block, steps S, rounds R in total. A split is the rounds of each step.
+`SearchState` answers three questions about candidates, from cheap to expensive:
 
 `check_bounds`          is the point impossible because of distance, or of the least R / parts of that many steps?
 `all_splits_forbidden`  is it impossible because every distribution of R rounds over S steps is? There are
                         C(R - 1, S - 1) distributions ("splits"). Each linear program that refutes one yields a dual
-                        (prices per link and step) that usually refutes many others, so few programs are solved.
+                        (prices per link and step, linear.py) that usually refutes many others.
 `find_split`, `more_splits`  which splits does the linear program admit? Engines with a fixed split are much faster.
 
 Example: 5 rounds in 3 steps have C(4, 2) = 6 splits, 1+1+3 to 3+1+1. If step 1 must move two chunks over one link, the
@@ -24,13 +25,13 @@ from typing import Any
 
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
-from antiphon.isolate import Lost, Stopped, apart, can_fork
+from antiphon.isolate import Lost, Stopped, can_fork, run_in_child
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.cache import Cache, Question, fingerprint, make_question
-from antiphon.planners.synth.group import Renamings, find_subgroups, group_of, trivial_group
+from antiphon.planners.synth.effort_budget import BUDGET_SPENT, EffortBudget
+from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, group_of, trivial_group
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.program import StepProgram
-from antiphon.planners.synth.purse import TOO_LATE, Purse
 
 MOST_SPLITS = 20000  # distributions of rounds over steps that a proof may enumerate
 
@@ -50,27 +51,31 @@ class Impossible:
 
 
 @dataclass(eq=False)
-class Findings:
-    """Shared state of a search. Everything is computed on first use, charged to the purse, and kept."""
+class SearchState:
+    """What all engines share. Everything is computed on first use, charged to the budget, and cached.
+
+    `programs`, `least_proofs`, `cuts` by number of steps: the linear program, the proof of the least rounds per part,
+    and further duals.
+    """
 
     instance: Instance
     seed: int = 0
-    purse: Purse = field(default_factory=Purse)
+    budget: EffortBudget = field(default_factory=EffortBudget)
     cache: Cache | None = None
     programs: dict[int, StepProgram] = field(default_factory=dict)
     least_proofs: dict[int, Proved] = field(default_factory=dict)
-    cuts: dict[int, list[Proved]] = field(default_factory=dict)  # further duals, per number of steps
-    _groups: dict[int, list[Renamings]] = field(default_factory=dict)
+    cuts: dict[int, list[Proved]] = field(default_factory=dict)
+    _groups: dict[int, list[SymmetryGroup]] = field(default_factory=dict)
 
     def run_solver(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a solver that may take long: in a child process that ends with the budget, if there is one."""
-        seconds = self.purse.seconds()
+        """Run a solver that may take long: if there is a CPU budget, in a child process that is killed at its end."""
+        seconds = self.budget.seconds()
         if seconds is None or not can_fork():
             return function(*args)
         try:
-            return apart(function, *args, seconds=seconds)
+            return run_in_child(function, *args, seconds=seconds)
         except Stopped:
-            raise TimedOut(TOO_LATE) from None
+            raise TimedOut(BUDGET_SPENT) from None
         except Lost as error:
             raise TimedOut(f"a solver failed: {error}") from None
 
@@ -83,14 +88,14 @@ class Findings:
         return make_question(self.instance, self._fingerprint, parts, steps, rounds, self.seed)
 
     @cached_property
-    def group(self) -> Renamings:
+    def group(self) -> SymmetryGroup:
         return group_of(self.instance, self.seed)
 
     @cached_property
-    def trivial_group(self) -> Renamings:
+    def trivial_group(self) -> SymmetryGroup:
         return trivial_group(self.instance)
 
-    def subgroups_for(self, parts: int) -> list[Renamings]:
+    def subgroups_for(self, parts: int) -> list[SymmetryGroup]:
         """Return subgroups compatible with this number of parts, the largest first, the trivial one last."""
         if parts not in self._groups:
             weights = [kind.weight for kind in self.instance.kinds]
@@ -98,8 +103,9 @@ class Findings:
         return self._groups[parts]
 
     def program_for(self, steps: int) -> StepProgram:
+        """Return the linear program for this many steps."""
         if steps not in self.programs:
-            self.purse.check()
+            self.budget.check()
             self.programs[steps] = StepProgram(self.instance, steps, self.group)
         return self.programs[steps]
 
@@ -107,7 +113,7 @@ class Findings:
         """Return the least R / parts for this many steps, with its proof."""
         if steps not in self.least_proofs:
             self.least_proofs[steps] = linear.least_rounds(self.program_for(steps))
-            self.purse.pay(self.least_proofs[steps].price)
+            self.budget.pay(self.least_proofs[steps].price)
         return self.least_proofs[steps]
 
     def least_ratio(self, steps: int) -> Fraction:
@@ -115,17 +121,17 @@ class Findings:
         return self.prove_least(steps).worth.rounds_per_part / self.instance.input_weight
 
     def find_split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
-        """Return rounds per step that the program admits, or None if it admits none (or none was found).
+        """Return a split that the linear program admits, or None if it admits none (or none was found).
 
-        If only one split exists it is returned unchecked; `all_splits_forbidden` checks whether the program admits it.
+        If only one split exists it is returned unchecked; `all_splits_forbidden` checks it.
         """
         if rounds == steps:
             return (1,) * steps
-        self.purse.check()
+        self.budget.check()
         per_step, price = self.run_solver(
-            linear.split_rounds, self.program_for(steps), parts, rounds, self.purse.left()
+            linear.split_rounds, self.program_for(steps), parts, rounds, self.budget.left()
         )
-        self.purse.pay(price)
+        self.budget.pay(price)
         if per_step is None:
             return None
         # the program minimized the total; give spare rounds to the last step
@@ -141,8 +147,7 @@ class Findings:
         return None
 
     def all_splits_forbidden(self, parts: int, steps: int, rounds: int) -> Impossible | tuple[int, ...] | None:
-        """Return the first split that is admitted, Impossible if duals forbid all of them, or None if there are too
-        many.
+        """Return the first admitted split, Impossible if duals forbid all splits, or None if there are too many.
 
         Each dual forbids many splits at once, so few linear programs are solved.
         """
@@ -155,7 +160,7 @@ class Findings:
             number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(rounds_of, parts)), None)
             if number is None:
                 cut = linear.refute_rounds(self.program_for(steps), rounds_of)
-                self.purse.pay(cut.price)
+                self.budget.pay(cut.price)
                 if not cut.worth.forbids(rounds_of, parts):
                     return rounds_of
                 cuts.append(cut)
@@ -164,9 +169,9 @@ class Findings:
         return Impossible("splits", tuple(used[i] for i in sorted(used)))
 
     def more_splits(self, parts: int, steps: int, rounds: int) -> Iterator[tuple[int, ...]]:
-        """Yield further admitted splits, those near the center of all admitted ones first: they leave most slack."""
+        """Yield further admitted splits, first those nearest to the center of all, which leave most slack."""
         ends, price = linear.extreme_splits(self.program_for(steps), parts, rounds)
-        self.purse.pay(price)
+        self.budget.pay(price)
         if not ends:
             return
         # the mean of the extreme points approximates the center of the polytope
@@ -181,7 +186,7 @@ class Findings:
             if any(cut.worth.forbids(candidate, parts) for cut in cuts):
                 continue
             cut = linear.refute_rounds(self.program_for(steps), candidate)
-            self.purse.pay(cut.price)
+            self.budget.pay(cut.price)
             if cut.worth.forbids(candidate, parts):
                 cuts.append(cut)
             else:

@@ -1,12 +1,15 @@
 """Data types that all engines share, and conversion of an engine's answer to a schedule.
 
-An engine receives a `Task` (instance, parts per block, steps, rounds) and a group of symmetries, and returns an
-`Answer`: a tuple of moves, or none. A move is (kind, chunk, path, step): chunk number `chunk` of kind `kind` (all
-blocks with the same sources and destinations are one kind) travels over the bonds of `path` in step `step`. A bond is a
-bundle of parallel links, so `schedule_of` still has to choose links: in each step they are filled in turn.
+An engine receives a `Task` (instance, parts, steps, rounds) and a group of symmetries, and returns an `Answer`: a tuple
+of moves, or None. Parts are chunks per block. A move is (kind, chunk, path, step): chunk number `chunk` of kind `kind`
+(all blocks with the same holders and destinations are one kind) travels over the bonds of `path` in step `step`. A bond
+is a bundle of parallel links, so `schedule_of` still has to choose links: in each step they are filled in order.
 
-Engines that use symmetry search one chunk per orbit; `orbit_moves` applies every group element to its moves to get the
-rest. `drop_useless_moves` removes moves that a solver left in but that no destination depends on.
+Engines that use symmetry search one chunk per orbit (chunks that symmetries map to each other); `orbit_moves` applies
+every group element to its moves to get the others. `drop_useless_moves` removes moves that no destination depends on.
+
+Example: a broadcast from rank 0 on the path 0 - 1 - 2 in two steps, bonds a and b: moves (0, 0, (a,), 0) and
+(0, 0, (b,), 1), hence the transfers 0 -> 1 in step 0 and 1 -> 2 in step 1.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from antiphon.core.columns import narrow
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
-from antiphon.planners.synth.group import Renamings
+from antiphon.planners.synth.group import SymmetryGroup
 
 Table = NDArray[np.int64]
 Move = tuple[int, int, tuple[int, ...], int]  # kind, chunk of it, path of bonds, step
@@ -32,8 +35,8 @@ Move = tuple[int, int, tuple[int, ...], int]  # kind, chunk of it, path of bonds
 
 @dataclass(frozen=True)
 class Task:
-    """Decision problem: is there an algorithm with this many parts, steps and rounds? `split` fixes the rounds per
-    step.
+    """The question: is there an algorithm with this many parts, steps and rounds? `split`: rounds of each step; None:
+    free.
     """
 
     instance: Instance
@@ -55,7 +58,7 @@ class Effort:
 class Answer:
     """The moves, or None; `refuted` if the engine showed that there are none (under its symmetry and split).
 
-    `price`: effort used (purse.py).
+    `price`: the effort that it took (effort_budget.py).
     """
 
     moves: tuple[Move, ...] | None
@@ -63,15 +66,13 @@ class Answer:
     price: int = field(default=0, compare=False)
 
 
-Engine = Callable[[Task, Renamings, Effort], Answer]
+Engine = Callable[[Task, SymmetryGroup, Effort], Answer]
 
 
 def drop_useless_moves(
     instance: Instance, kind: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return one chunk's moves (path, step) with only the first arrival at each rank, and only those on a way to a
-    destination.
-    """
+    """Return those of one chunk's moves (path, step) that a destination depends on: first arrivals only."""
     about = instance.kinds[kind]
     entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}
     for path, step in sorted(moves, key=lambda move: (move[1], move[0])):
@@ -88,17 +89,20 @@ def drop_useless_moves(
     return [entered_by[node][1:] for node in sorted(needed)]
 
 
-def orbit_moves(group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]) -> list[Move]:
-    """Return the moves of one chunk under every element of a group. `number`: index of its orbit among its kind's
-    chunks.
+def orbit_moves(
+    group: SymmetryGroup, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
+) -> list[Move]:
+    """Return the images of one chunk's moves under every element of a group.
+
+    `number`: index of the chunk's orbit among its kind's chunks.
     """
     all_moves: list[Move] = []
     used: dict[int, int] = defaultdict(int)
     for element in range(len(group)):
         target = int(group.kinds[element, kind])
-        keeping = int(np.count_nonzero(group.kinds[:, kind] == target))
-        chunk = number * keeping + used[target]
-        # chunks of a kind are numbered orbit by orbit: `keeping` elements fix the kind, so an orbit has that many of
+        fixing = int(np.count_nonzero(group.kinds[:, kind] == target))
+        chunk = number * fixing + used[target]
+        # chunks of a kind are numbered orbit by orbit: `fixing` elements fix the kind, so an orbit has that many of
         # its chunks
         used[target] += 1
         bonds = group.bonds[element]
@@ -177,9 +181,7 @@ def _cut_chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, 
 
 
 def link_of(instance: Instance, bond: int, place: int, rounds: int) -> int:
-    """Return the link that the place-th chunk on this bond takes in one step: links are filled in order, up to their
-    capacity.
-    """
+    """Return the link of the place-th chunk on this bond in one step: links are filled in order, up to capacity."""
     links = instance.bonds[bond]
     if len(links) == 1:
         return links[0]

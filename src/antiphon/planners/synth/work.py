@@ -1,4 +1,6 @@
-"""From any collective to the search: pose the spreading collective behind it, walk its frontier, convert the points.
+"""From any collective to the search: derive the collective to search, walk its frontier, convert the points.
+
+The search handles collectives that only copy (spreading ones). Those that reduce are derived from these:
 
     what is requested            what is synthesized                              conversion
     broadcast, allgather, ...    itself                                           none
@@ -27,12 +29,19 @@ from antiphon.core.topology import Topology
 from antiphon.errors import TimedOut, Unsupported
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.cache import Cache
-from antiphon.planners.synth.canonical import Posed, pose_canonically
+from antiphon.planners.synth.canonical import CanonicalProblem, pose_canonically
+from antiphon.planners.synth.effort_budget import EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, is_large, usual_steps
-from antiphon.planners.synth.points import Way, build_certificate, join_halves, schedule_at, send_everywhere, way_to
+from antiphon.planners.synth.points import (
+    Conversion,
+    build_certificate,
+    conversion_for,
+    join_halves,
+    schedule_at,
+    send_everywhere,
+)
 from antiphon.planners.synth.product import by_product
-from antiphon.planners.synth.purse import Purse
-from antiphon.planners.synth.search import Findings
+from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import schedule_of
 
 MOST_RANKS = 128
@@ -41,33 +50,33 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Problem:
-    """The request: machine, collective, seed, effort, memory limit, progress callback, cache."""
+    """The request: machine, collective, seed, effort and CPU budget, bytes of memory, progress callback, cache."""
 
     topology: Topology
     collective: Collective
     seed: int = 0
-    purse: Purse = field(default_factory=Purse)
+    budget: EffortBudget = field(default_factory=EffortBudget)
     memory: int | None = None
     tell: Tell = lambda text: None
     cache: Cache | None = None
 
-    def start_search(self, approach: Way) -> tuple[Findings, Posed]:
-        """Return the search, in canonical numbers, and the translation of its results back to the original ones."""
+    def start_search(self, conversion: Conversion) -> tuple[SearchState, CanonicalProblem]:
+        """Return the search, which uses canonical numbers, and the problem that translates its results back."""
         if len(self.collective.members) > MOST_RANKS:
             raise Unsupported(
                 f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
                 "Use hierarchical-ring, multi-ring or double-binary-tree"
             )
-        problem = pose_canonically(instance_of(approach.topology, approach.collective))
-        return Findings(problem.instance, self.seed, self.purse, self.cache), problem
+        problem = pose_canonically(instance_of(conversion.topology, conversion.collective))
+        return SearchState(problem.instance, self.seed, self.budget, self.cache), problem
 
 
 def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
     """Yield every point of the frontier as a schedule, when it is found."""
-    approach = way_to(work.topology, work.collective)
-    search, problem = work.start_search(approach)
-    floor = bound(approach.topology, approach.collective).without_help.inverse
-    halved = approach.about == COMPOSED
+    conversion = conversion_for(work.topology, work.collective)
+    search, problem = work.start_search(conversion)
+    floor = bound(conversion.topology, conversion.collective).without_help.inverse
+    halved = conversion.about == COMPOSED
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
     # an allreduce of two halves has twice the steps of the allgather that is searched
     inner = replace(limits, steps=max(max_steps // 2, 1) if halved and limits.steps is not None else max_steps)
@@ -84,9 +93,9 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
             least_direct = Fraction(point.rounds, point.parts)
             yield with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
         if not halved:
-            schedule = schedule_at(point, work.topology, work.collective, approach.about)
+            schedule = schedule_at(point, work.topology, work.collective, conversion.about)
             assert schedule is not None
-            yield with_certificate(schedule, point, approach.about, limits.k)
+            yield with_certificate(schedule, point, conversion.about, limits.k)
         elif 2 * point.steps <= max_steps or limits.steps is None:
             # an allreduce buffer has one block per member, so the same chunks count `members` times
             ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
@@ -97,7 +106,7 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
 
 
 def _add_product_point(
-    search: Findings, floor: Fraction, limits: Limits, product: Point | None, tell: Tell
+    search: SearchState, floor: Fraction, limits: Limits, product: Point | None, tell: Tell
 ) -> Iterator[Point]:
     """Yield the frontier and then, also if time runs out before its end, the product's point if it is better."""
     best: Fraction | None = None
@@ -121,7 +130,7 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
     if schedule is not None:
         return schedule
     turned = reverse(work.topology)
-    search, problem = work.start_search(Way(turned, point.instance.collective, AS_PLANNED))
+    search, problem = work.start_search(Conversion(turned, point.instance.collective, AS_PLANNED))
     decided = decide_candidate(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
     if not isinstance(decided, Solved):
         work.tell(f"no reducescatter of {point.steps} steps and {point.rounds} rounds was found; left out")

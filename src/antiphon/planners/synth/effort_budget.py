@@ -1,8 +1,9 @@
-"""What a search may spend: effort, which is counted and so the same on every machine, and CPU time as a safety stop.
+"""Limits of a search: effort, which is counted and so the same on every machine, and CPU time as a safety stop.
 
-A unit of effort is about a second on a current processor. It is counted, never measured: literals written and
-propagations made by SAT solvers, pivots of linear programs times their columns, nodes of mixed-integer ones. Prices are
-integers in billionths of a unit, so sums are exact and results reproducible.
+A unit of effort is about a second on a current processor. It is counted, never measured: literals given to SAT solvers
+and their propagations, pivots of linear programs times their columns, search nodes of mixed-integer ones. Each has a
+price in billionths of a unit, an integer, so sums are exact and results reproducible. A search pays the price of each
+piece of work from its `EffortBudget`, which raises an error when it is used up.
 
 Example: an LP with 1,000 columns that takes 500 pivots costs PROGRAM + PIVOT_COLUMN * 500 * 1000 = 18,000,000, that is
 0.018 units.
@@ -17,13 +18,14 @@ from antiphon.errors import EffortSpent, TimedOut
 from antiphon.isolate import cpu_clock
 
 UNIT = 10**9
-LITERAL, PROPAGATION = 600, 130
-ELABORATED, LEMMA = 2_000, 60_000  # a literal that a proof is about, and a line of it made a chain
-PROGRAM, PIVOT_COLUMN = 3_000_000, 30  # a linear program; every pivot, per column
-MIXED, ROOT_ENTRY, NODE_ENTRY = 5_000_000, 8_000, 1_000  # a mixed-integer one; its first node and others, per entry
-LIMIT_REACHED = 1  # status of SciPy: of the nodes, here
-NO_MORE = "its effort is spent; give it more with --effort"
-TOO_LATE = "the budget is used up; raise it with --budget"
+# prices
+LITERAL, PROPAGATION = 600, 130  # SAT: a literal of a clause; a propagation
+ELABORATED, LEMMA = 2_000, 60_000  # resolution proof: a literal of the formula; a lemma turned into a chain
+PROGRAM, PIVOT_COLUMN = 3_000_000, 30  # linear program: in any case; for each pivot, per column
+MIXED, ROOT_ENTRY, NODE_ENTRY = 5_000_000, 8_000, 1_000  # mixed-integer: in any case; first node, others, per entry
+LIMIT_REACHED = 1  # status of SciPy's milp: the limit of nodes (or time) ended it
+EFFORT_SPENT = "its effort is spent; give it more with --effort"
+BUDGET_SPENT = "the budget is used up; raise it with --budget"
 
 
 def mixed_price(entries: int, nodes: int) -> int:
@@ -39,26 +41,29 @@ def nodes_for(effort_left: int | None, entries: int, max_nodes: int) -> int:
 
 
 @dataclass
-class Purse:
-    """`effort`: limit in price units (None: no limit); `until`: CPU deadline on `cpu_clock`."""
+class EffortBudget:
+    """Effort and CPU time that a search may use.
+
+    `effort`: limit of the sum of prices (None: unlimited); `until`: CPU deadline on `cpu_clock`; `spent`: the sum so
+    far.
+    """
 
     effort: int | None = None
     until: float = math.inf
     spent: int = 0
 
     def pay(self, price: int) -> None:
-        """Spend `price`. Raises EffortSpent if the effort is exceeded (then all is spent), TimedOut after the
-        deadline.
-        """
+        """Add `price` to what is spent. Raises EffortSpent or TimedOut as `check` does."""
         self.spent += price
         self.check()
 
     def check(self) -> None:
+        """Raise TimedOut after the deadline, EffortSpent if the effort is used up."""
         if cpu_clock() >= self.until:
-            raise TimedOut(TOO_LATE)
+            raise TimedOut(BUDGET_SPENT)
         if self.effort is not None and self.spent >= self.effort:
             self.spent = self.effort
-            raise EffortSpent(NO_MORE)
+            raise EffortSpent(EFFORT_SPENT)
 
     def left(self) -> int | None:
         """Return the remaining effort; None if unlimited."""

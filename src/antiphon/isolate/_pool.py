@@ -1,0 +1,272 @@
+"""Run many jobs in isolated processes: `as_done` yields results as they come, `in_order` in the order of the jobs.
+
+One loop per pool: start processes up to `workers`, wait until one is readable or due for a check, yield its message,
+assign it the next job. Each round also checks budgets (`Process.check`), by the CPU time that `_meter` reads, so a
+child cannot exceed its limit by ignoring signals. Ctrl-C that comes while messages are read is raised after them, so
+that no message is read halfway.
+
+Example: jobs a, b, c on two workers, c done before a. `as_done` yields b, c, a; `in_order` yields a, b, c, and starts
+c while a still runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from multiprocessing.connection import wait
+from typing import Any
+
+from antiphon.errors import AntiphonError, TimedOut
+from antiphon.isolate._meter import TICK
+from antiphon.isolate._process import STOP_INTERVAL, Ended, Job, Lost, Process, Sent, Stopped, Terms, can_fork
+
+MOST_WORKERS = 4
+AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
+MAX_FAILED_STARTS = 3  # after so many workers that never got ready, no more are started
+MIN_WAIT = 0.02  # seconds between two checks, at least
+
+Event = tuple[Process[Job], Job | None, Sent | Ended | None]  # process, its job, message (None: ready for a job)
+
+
+def available_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usual_workers() -> int:
+    """Return the number of processors that this process may use, up to MOST_WORKERS."""
+    return max(1, min(available_processors(), MOST_WORKERS))
+
+
+class _Listener:
+    """Reads the messages of processes.
+
+    Ctrl-C while a message is read takes effect after the messages read so far were yielded, since the pipe is unusable
+    after half a message. A second Ctrl-C takes effect at once.
+    """
+
+    def __init__(self) -> None:
+        self._interrupted = False
+
+    def wait_for_events(self, processes: Sequence[Process[Job]]) -> list[Event[Job]]:
+        """Wait until a process has a message or must be checked, and return the events."""
+        self.interrupt()
+        ready = wait([process.channel for process in processes], _seconds_until_check(processes))
+        # only the main thread can install a handler; elsewhere Ctrl-C does not interrupt the read anyway
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler) or threading.current_thread() is not threading.main_thread():
+            return _read_messages(processes, ready)
+        signal.signal(signal.SIGINT, self._remember_interrupt)
+        try:
+            return _read_messages(processes, ready)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    def interrupt(self) -> None:
+        """Raise a Ctrl-C that was remembered."""
+        if self._interrupted:
+            self._interrupted = False
+            signal.raise_signal(signal.SIGINT)
+
+    def _remember_interrupt(self, number: int, frame: object) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+
+
+def _read_messages(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[Event[Job]]:
+    """Read one message of each process that is `ready`, and check the budgets of all."""
+    events: list[Event[Job]] = []
+    for process in processes:
+        job = process.job
+        if process.channel in ready:
+            events.append((process, job, process.receive()))
+        if process.running and (ended := process.check()) is not None:  # also if it sends without pause
+            events.append((process, job, ended))
+    return events
+
+
+def _seconds_until_check(processes: Sequence[Process[Any]]) -> float:
+    """Return the seconds until one of these processes must be checked."""
+    if any(process.stopping for process in processes):
+        return STOP_INTERVAL
+    # a process and its descendants may use all processors at once, and so reach the limit that much sooner
+    processors = available_processors()
+    seconds_left = [
+        (process.limit - process.meter.used) / processors for process in processes if process.limit is not None
+    ]
+    return min([TICK, *(max(seconds, MIN_WAIT) for seconds in seconds_left)])
+
+
+def as_done(
+    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True
+) -> Generator[tuple[Job, Sent | Ended], None, None]:
+    """Yield (job, Sent) for intermediate results and (job, Ended) for the end of each job, as they come.
+
+    `work` and jobs must be picklable. A worker gets the next job when it has finished one; a stopped or lost worker is
+    replaced. With `grace`, Ctrl-C is raised after the running jobs have returned their best results. If no worker gets
+    ready, the remaining jobs are Lost. Jobs that are no longer needed (`is_needed`) are dropped or killed; nothing is
+    yielded for them.
+    """
+    waiting, pool, failed_starts = deque(jobs), list[Process[Job]](), 0
+    listener = _Listener()
+    try:
+        while waiting or pool:
+            waiting = _drop_unneeded(waiting, pool, is_needed)
+            if not waiting and not pool:
+                break
+            # a worker per waiting or running job, up to the limit; none if workers fail to start
+            pool_size = (
+                0
+                if failed_starts >= MAX_FAILED_STARTS
+                else min(terms.workers, len(waiting) + sum(p.job is not None for p in pool))
+            )
+            while len(pool) < pool_size:
+                pool.append(Process(terms))
+            if not pool:
+                yield waiting.popleft(), Ended(Lost("no process gets ready here", begun=False))
+                continue
+            for process, job, event in listener.wait_for_events(pool):
+                # (process, job, event): a message or the end of a job, an end without a job, or a request for work
+                if event is not None and job is not None:
+                    yield job, event
+                elif event is not None:
+                    failed_starts += 1
+                elif waiting:
+                    process.assign(waiting.popleft())
+                else:
+                    process.end()
+            pool[:] = [process for process in pool if process.running]
+            if terms.watch is not None:
+                terms.watch([(process.job, process.meter.used) for process in pool if process.job is not None])
+    except KeyboardInterrupt:
+        if terms.grace:
+            yield from _collect_last_results(listener, pool)
+        raise
+    finally:
+        for process in pool:
+            process.end()
+        listener.interrupt()
+
+
+def _drop_unneeded(waiting: Iterable[Job], pool: list[Process[Job]], is_needed: Callable[[Job], bool]) -> deque[Job]:
+    """Kill the processes whose jobs are no longer needed, and return the waiting jobs that are needed."""
+    for process in pool:
+        if process.job is not None and not is_needed(process.job):
+            process.end()
+    pool[:] = [process for process in pool if process.running]
+    return deque(job for job in waiting if is_needed(job))
+
+
+def _collect_last_results(
+    listener: _Listener, pool: Sequence[Process[Job]]
+) -> Generator[tuple[Job, Sent | Ended], None, None]:
+    """Stop all processes, and yield what their jobs still return."""
+    for process in pool:
+        process.stop()
+    # reading also checks the processes, which kills them when their grace is over
+    while working := [process for process in pool if process.running and process.job is not None]:
+        for _, job, event in listener.wait_for_events(working):
+            if job is None or event is None or (isinstance(event, Ended) and isinstance(event.result, Stopped)):
+                continue  # stopped by Ctrl-C, not at the end of its budget: KeyboardInterrupt follows
+            yield job, event
+
+
+def in_order(
+    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True,
+    on_message: Callable[[Any], None] = lambda value: None,
+) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
+    """Yield (job, result) for every needed job, in order: what `work` returned, Stopped or Lost. AntiphonErrors are
+    raised in their turn.
+
+    The results do not depend on the number of workers: each job has a process of its own, forked from this one, and a
+    job that earlier results make needless (`is_needed`, called after each result) is killed and dropped. `on_message`
+    receives intermediate results at once. Once `terms.seconds` raises TimedOut no more jobs begin, and the error is
+    raised after the results of those that have begun.
+    """
+    remaining = iter(jobs)
+    started = deque[Process[Job]]()
+    listener = _Listener()
+    ended: TimedOut | None = None
+    jobs_left = True
+    try:
+        while True:
+            # start jobs ahead of the first unfinished one, but only a few: memory holds their results
+            while (
+                jobs_left and sum(p.running for p in started) < terms.workers and len(started) < AHEAD * terms.workers
+            ):
+                job = next(remaining, None)
+                jobs_left = job is not None
+                if job is not None and is_needed(job):
+                    try:
+                        started.append(Process(terms, job))
+                    except TimedOut as error:
+                        jobs_left, ended = False, error
+            if not started:
+                break
+            # results are yielded in order, so wait for the oldest process
+            if started[0].running:
+                for process, _, event in listener.wait_for_events([p for p in started if p.running]):
+                    if isinstance(event, Sent):
+                        on_message(event.value)
+                    elif event is not None:
+                        process.result = event.result
+                continue
+            first = started.popleft()
+            if isinstance(first.result, AntiphonError):
+                raise first.result
+            yield first.first_job, first.result
+            for other in [p for p in started if not is_needed(p.first_job)]:
+                other.end()
+                started.remove(other)
+        if ended is not None:
+            raise ended
+    finally:
+        for process in started:
+            process.end()
+        listener.interrupt()
+
+
+def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
+    """Yield the intermediate results of one job; then raise its AntiphonError, Stopped or Lost, if it ended so.
+
+    It runs in a process forked from this one, or with `own_program` in a program of its own, which costs a tenth of a
+    second and discards what the job prints. With `terms.grace`, Ctrl-C is raised after its last results.
+    """
+    events = as_done([job], terms) if own_program or not can_fork() else _fork_job(job, terms)
+    with closing(events):
+        for _, event in events:
+            if isinstance(event, Sent):
+                yield event.value
+            elif isinstance(event.result, BaseException):
+                raise event.result
+
+
+def _fork_job(job: Job, terms: Terms[Job]) -> Generator[tuple[Job, Sent | Ended], None, None]:
+    """Do the same as `as_done` for one job, in a process forked from this one."""
+    process, listener = Process(terms, job), _Listener()
+    try:
+        while process.running:
+            yield from ((job, event) for _, _, event in listener.wait_for_events([process]) if event is not None)
+    except KeyboardInterrupt:
+        if terms.grace:
+            yield from _collect_last_results(listener, [process])
+        raise
+    finally:
+        process.end()
+        listener.interrupt()
+
+
+def run_in_child(
+    function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None
+) -> Any:
+    """Return `function(*args)`, computed in a forked process. Raises its AntiphonError, Stopped or Lost."""
+    terms = Terms[int](lambda job, send: function(*args), seconds=lambda job: seconds, memory=memory)
+    ((_, result),) = in_order([0], terms)
+    if isinstance(result, Stopped | Lost):
+        raise result
+    return result
