@@ -316,9 +316,13 @@ class Resources:
             limit_of=owner[order].astype(np.int32),
         )
 
+    def scaled_capacity(self, resource: int) -> int:
+        """Return a resource's capacity as a whole number of `scale` bytes per second."""
+        return self.capacity[int(self.klass[resource])]
+
     def bytes_per_second(self, resource: int) -> Fraction:
         """Return a resource's capacity in bytes per second."""
-        return self.capacity[int(self.klass[resource])] * self.scale
+        return self.scaled_capacity(resource) * self.scale
 
 
 BOXES = ("host", "box", "server", "node")  # beginnings of the part of a place that names a computer

@@ -1,11 +1,15 @@
 """Turn a set of nodes or a partition into a witness: the weight that must cross and the capacity that carries it.
 
 The capacity of a set of links is the sum of theirs, unless a shared limit covers several of them: counting the limit
-instead of its links may give less. Choosing the best limits is a covering problem; any choice is a valid bound. Limits
-that overlap are therefore taken greedily, in given order and by saving, and the lesser of both totals counts.
+instead of its links may give less. Choosing the best limits is a covering problem; any choice is a valid bound. If
+limits overlap, a greedy choice is therefore made twice, once in listed order and once by descending saving, and the
+smaller total is kept.
 
 Example: 4 links of 25 GB/s leave a host under one limit of 50 GB/s. The links sum to 100 GB/s, the limit to 50: count
 the limit once, and no link.
+
+Capacities are whole numbers in units of `topology.resources.scale` bytes/s until the last step. Resources are numbered:
+the links, then the limits, so limit i is resource `topology.links + i`.
 """
 
 from __future__ import annotations
@@ -28,23 +32,26 @@ from antiphon.core.columns import Longs, distinct, ranges
 from antiphon.core.topology import Topology
 
 
-def _cheapest_cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Return the shared limits worth counting instead of their links, and the resulting capacity of all these links.
+def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
+    """Return the shared limits to count instead of their links, as (limit, count) pairs, and the total capacity.
 
-    `times`: how often each link counts. Any choice of limits gives a valid capacity. If limits overlap, a link covered
-    by one is no longer counted for the next, so two orders are tried: as listed, and by saving; the lesser total
-    counts. O(links), and the limits over links that count.
+    `multiplicity`: how often each link counts, 0 for links that do not cross. In a cut it is 0 or 1. In a partition
+    it is greater where a link leaves several parts (a switch may be in more than one) or leaves one part and enters
+    another while both directions are summed.
+
+    Any choice of limits gives a valid capacity. A link covered by one limit is not counted again for the next, so the
+    order matters if limits overlap: then listed order and descending saving are both tried. O(links + sum of the sizes
+    of the limits over links that cross).
     """
-    capacity, concerned = link_capacities(topology), _limits_over(topology, times)
-    cover = _apply_limits(topology, capacity, times, concerned)
+    capacity, concerned = link_capacities(topology), _limits_over(topology, multiplicity)
+    cover = _apply_limits(topology, capacity, multiplicity, concerned)
     limited_links = [link for number in concerned for link in topology.limits[number].links]
     if cover[0] and len(limited_links) > len(set(limited_links)):
-        remaining = times.astype(np.int64)
+        remaining = multiplicity.astype(np.int64)
         saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in concerned}
-        # Greedy by saving; only where limits overlap can the order matter.
         cover = min(
             cover,
-            _apply_limits(topology, capacity, times, sorted(concerned, key=saved.__getitem__, reverse=True)),
+            _apply_limits(topology, capacity, multiplicity, sorted(concerned, key=saved.__getitem__, reverse=True)),
             key=itemgetter(1),
         )
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
@@ -55,29 +62,33 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
     return _cheapest_cover(topology, crossing)[1]
 
 
-def _limits_over(topology: Topology, times: NDArray[Any]) -> list[int]:
-    """Return the limits over links that count at all, ascending."""
-    resources, links = topology.resources, np.flatnonzero(times)
+def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
+    """Return the numbers of the limits that cover a link of multiplicity 1 or more, ascending."""
+    resources, links = topology.resources, np.flatnonzero(multiplicity)
     first = resources.limit_ptr[links]
-    over = resources.limit_of[ranges(first, resources.limit_ptr[links + 1] - first)]
-    return [int(number) for number in np.unique(over) - topology.links]
+    limits = resources.limit_of[ranges(first, resources.limit_ptr[links + 1] - first)]
+    return [int(number) for number in np.unique(limits) - topology.links]
 
 
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
-    """Return how often a limit is to be counted, and by how much less it then carries than its links."""
-    resources = topology.resources
+    """Return how often to count a limit, and how much capacity that saves against counting its links.
+
+    The count is the greatest multiplicity of its links: the loads of all of them, each times its multiplicity, then
+    sum to at most count times the limit.
+    """
     links = np.array(topology.limits[number].links)
     count = int(remaining[links].max())
-    bound = resources.capacity[int(resources.klass[topology.links + number])]
-    return count, int((remaining[links] * capacity[links]).sum()) - bound * count if count else 0
+    if not count:
+        return 0, 0
+    bound = topology.resources.scaled_capacity(topology.links + number)
+    return count, int((remaining[links] * capacity[links]).sum()) - bound * count
 
 
 def _apply_limits(
-    topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
+    topology: Topology, capacity: NDArray[Any], multiplicity: NDArray[Any], order: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
     """Count limits in this order, each where it saves something; return (limit, count) pairs and the total capacity."""
-    resources = topology.resources
-    remaining, used, total = times.astype(np.int64).copy(), [], 0
+    remaining, used, total = multiplicity.astype(np.int64).copy(), [], 0
     for number in order:
         count, saved = _saving_of_limit(topology, capacity, remaining, number)
         if saved > 0:
@@ -85,7 +96,7 @@ def _apply_limits(
             used.append((number, count))
             # What the limit covers is no longer counted at its links.
             remaining[links] = np.maximum(remaining[links] - count, 0)
-            total += count * resources.capacity[int(resources.klass[topology.links + number])]
+            total += count * topology.resources.scaled_capacity(topology.links + number)
     return used, total + int((remaining * capacity).sum())
 
 
@@ -100,9 +111,13 @@ def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
 def partition_of(
     topology: Topology, collective: Collective, part_sets: Sequence[Sequence[int]], direction: str
 ) -> Partition:
-    """Return the witness for a partition, by the capacity out of or into its parts."""
+    """Return the witness for a partition of the nodes, for an allreduce.
+
+    `direction`: count links "out" of the parts, "in" to them, or "both". An allreduce has one block, so the weight that
+    must cross is that of block 0.
+    """
     listed = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
-    times = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
-    limits, capacity = _cheapest_cover(topology, times)
+    multiplicity = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
+    limits, capacity = _cheapest_cover(topology, multiplicity)
     assert collective.weights is not None
     return Partition(listed, direction, int(collective.weights[0]), capacity, limits)

@@ -73,7 +73,7 @@ def arcs_of(topology: Topology) -> Arcs:
         owners = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
         key = (a, b, tuple(sorted((owners - topology.links).tolist())))
         merged.setdefault(key, []).append(link)
-    total = [sum(resources.capacity[int(resources.klass[link])] for link in links) for links in merged.values()]
+    total = [sum(map(resources.scaled_capacity, links)) for links in merged.values()]
     tail, head, limits = zip(*merged, strict=True)
     return Arcs(
         np.array(tail, np.int64), np.array(head, np.int64), np.array(total, float), tuple(total),
@@ -185,7 +185,7 @@ class BoundProgram:
         pairs = [(limit, arc) for arc, owners in enumerate(self.arcs.limits) for limit in owners]
         row, column = np.array(pairs, np.int64).reshape(-1, 2).T
         count = len(self.topology.limits)
-        capacity = [resources.capacity[int(resources.klass[links + i])] for i in range(count)]
+        capacity = [resources.scaled_capacity(links + i) for i in range(count)]
         return sp.csr_array((np.ones(len(pairs)), (row, column)), shape=(count, len(self.arcs))), np.array(
             capacity, float
         )

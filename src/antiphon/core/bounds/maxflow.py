@@ -65,8 +65,7 @@ class Flows:
         return np.asarray(inside)
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
-        """Return the same for capacities in floating point, for searches whose result is evaluated exactly
-        afterwards."""
+        """Like `cut`, with capacities in floating point. The result is inexact: evaluate the cut exactly afterwards."""
         least_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
         inside = [False] * self.nodes
         for node in least_cut.partition[0]:
@@ -77,8 +76,14 @@ class Flows:
 def dinic(
     nodes: int, tail: Sequence[int], head: Sequence[int], capacity: Sequence[int], source: int, sink: int
 ) -> tuple[int, list[bool]]:
-    """Return the same for Python ints, by blocking flows: O(nodes^2 * arcs), in practice far less."""
-    ends = [end for arc in zip(head, tail, strict=True) for end in arc]  # arc 2i forward, 2i+1 back
+    """Return the value of a maximum flow in Python ints, and for every node whether it is on the source's side.
+
+    The side is the smallest of all minimum cuts: the nodes that the source still reaches over residual capacity. By
+    blocking flows: O(nodes^2 * arcs), in practice far less.
+    """
+    # Arc i of the input becomes arc 2i, and 2i + 1 in the other direction. ends[a] is the node that arc a leads to;
+    # it leaves ends[a ^ 1].
+    ends = [end for arc in zip(head, tail, strict=True) for end in arc]
     residual = [amount for c in capacity for amount in (int(c), 0)]
     out: list[list[int]] = [[] for _ in range(nodes)]
     for arc in range(len(ends)):
@@ -88,9 +93,10 @@ def dinic(
         level = _bfs_levels(out, ends, residual, source)
         if level[sink] < 0:
             return total, [depth >= 0 for depth in level]
-        # `at` advances over arcs that lead nowhere in this level graph; each arc is abandoned once per phase.
-        at = [0] * nodes
-        while path := _augmenting_path(out, ends, residual, level, at, source, sink):
+        # next_arc[node]: the first of out[node] that may still lead to the sink in this level graph. It only advances,
+        # so each arc is abandoned once per phase.
+        next_arc = [0] * nodes
+        while path := _augmenting_path(out, ends, residual, level, next_arc, source, sink):
             push = min(residual[arc] for arc in path)
             # Arc i and its reverse i ^ 1 form a pair: pushing forward makes room backward.
             for arc in path:
@@ -119,25 +125,25 @@ def _augmenting_path(
     ends: list[int],
     residual: list[int],
     level: list[int],
-    at: list[int],
+    next_arc: list[int],
     source: int,
     sink: int,
 ) -> list[int]:
-    """Return the arcs of a path along rising levels, or []; `at` remembers per node which arcs lead nowhere."""
+    """Return the arcs of a path along rising levels, or [] if there is none; advance `next_arc` past dead ends."""
     path: list[int] = []
     node = source
     while node != sink:
-        while at[node] < len(out[node]):
-            arc = out[node][at[node]]
+        while next_arc[node] < len(out[node]):
+            arc = out[node][next_arc[node]]
             if residual[arc] and level[ends[arc]] == level[node] + 1:
                 break
-            at[node] += 1
+            next_arc[node] += 1
         else:
             if not path:
                 return []
             # Dead end: retreat over the last arc and abandon it.
             node = ends[path.pop() ^ 1]
-            at[node] += 1
+            next_arc[node] += 1
             continue
         path.append(arc)
         node = ends[arc]

@@ -73,7 +73,7 @@ def network_of(topology: Topology) -> Network:
     capacity = link_capacities(topology).copy()
     for number, limit in enumerate(topology.limits):
         links = np.array(limit.links)
-        bound = resources.capacity[int(resources.klass[topology.links + number])]
+        bound = resources.scaled_capacity(topology.links + number)
         capacity[links] = np.minimum(capacity[links], bound)
     nodes = topology.nodes
     key = topology.link_src.astype(np.int64) * nodes + topology.link_dst

@@ -116,6 +116,6 @@ def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]
         limit_load[list(arcs.limits[arc])] += amount
         times |= dict.fromkeys(arcs.links[arc], amount / arcs.exact[arc])
     for resource, amount in enumerate(limit_load.tolist(), start=topology.links):
-        times[resource] = amount / resources.capacity[int(resources.klass[resource])]
+        times[resource] = amount / resources.scaled_capacity(resource)
     top = max(times.values())
     return Spread(top, tuple(sorted(r for r, t in times.items() if t >= top * (1 - _CLOSE))))

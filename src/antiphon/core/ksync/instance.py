@@ -1,15 +1,17 @@
-"""The problem that a k-synchronous algorithm solves (SCCL, section 3.2), for any machine and non-combining collective.
+"""The problem that SCCL's synthesis solves (section 3.2 of its paper), for any machine and non-combining collective.
 
-An algorithm of S steps takes r_s rounds in step s; in one round a resource (a link or a shared limit) carries as many
-chunks as it has units of bandwidth. Every block is cut into `parts` chunks of equal size per unit of its weight (its
-relative size), so C, SCCL's chunks per rank, is parts * input_weight.
+An algorithm of S steps takes r_s rounds in step s, R in all; it is called k-synchronous if R <= S + k. In one round a
+resource (a link or a shared limit) carries as many chunks as its bandwidth is times that of the unit link. A block of
+weight w is cut into w * parts_per_unit chunks of equal size. With input_weight, the total weight of the blocks that a
+rank starts with, SCCL's number of chunks per rank is C = parts_per_unit * input_weight.
 
 Three reductions keep instances small:
 
 - Blocks with the same holders and destinations form one `Kind`; their chunks are interchangeable.
 - Parallel links between the same nodes under the same limits form one *bond*; whole numbers of chunks divide over them
   freely. Links with a fractional capacity stay separate: two links of 3/2 carry 1 chunk each per round, not 3 together.
-- A transfer from rank to rank is an *arc*: a bond, or a simple path of bonds through switches, within one step.
+- A transfer from rank to rank is an *arc*: a bond, or a simple path of bonds through switches, within one step. Where
+  paths do not matter, a *move* is one chunk crossing one bond in one step.
 
 Example: an allgather on a DGX-1 has 8 kinds (one per source rank), each with one holder and 7 destinations. A machine
 of 4 ranks around one switch has 8 bonds (up and down) and 12 arcs, one per ordered pair of ranks.
@@ -33,7 +35,9 @@ from antiphon.core.columns import Ints
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 
-MOST_PATHS = 12  # paths between two ranks through switches; of more only the shortest are considered
+# Paths through switches that are kept from one rank to each other rank, and from it to each switch on the way; beyond
+# that, later and so no shorter ones are dropped.
+MOST_PATHS = 12
 MOST_NODES = 1024  # larger machines are refused
 FAR = 10**6  # the distance of nodes that cannot be reached
 
@@ -110,8 +114,8 @@ class Instance:
         ends = np.array(list(best), np.int64).reshape(-1, 2)
         graph = csr_array((np.array(list(best.values()), float), (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
         far = dijkstra(graph)
-        # Division by link_cost drops the switch hops again.
         far[~np.isfinite(far)] = FAR * link_cost
+        # Division by link_cost drops the switch hops again.
         return np.asarray(far // link_cost, np.int32)
 
     def from_holders(self, kind: Kind) -> NDArray[np.int32]:
@@ -125,7 +129,7 @@ class Instance:
         return steps
 
     def useful_moves(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
-        """Return per bond and step whether a move can be useful for this kind.
+        """Return per bond and step whether a move of a chunk of this kind can be useful.
 
         It is useful if the chunk can be at the tail by then, and can still get from the head to a destination in time.
         Any algorithm can leave out all other moves.
@@ -140,7 +144,10 @@ class Instance:
 
     @cached_property
     def least_steps(self) -> int:
-        """The greatest distance from a holder to a destination: SCCL's a_l, corrected."""
+        """The greatest distance from a nearest holder to a destination: no algorithm has fewer steps.
+
+        SCCL's lower bound a_l is the diameter of the machine, which is too great if, for example, a root is central.
+        """
         farthest = [int(self.from_holders(k)[list(k.dests)].max()) for k in self.kinds]
         return max(farthest, default=0)
 
@@ -177,8 +184,9 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     if topology.nodes > MOST_NODES:
         raise Unsupported(f"topology {topology.name} has {topology.nodes} nodes; synthesis takes up to {MOST_NODES}")
     resources, links = topology.resources, topology.links
+    # Chunks per round: the bandwidth of every resource (the links, then the limits) in those of the unit link.
     unit = topology.unit
-    capacity = [resources.capacity[int(k)] * resources.scale / unit for k in resources.klass.tolist()]
+    capacity = [resources.bytes_per_second(resource) / unit for resource in range(links + len(topology.limits))]
     # Merge parallel links into bonds; the key holds everything that a plan could distinguish.
     merged: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
@@ -186,7 +194,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
         alone = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
         merged.setdefault((int(topology.link_src[link]), int(topology.link_dst[link]), limits, alone), []).append(link)
     bonds = tuple(tuple(members) for members in merged.values())
-    shift = len(bonds) - links
+    shift = len(bonds) - links  # limits were numbered after the links, and are now after the bonds
     instance = Instance(
         topology, collective, bonds,
         np.array([key[0] for key in merged], np.int32), np.array([key[1] for key in merged], np.int32),
@@ -236,7 +244,7 @@ def _list_arcs(instance: Instance) -> Arcs:
     paths: list[tuple[int, ...]] = []
     exhaustive = True
     for rank in range(ranks):
-        # Ranks with direct links only need no search: every bond is an arc.
+        # A rank that has only direct links needs no search: every bond is an arc.
         if not all(head[bond] < ranks for bond in out[rank]):
             new_paths, complete = _paths_through_switches(rank, out, head, ranks)
             exhaustive &= complete
@@ -246,9 +254,9 @@ def _list_arcs(instance: Instance) -> Arcs:
     tails = np.array([instance.tail[p[0]] for p in paths], np.int32)
     heads = np.array([instance.head[p[-1]] for p in paths], np.int32)
     # Load table: each path loads its bonds and, once per bond, the limits of that bond.
-    arc = [(i, bond) for i, path in enumerate(paths) for bond in path]
-    arc += [(i, limit) for i, path in enumerate(paths) for bond in path for limit in instance.limits_of[bond]]
-    table = np.array(arc, np.int32).reshape(-1, 2)
+    loads = [(i, bond) for i, path in enumerate(paths) for bond in path]
+    loads += [(i, limit) for i, path in enumerate(paths) for bond in path for limit in instance.limits_of[bond]]
+    table = np.array(loads, np.int32).reshape(-1, 2)
     return Arcs(tails, heads, tuple(paths), (table[:, 0].copy(), table[:, 1].copy()), exhaustive)
 
 
@@ -257,10 +265,10 @@ def _paths_through_switches(
 ) -> tuple[list[tuple[int, ...]], bool]:
     """Return simple paths from a rank through switches to other ranks, shortest first, and whether these are all.
 
-    Breadth-first, limited to MOST_PATHS per end: O(MOST_PATHS * switches * links).
+    Breadth-first, limited to MOST_PATHS to each rank and to each switch: O(MOST_PATHS * switches * links).
     """
-    per_end: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    per_switch: dict[int, int] = defaultdict(int)
+    paths_to: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    paths_to_switch: dict[int, int] = defaultdict(int)
     level: list[tuple[tuple[int, ...], frozenset[int]]] = [((), frozenset())]
     complete = True
     while level:
@@ -268,19 +276,19 @@ def _paths_through_switches(
         for path, visited in level:
             node = head[path[-1]] if path else rank
             for bond in out[node]:
-                to = head[bond]
-                if to == rank or to in visited:
+                end = head[bond]
+                if end == rank or end in visited:
                     continue
-                if to < ranks:
-                    if len(per_end[to]) < MOST_PATHS:
-                        per_end[to].append((*path, bond))
+                if end < ranks:
+                    if len(paths_to[end]) < MOST_PATHS:
+                        paths_to[end].append((*path, bond))
                     else:
                         complete = False
                 # Pruning bounds the work; a pruned search is not exhaustive, so it can find plans but not refute them.
-                elif per_switch[to] < MOST_PATHS:
-                    per_switch[to] += 1
-                    following.append(((*path, bond), visited | {to}))
+                elif paths_to_switch[end] < MOST_PATHS:
+                    paths_to_switch[end] += 1
+                    following.append(((*path, bond), visited | {end}))
                 else:
                     complete = False
         level = following
-    return [path for to in sorted(per_end) for path in per_end[to]], complete
+    return [path for end in sorted(paths_to) for path in paths_to[end]], complete

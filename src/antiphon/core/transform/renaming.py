@@ -23,7 +23,7 @@ from antiphon.core.columns import Bools, Longs, narrow
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.tidying import by_step, clean, first_and_filled
+from antiphon.core.transform.tidying import by_step, clean, initial_with_data
 from antiphon.errors import Invalid, Unsupported
 
 
@@ -179,7 +179,7 @@ def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
     >>> _rows_with_data(rows, versions(rows))
     array([False,  True,  True])
     """
-    full = first_and_filled(schedule, derived)
+    full = initial_with_data(schedule, derived)
     brings = np.zeros(schedule.transfers, np.bool_)
     # Forward pass. Invariant: full[v] is true if version v holds data, for all versions written so far.
     for rows in by_step(schedule):

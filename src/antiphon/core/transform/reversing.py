@@ -22,7 +22,7 @@ from antiphon.core.columns import Bools, Ints, Longs, distinct, narrow
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of, pipelined_steps
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.tidying import clean, first_and_filled, plain_copies
+from antiphon.core.transform.tidying import clean, initial_with_data, plain_copies
 from antiphon.errors import Unsupported
 
 
@@ -99,7 +99,7 @@ def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spr
     cell = np.cumsum(derived.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
     writes = np.bincount(cell[derived.write], minlength=int(derived.initial.sum()))
-    twice = (writes[cell[derived.write]] > 1) | first_and_filled(schedule, derived)[derived.write - 1]
+    twice = (writes[cell[derived.write]] > 1) | initial_with_data(schedule, derived)[derived.write - 1]
     _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
     reads = np.bincount(cell[derived.read], minlength=int(derived.initial.sum()))
     again = (reads[cell[derived.read]] > 1) & gathers[block]

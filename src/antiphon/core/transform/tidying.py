@@ -1,14 +1,16 @@
 """Find redundant and dead transfers of a schedule, and drop them.
 
-Two data-flow analyses, as in a compiler, over the versions of cells (dependencies.py: a cell is one rank's copy of a
-chunk, a version its value between two writes):
+Two data-flow analyses, as in a compiler, over the versions of cells. A cell is one rank's copy of a chunk, a version
+its value between two writes (dependencies.py). The versions of a cell have consecutive numbers, so a row that writes
+version v finds version v - 1 in the cell. Several rows of a step may write one version, if they reduce.
 
 - Redundant (value numbering, forwards): copies keep the identity of the value that they read; a row that writes the
   value that the cell already holds changes nothing.
 - Dead (liveness, backwards): a version is live if an output depends on it; a row that writes a version that is not
   live is not needed.
 
-Both are repeated until nothing changes, since a dead write can hide that a later row only restores the old value.
+Both are repeated until nothing changes: if a dead row overwrites a value and a later row writes it again, the later one
+is redundant only once the dead one is gone.
 
 Example: allgather of 2 ranks with the rows 0 -> 1 block 0, 1 -> 0 block 1, 1 -> 0 block 0. The last one returns to rank
 0 the block that it has: redundant.
@@ -48,8 +50,10 @@ def by_step(schedule: Schedule) -> list[Longs]:
 
 
 def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
-    """Return (chunk, rank, row of the relation) for all data at the beginning ("pre") or wanted at the end ("post").
+    """Return (chunk, rank, entry of the relation) for all data at the beginning ("pre") or wanted at the end ("post").
     O(pairs).
+
+    Rows in the examples of this file are (step, chunk, source, destination, op), with op 0 a copy and 1 a reduction:
 
     >>> from antiphon.core.example import of_rows
     >>> chunk_pairs(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), "post")
@@ -59,39 +63,39 @@ def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
     ptr = pointers(getattr(relation, f"{side}_block"), schedule.collective.blocks)
     block = schedule.chunks.block
     count = ptr[block + 1] - ptr[block]
-    at = ranges(ptr[block], count)
-    rank: Longs = getattr(relation, f"{side}_rank")[at].astype(np.int64)
-    return np.repeat(np.arange(len(block)), count), rank, at
+    entry = ranges(ptr[block], count)
+    rank: Longs = getattr(relation, f"{side}_rank")[entry].astype(np.int64)
+    return np.repeat(np.arange(len(block)), count), rank, entry
 
 
-def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
-    """Return the slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation. O(pairs).
+def slot0_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
+    """Return the slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their entries in the relation. O(pairs).
 
     >>> from antiphon.core.example import star
-    >>> first_cells(star(), "pre")
+    >>> slot0_cells(star(), "pre")
     (array([0, 1, 2]), array([0, 1, 2]))
     """
-    chunk, rank, at = chunk_pairs(schedule, side)
-    return (chunk * schedule.collective.ranks + rank) * schedule.slots, at
+    chunk, rank, entry = chunk_pairs(schedule, side)
+    return (chunk * schedule.collective.ranks + rank) * schedule.slots, entry
 
 
-def first_and_filled(schedule: Schedule, derived: Versions) -> Bools:
-    """Return per version whether it is the first of its cell and the cell holds data at the beginning. O(n log n).
+def initial_with_data(schedule: Schedule, history: Versions) -> Bools:
+    """Return per version whether it is the initial one of its cell and the cell then holds data. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
-    >>> first_and_filled(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
+    >>> initial_with_data(chain, versions(chain))  # rank 0's only version; rank 1's before and after; rank 2's likewise
     array([ True, False, False, False, False])
     """
-    cells, _ = first_cells(schedule, "pre")
-    begin = np.flatnonzero(derived.initial)
-    holding = np.zeros(len(derived), np.bool_)
-    holding[begin] = np.isin(derived.cell[begin], cells)
-    return holding
+    cells, _ = slot0_cells(schedule, "pre")
+    initial = np.flatnonzero(history.initial)
+    with_data = np.zeros(len(history), np.bool_)
+    with_data[initial] = np.isin(history.cell[initial], cells)
+    return with_data
 
 
 def plain_copies(schedule: Schedule) -> Schedule:
-    """Turn a single reduction into an empty cell into a copy. O(n log n).
+    """Replace each reduction that is the only one to write into an empty cell in its step by a copy. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> plain_copies(of_rows("broadcast", 3, [(0, 0, 0, 1, 1), (1, 0, 1, 2, 1)], roots=(0,))).op
@@ -99,56 +103,63 @@ def plain_copies(schedule: Schedule) -> Schedule:
     """
     if not (schedule.op == REDUCE).any():
         return schedule
-    derived = versions(schedule)
-    alone = np.bincount(derived.write, minlength=len(derived)) == 1
-    before = derived.write - 1  # a written version is never the first of its cell
-    empty = derived.initial[before] & ~first_and_filled(schedule, derived)[before]
-    lone = (schedule.op == REDUCE) & alone[derived.write] & empty
+    history = versions(schedule)
+    sole_writer = np.bincount(history.write, minlength=len(history)) == 1  # per version
+    before = history.write - 1  # a written version is never the initial one of its cell
+    empty = history.initial[before] & ~initial_with_data(schedule, history)[before]
+    to_copy = (schedule.op == REDUCE) & sole_writer[history.write] & empty
     if schedule.joint is not None:  # the rows of a joint have one op: all become copies, or none
-        leads = schedule.leads
-        lone &= np.bincount(leads[~lone], minlength=schedule.transfers)[leads] == 0
-    return replace(schedule, op=np.where(lone, COPY, schedule.op)) if lone.any() else schedule
+        first_row = schedule.leads  # per row the first one of its joint
+        to_copy &= np.bincount(first_row[~to_copy], minlength=schedule.transfers)[first_row] == 0
+    return replace(schedule, op=np.where(to_copy, COPY, schedule.op)) if to_copy.any() else schedule
 
 
-def _identify_values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
-    """Return an identity for every version's value (copies keep it), and the rows that write the value already there.
+def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs, Longs]:
+    """Return the initial versions of cells that begin with exactly one contribution, and an identity of each.
+
+    Identities are negative, and equal where the chunk and the contribution (`pre_id` of the relation) are equal.
+    """
+    relation = schedule.collective.relation
+    cells, entries = slot0_cells(schedule, "pre")
+    order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
+    cells, entries = cells[order], entries[order]
+    single = starts(cells) & np.append(starts(cells)[1:], True)
+    cells, entries = cells[single], entries[single]
+    initial = np.flatnonzero(history.initial)
+    position = np.searchsorted(cells, history.cell[initial])
+    is_single = np.append(cells, -1)[position] == history.cell[initial]  # the -1 is no cell
+    initial, entries = initial[is_single], entries[position[is_single]]
+    ids = int(relation.pre_id.max(initial=0)) + 1
+    key = history.chunk[initial] * ids + relation.pre_id[entries]
+    return initial, -1 - dense(key, len(schedule.chunks) * ids)[1]
+
+
+def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bools]:
+    """Return an identity of every version's value (copies keep it), and the rows that write the value already there.
 
     O(n log n). The last row writes the value that rank 1 has:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 1, 0)], roots=(0,))
-    >>> value, again = _identify_values(rows, versions(rows))
-    >>> value.tolist(), again.tolist()
+    >>> value, redundant = _identify_values(rows, versions(rows))
+    >>> value.tolist(), redundant.tolist()
     ([-1, 2, -1, -1, 5, -1], [False, False, True])
     """
-    value = np.arange(1, len(derived) + 1, dtype=np.int64)  # at first, every version has an identity of its own
-    cells, at = first_cells(schedule, "pre")
-    relation = schedule.collective.relation
-    begin = np.flatnonzero(derived.initial)
-    order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
-    cells, at = cells[order], at[order]
-    place = np.searchsorted(cells, derived.cell[begin])
-    # Cells that begin with one contribution get a negative identity shared by all replicas of it.
-    alone = starts(cells) & np.append(starts(cells)[1:], True)  # begins with a single contribution
-    inside = place < len(cells)
-    hit = np.zeros(len(begin), np.bool_)
-    hit[inside] = (cells[place[inside]] == derived.cell[begin[inside]]) & alone[place[inside]]
-    top = int(relation.pre_id.max(initial=0)) + 1
-    key = derived.chunk[begin[hit]] * top + relation.pre_id[at[place[hit]]]
-    value[begin[hit]] = -1 - dense(key, len(schedule.chunks) * top)[1]
-    empty = derived.initial.copy()
-    empty[begin] = ~np.isin(derived.cell[begin], cells)
-    alone_write = np.bincount(derived.write, minlength=len(derived)) == 1
-    again = np.zeros(schedule.transfers, np.bool_)
+    value = np.arange(1, len(history) + 1, dtype=np.int64)  # at first, every version has an identity of its own
+    replicas, shared_identity = _single_contributions(schedule, history)
+    value[replicas] = shared_identity
+    empty = history.initial & ~initial_with_data(schedule, history)
+    sole_writer = np.bincount(history.write, minlength=len(history)) == 1
+    redundant = np.zeros(schedule.transfers, np.bool_)
     for rows in by_step(schedule):
-        read, write = derived.read[rows], derived.write[rows]
-        carries = alone_write[write] & ((schedule.op[rows] == COPY) | empty[write - 1])
-        value[write[carries]] = value[read[carries]]
-        again[rows] = carries & (value[read] == value[write - 1]) & ~empty[write - 1]
-    return value, again
+        read, write = history.read[rows], history.write[rows]
+        copies = sole_writer[write] & ((schedule.op[rows] == COPY) | empty[write - 1])
+        value[write[copies]] = value[read[copies]]
+        redundant[rows] = copies & (value[read] == value[write - 1]) & ~empty[write - 1]
+    return value, redundant
 
 
-def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
+def _find_needed(schedule: Schedule, history: Versions) -> Bools:
     """Return the rows whose value reaches an output, going backwards through the steps. O(n log n).
 
     A scatter to ranks 1 and 2; rank 1 does not need the block of rank 2:
@@ -159,17 +170,17 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
     >>> _find_needed(scatter, versions(scatter))
     array([ True,  True, False])
     """
-    live = np.zeros(len(derived) + 1, np.bool_)  # the last entry stands for cells that no row touches
-    cells, _ = first_cells(schedule, "post")
-    live[derived.last_of(cells)] = True
+    live = np.zeros(len(history) + 1, np.bool_)  # the last entry stands for cells that no row touches
+    cells, _ = slot0_cells(schedule, "post")
+    live[history.last_of(cells)] = True
     live[-1] = False
     needed = np.zeros(schedule.transfers, np.bool_)
     # Backward pass. Invariant: live[v] is true if some output depends on version v.
     for rows in reversed(by_step(schedule)):
-        write = derived.write[rows]
+        write = history.write[rows]
         is_live = live[write]
         needed[rows] = is_live
-        live[derived.read[rows[is_live]]] = True
+        live[history.read[rows[is_live]]] = True
         # A reduction also needs the value that was in the cell before.
         live[write[is_live & (schedule.op[rows] == REDUCE)] - 1] = True
     return needed
@@ -177,8 +188,6 @@ def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
 
 def waste(schedule: Schedule) -> Waste:
     """Find redundant and dead rows. O(n log n) and a loop over steps, repeated until there are none.
-
-    It is repeated because a dead write hides that a later row only restores the value.
 
     The last row returns to rank 0 its own block:
 
@@ -192,15 +201,15 @@ def waste(schedule: Schedule) -> Waste:
     dead: list[Longs] = []
     while len(remaining):
         current = schedule.take(remaining)
-        _, again = _identify_values(current, versions(current))
-        lean = remaining[~again]
-        fewer = schedule.take(lean)
-        needed = _find_needed(fewer, versions(fewer))
-        redundant.append(remaining[again])
-        dead.append(lean[~needed])
-        if needed.all() and not again.any():
+        _, is_redundant = _identify_values(current, versions(current))
+        kept_rows = remaining[~is_redundant]
+        kept = schedule.take(kept_rows)
+        is_needed = _find_needed(kept, versions(kept))
+        redundant.append(remaining[is_redundant])
+        dead.append(kept_rows[~is_needed])
+        if is_needed.all() and not is_redundant.any():
             break
-        remaining = lean[needed]
+        remaining = kept_rows[is_needed]
     nothing = [np.zeros(0, np.int64)]
     return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
 
@@ -212,9 +221,9 @@ def unjoined(schedule: Schedule) -> Schedule:
 
 def clean(schedule: Schedule) -> Schedule:
     """Return a schedule with the same result without redundant and dead transfers."""
-    vain = waste(schedule)
-    if not vain:
+    found = waste(schedule)
+    if not found:
         return schedule
     keep = np.ones(schedule.transfers, np.bool_)
-    keep[vain.redundant] = keep[vain.dead] = False
+    keep[found.redundant] = keep[found.dead] = False
     return schedule.take(np.flatnonzero(keep))

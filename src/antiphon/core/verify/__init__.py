@@ -148,7 +148,7 @@ def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
     """Check one batch by counting, and by exact sets for the chunks that counting cannot decide."""
     # No row may read the cell that it writes; report the earliest such row.
     same = np.flatnonzero(batch.src == batch.dst)
-    first = same[np.lexsort((batch.owner[same], batch.time[same]))[:1]]
+    first = same[np.lexsort((batch.owner[same], batch.step[same]))[:1]]
     own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in batch.rows[first]]
     outcome = trees.walk_steps(batch)
     broken = [row_fault(kind, schedule, int(batch.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]

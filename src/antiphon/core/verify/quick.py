@@ -22,9 +22,9 @@ def surely_right(batch: ChunkRows) -> bool:
     if bool(batch.reduces.any()):
         return False
     arrival = np.full(batch.cells, NEVER, np.int32)
-    arrival[batch.dst] = batch.time
+    arrival[batch.dst] = batch.step
     written = int(np.count_nonzero(arrival != NEVER))
     if written != len(batch.dst) or bool((arrival[batch.pre] != NEVER).any()):
         return False
     arrival[batch.pre] = -1
-    return bool((arrival[batch.src] < batch.time).all()) and bool((arrival[batch.post] != NEVER).all())
+    return bool((arrival[batch.src] < batch.step).all()) and bool((arrival[batch.post] != NEVER).all())
