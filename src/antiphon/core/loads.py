@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -104,10 +104,15 @@ class _Traffic:
 
     def on(self, topology: Topology, pieces: int) -> Loads:
         """Return the loads on this topology, with every chunk cut into this many pieces."""
-        loads, slowest = self.in_one_piece, np.zeros(len(self.in_one_piece.begins))
-        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use])
+        loads, slowest = self.in_one_piece, self.slowest_on(topology)
         window = loads.window if pieces == 1 else loads.window * pieces
         return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
+
+    def slowest_on(self, topology: Topology) -> Floats:
+        """Return the greatest latency, in seconds, of the routes in use at each of `begins`."""
+        slowest = np.zeros(len(self.in_one_piece.begins))
+        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use])
+        return slowest
 
     def tops(self, klass: Ints, pieces: int) -> _Tops:
         """Return the envelope per class of capacity; machines that differ only in speeds often have the same
@@ -324,32 +329,52 @@ def _clear_last(_: object) -> None:
 
 def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
     """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit."""
-    if schedule.transfers <= MOST_LAST or not (isinstance(schedule.pieces, int) and schedule.pieces == 1):
-        return _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology)
-    # In one piece nothing reaches beyond its step: some steps at a time need little memory, and stay in the caches.
-    resolved = _resolve_legal(schedule, topology)
-    order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
-    step = schedule.step if order is None else schedule.step[order]
-    lines, low = list[Timeline](), 0
-    while low < len(step):
-        high = int(np.searchsorted(step, step[min(low + SLICE, len(step) - 1)], side="right"))
-        rows = np.arange(low, high) if order is None else order[low:high]
-        traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
-        line, low = _compute_line(traffic, 1, topology), high
+    lines, end = list[Timeline](), 0
+    for traffic in _traffic_in_slices(schedule, topology):
+        line = _compute_line(traffic, _uniform_pieces(schedule), topology)
         if not len(line.begin):
             continue
-        end = int(lines[-1].begin[-1] + lines[-1].length[-1]) if lines else int(line.begin[0])
-        if end < line.begin[0]:
+        if lines and end < line.begin[0]:
             lines.append(_idle_line(end, int(line.begin[0]) - end))
         lines.append(line)
-    if not lines:
-        return line
+        end = int(line.begin[-1] + line.length[-1])
+    if len(lines) < 2:
+        return lines[0] if lines else line
     return Timeline(
         np.concatenate([line.begin for line in lines]),
         np.concatenate([line.length for line in lines]),
         tuple(seconds for line in lines for seconds in line.seconds),
         np.concatenate([line.resource for line in lines]),
     )
+
+
+def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traffic]:
+    """Yield the traffic of a schedule; of a long one some steps at a time, in order of steps.
+
+    In one piece nothing reaches beyond its step, so slices are independent, need little memory and stay in the caches.
+    """
+    if schedule.transfers <= MOST_LAST or not (isinstance(schedule.pieces, int) and schedule.pieces == 1):
+        yield traffic_of(schedule, topology)
+        return
+    resolved = _resolve_legal(schedule, topology)
+    order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
+    step, low = schedule.step if order is None else schedule.step[order], 0
+    while low < len(step):
+        high = int(np.searchsorted(step, step[min(low + SLICE, len(step) - 1)], side="right"))
+        rows = np.arange(low, high) if order is None else order[low:high]
+        yield _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
+        low = high
+
+
+def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
+    """Return `begins`, `lasts` and `slowest` of `Loads`, without the loads themselves."""
+    pieces = _uniform_pieces(schedule)
+    slices = [
+        (traffic.in_one_piece.begins, traffic.in_one_piece.lasts * pieces, traffic.slowest_on(topology))
+        for traffic in _traffic_in_slices(schedule, topology)
+    ]
+    begins, lasts, slowest = zip(*slices, strict=True)
+    return np.concatenate(begins), np.concatenate(lasts), np.concatenate(slowest)
 
 
 def _idle_line(begin: int, length: int) -> Timeline:

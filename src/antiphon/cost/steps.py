@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
-from antiphon.core.loads import Timeline, loads, timeline
+from antiphon.core.loads import Timeline, route_latencies, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.stairs import upper_envelope
@@ -56,8 +56,7 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
     >>> [column.tolist() for column in (late.begin, late.length, late.seconds)]
     [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
     """
-    step_loads = loads(schedule, topology)
-    return _greatest_per_step(step_loads.begins, step_loads.lasts, step_loads.slowest)
+    return _greatest_per_step(*route_latencies(schedule, topology))
 
 
 def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
