@@ -114,8 +114,8 @@ def doctor() -> Row:
     """
     from antiphon.runtimes.inventory import list_routes, look_here
 
-    found = look_here()
-    return {**found, "routes": list_routes(found)}
+    inventory = look_here()
+    return {**inventory, "routes": list_routes(inventory)}
 
 
 def _with_missing(kind: str) -> list[Row]:

@@ -60,8 +60,8 @@ def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for run in runs:
         lines += paragraph(one_line(f"{_title(run)}: {run['text']}"), "", "  ")
         for number, cause in enumerate(run["causes"]):
-            said = f"the log says {', '.join(cause['evidence'])}; " if cause["evidence"] else ""
-            text = f"{'or' if number else 'likely'}: {cause['text']} ({said}misfit {cause['misfit']:.1f})"
+            signs = f"the log says {', '.join(cause['evidence'])}; " if cause["evidence"] else ""
+            text = f"{'or' if number else 'likely'}: {cause['text']} ({signs}misfit {cause['misfit']:.1f})"
             lines += paragraph(one_line(text), "  ", "    ")
             lines += paragraph(f"check: {cause['check']}", "    ", "      ")
         for note in run["notes"]:
@@ -86,10 +86,10 @@ def _title(run: Mapping[str, Any]) -> str:
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
-    least = max(row["seconds"] for row in rows) / 1e4
+    negligible = max(row["seconds"] for row in rows) / 1e4
 
     def bound_cell(seconds: float | None) -> str:
-        return cell(seconds) if seconds is None or seconds > least else "~0"
+        return cell(seconds) if seconds is None or seconds > negligible else "~0"
 
     head = ["nbytes", f"time {unit}", f"model {unit}", f"bound {unit}", "busbw GB/s", "of wire", "verdict"]
     cells = [

@@ -19,36 +19,36 @@ def doctor_command(json: Json = False) -> None:
     """Find what is on this machine, which of Antiphon's routes work here, in what order to try them, and what is not
     proven. Nothing is changed or measured."""
     with working("looking at this machine"):
-        found = doctor()
-    emit(found, "\n".join(doctor_lines(found)), json)
+        inventory = doctor()
+    emit(inventory, "\n".join(doctor_lines(inventory)), json)
 
 
-def doctor_lines(found: Mapping[str, Any]) -> list[str]:
+def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     """What to try first, the routes, then what is here."""
-    processors, gpus, routes = found["processors"], found["gpus"], found["routes"]
+    processors, gpus, routes = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
-    memory = f", {found['memory'] / 1e9:.0f} GB" if found["memory"] else ""
-    here = f"{counts}; {processors['allowed']} processors{memory}"
-    lines = paragraph(one_line(f"{here}. Try first: {routes[0]['route']}"), "", "  ")
+    memory = f", {inventory['memory'] / 1e9:.0f} GB" if inventory["memory"] else ""
+    summary = f"{counts}; {processors['allowed']} processors{memory}"
+    lines = paragraph(one_line(f"{summary}. Try first: {routes[0]['route']}"), "", "  ")
     for number, row in enumerate((row for row in routes if row["works"]), 1):
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]
         lines += [f"   {command}" for command in row["commands"]]
-    others = [[row["route"], f"needs {row['missing']}"] for row in routes if not row["works"]]
-    lines += ["", "not here", *wrap_table([], others)] if others else []
+    missing = [[row["route"], f"needs {row['missing']}"] for row in routes if not row["works"]]
+    lines += ["", "not here", *wrap_table([], missing)] if missing else []
     drivers = sorted({gpu["driver"] for gpu in gpus} - {""})
     cards = [
         f"{card['name']} ({card['kind']}, {format_bandwidth(card['bandwidth']) if card['bandwidth'] else 'no speed'})"
-        for card in found["cards"]
+        for card in inventory["cards"]
     ]
     rows = {
         "processors": f"{processors['model'] or 'unknown'}; packages: {processors['packages']}, cores: "
         f"{processors['cores']}, NUMA nodes: {processors['memories']}; for this process: {processors['allowed']}",
         "GPUs": counts + (f"; driver {', '.join(drivers)}" if drivers else ""),
         "network cards": ", ".join(cards),
-        **{name: ", ".join(map(_program, found[key])) for name, key in KINDS},
-        "libraries": ", ".join(f"{row['name']} {row['version']} ({row['path']})" for row in found["libraries"]),
-        "Python": ", ".join(f"{name} {version}" for name, version in found["packages"].items()),
+        **{name: ", ".join(map(_program, inventory[key])) for name, key in KINDS},
+        "libraries": ", ".join(f"{row['name']} {row['version']} ({row['path']})" for row in inventory["libraries"]),
+        "Python": ", ".join(f"{name} {version}" for name, version in inventory["packages"].items()),
     }
     return [*lines, "", "found", *wrap_table([], [[name, one_line(text) or "none"] for name, text in rows.items()])]
 

@@ -54,7 +54,7 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
     """Return what is here, by kind. `root`: where Linux shows its files; `environment`: PATH and LD_LIBRARY_PATH."""
     variables = os.environ if environment is None else environment
     sys = Path(root, "sys")
-    found: dict[str, Any] = {
+    inventory: dict[str, Any] = {
         "processors": _read_processors(Path(root)), "memory": _read_memory(Path(root)),
         "gpus": _read_gpus(sys / "bus/pci/devices"), "cards": _read_cards(sys / "class"),
     }  # fmt: skip
@@ -62,17 +62,17 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
     programs = [(kind, name) for kind, names in PROGRAMS.items() for name in names if shutil.which(name, path=path)]
     with ThreadPoolExecutor(8) as pool:
         smi = (shutil.which("nvidia-smi", path=path) or "", "--query-gpu=name,driver_version", "--format=csv,noheader")
-        asked = pool.submit(run_program, smi, TIMEOUT) if smi[0] else None
+        query = pool.submit(run_program, smi, TIMEOUT) if smi[0] else None
         rows = list(pool.map(lambda row: _ask_version(row[0], row[1], path), programs))
-        printed = asked.result()[0].decode("utf-8", "replace") if asked else ""
+        printed = query.result()[0].decode("utf-8", "replace") if query else ""
     for kind in PROGRAMS:
-        found[kind] = [row for (own, _), row in zip(programs, rows, strict=True) if own == kind]
+        inventory[kind] = [row for (own, _), row in zip(programs, rows, strict=True) if own == kind]
     if named := [line.split(",") for line in printed.splitlines() if line.count(",") == 1]:
-        others = [gpu for gpu in found["gpus"] if gpu["vendor"] != "NVIDIA"]
-        found["gpus"] = [{"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in named] + others
-    found["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
-    found["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
-    return found
+        amd_gpus = [gpu for gpu in inventory["gpus"] if gpu["vendor"] != "NVIDIA"]
+        inventory["gpus"] = [{"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in named] + amd_gpus
+    inventory["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
+    inventory["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
+    return inventory
 
 
 def _read_processors(root: Path) -> dict[str, Any]:
@@ -161,32 +161,32 @@ class Route(NamedTuple):
     commands: tuple[str, ...]
 
 
-def list_routes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the routes with what is missing, those that work here first, for GPUs before others."""
-    packages, compilers = found["packages"], {row["name"] for row in found["compilers"]}
-    libraries = {row["name"] for row in found["libraries"]}
+    packages, compilers = inventory["packages"], {row["name"] for row in inventory["compilers"]}
+    libraries = {row["name"] for row in inventory["libraries"]}
     nvidia, amd = (
-        {f"{vendor} GPUs": any(gpu["vendor"] == vendor for gpu in found["gpus"])} for vendor in VENDORS.values()
+        {f"{vendor} GPUs": any(gpu["vendor"] == vendor for gpu in inventory["gpus"])} for vendor in VENDORS.values()
     )
     compiler = {"a C compiler": bool(compilers & {"cc", "gcc", "clang"})}
-    mpi = {"mpiexec": bool(found["mpi"]), "mpi4py": "mpi4py" in packages, **compiler}
+    mpi = {"mpiexec": bool(inventory["mpi"]), "mpi4py": "mpi4py" in packages, **compiler}
     nccl = {"NCCL": "NCCL" in libraries or any(name.startswith("nvidia-nccl") for name in packages)}
     mscclpp = {"MSCCL++": "MSCCL++" in libraries or "mscclpp" in packages}
     torch, lab = ({need or name: not need} for name in ("torch", "lab") for need in [lacks(table("runtime")[name])])
-    box = "here.json" if found["gpus"] else "hgx-h100"
-    ranks = max(2, min(len(found["gpus"]) or found["processors"]["allowed"], MAX_RANKS))
+    box = "here.json" if inventory["gpus"] else "hgx-h100"
+    ranks = max(2, min(len(inventory["gpus"]) or inventory["processors"]["allowed"], MAX_RANKS))
     tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
     plan, by_logs = (
         f"antiphon {verb} allreduce {box} {rest}"
         for verb, rest in (
             ("plan", "-o plan.json"),
-            ("tune", f'--from-logs logs --run "{SWEEP} {len(found["gpus"])}" -o table.json'),
+            ("tune", f'--from-logs logs --run "{SWEEP} {len(inventory["gpus"])}" -o table.json'),
         )
     )
     judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
     routes = [
         *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
-          if found["gpus"] else []),
+          if inventory["gpus"] else []),
         Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
               (by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
         Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, "RCCL": "RCCL" in libraries},
@@ -203,12 +203,12 @@ def list_routes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab}, (
             f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program",)),
         Route("plans in one process", TESTED, {}, (f"antiphon plan allreduce full:ranks={ranks} -o plan.json", RUN)),
-        *([] if found["gpus"] else [judge]),
+        *([] if inventory["gpus"] else [judge]),
     ]  # fmt: skip
     rows = [
         {
             "route": route.name, "works": all(route.needs.values()), "status": route.status,
-            "missing": next((need for need, there in route.needs.items() if not there), ""),
+            "missing": next((need for need, is_here in route.needs.items() if not is_here), ""),
             "commands": list(route.commands),
         }
         for route in routes

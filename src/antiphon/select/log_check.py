@@ -71,9 +71,9 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         own, why_not = None, str(error)
     proofs = proved_limits(topology, run.kind, 0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
-    most = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
+    limit = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
     result["rows"] = [
-        _size_row(run, topology, n, seconds, choices.get(n), most.get(n, 1.0), rate) for n, seconds in points
+        _size_row(run, topology, n, seconds, choices.get(n), limit.get(n, 1.0), rate) for n, seconds in points
     ]
     diagnosis = None
     if own is not None:
@@ -120,9 +120,9 @@ def _notes(run: Run, own: Library | None) -> list[str]:
 
 
 def _size_row(
-    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, most: float, rate: Fraction | None
+    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, limit: float, rate: Fraction | None
 ) -> dict[str, Any]:
-    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words. `most`:
+    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words. `limit`:
     the greatest measured / modelled that is normal; `rate`: bytes per second of the bound."""
     scale = nbytes / max(seconds, 1e-12)
     bound = float(nbytes / rate) if rate else None
@@ -134,10 +134,10 @@ def _size_row(
         "bound": bound, "share": bound and bound / max(seconds, 1e-12),
         "ratio": model and seconds / model.seconds, "wrong": wrong,
     }  # fmt: skip
-    return row | {"verdict": _size_verdict(row, most)}
+    return row | {"verdict": _size_verdict(row, limit)}
 
 
-def _size_verdict(row: Mapping[str, Any], most: float) -> str:
+def _size_verdict(row: Mapping[str, Any], limit: float) -> str:
     if row["wrong"]:
         return "wrong result"
     if row["share"] and row["share"] > 1 / IMPOSSIBLE:
@@ -145,9 +145,9 @@ def _size_verdict(row: Mapping[str, Any], most: float) -> str:
     if row["ratio"] is None:
         return "no model"
     choice = f"{row['algorithm']} {row['protocol']}"
-    if row["ratio"] > most:
+    if row["ratio"] > limit:
         return f"{row['ratio']:.1f} times {choice}"
-    return f"faster than {choice}" if row["ratio"] < 1 / most else f"normal for {choice}"
+    return f"faster than {choice}" if row["ratio"] < 1 / limit else f"normal for {choice}"
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -221,7 +221,7 @@ def _compare_kind(
         verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"
         rows.append({"nbytes": nbytes, "before": old, "after": new, "change": change, "verdict": verdict})
     libraries = [next((run.library for run in side if run.library), "") for side in runs]
-    parts = []
+    changes_text = []
     for word in ("slower", "faster"):
         changed = [row for row in rows if row["verdict"] == word]
         if changed:
@@ -229,6 +229,6 @@ def _compare_kind(
             changes = sorted(abs(row["change"]) for row in changed)
             spans = f"{ends[0]} to {ends[1]}" if len(changed) > 1 else ends[0]
             by = f"{changes[0]:.0%} to {changes[-1]:.0%}" if len(changed) > 1 else f"{changes[0]:.0%}"
-            parts.append(f"{word} at {len(changed)} of {len(rows)} sizes ({spans}) by {by}")
-    text = f"{'; '.join(parts) or f'unchanged at all {len(rows)} sizes'}; noise {noise:.0%}"
+            changes_text.append(f"{word} at {len(changed)} of {len(rows)} sizes ({spans}) by {by}")
+    text = f"{'; '.join(changes_text) or f'unchanged at all {len(rows)} sizes'}; noise {noise:.0%}"
     return {"collective": kind, "text": text, "noise": noise, "libraries": libraries, "rows": rows}

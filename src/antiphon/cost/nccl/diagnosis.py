@@ -162,8 +162,8 @@ def most_normal(library: Library, collective: str, nbytes: int) -> float:
 
     Between two nodes without NVLS a ring is as normal as a tree: which one NCCL takes has changed by version.
     """
-    choice, *others = library.at(collective, nbytes)
-    ring = min((o.seconds for o in others if o.algorithm == RING), default=0.0)
+    choice, *alternatives = library.at(collective, nbytes)
+    ring = min((o.seconds for o in alternatives if o.algorithm == RING), default=0.0)
     by_version = choice.algorithm == TREE and library.place.nodes == 2 and nbytes > SMALL
     return _slack(collective, nbytes, library.place.nodes) * max(1.0, ring / choice.seconds if by_version else 1.0)
 
@@ -192,10 +192,10 @@ def diagnose(library: Library, collective: str, points: Points, signs: Sequence[
     medians = {band: median(values) for band, values in ratios.items()}
     slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes
     for band in filter(ratios.__contains__, BANDS):
-        here = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
-        if median(ratio / most_normal(library, collective, n) for n, ratio in here) > 1:
+        sizes = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
+        if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
             slow += (band,)
-        fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in here) < 1
+        fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in sizes) < 1
     misfit = _misfit(collective, points, predicted)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
