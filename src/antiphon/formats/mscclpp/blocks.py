@@ -64,6 +64,7 @@ NOP = '{"name":"nop"}'
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
 PART = 2**14  # bytes that all threads of a block copy at once: fewer are no work for another block
+MOST_GROUPED = 2**15  # operations of all ranks: the loader reads the whole file for every new size
 FEW = 4  # streams, where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
 
@@ -536,6 +537,7 @@ def _fit_groups(
     _, group, steps, bound = best
     units = [_unit_of(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
     steps = [[_cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
+    group = min(group, MOST_GROUPED // sum(len(of) for of_rank in steps for of in of_rank))
     while group > 1:
         with suppress(Unsupported):
             gpus = [gpu_of(rank_ends, of_rank, 2, group) for rank_ends, of_rank in zip(ends, steps, strict=True)]
