@@ -205,12 +205,13 @@ def test_evidence_that_does_not_hold_is_refused() -> None:
 def test_in_one_step_every_copy_crosses_by_itself() -> None:
     star = topology("star:ranks=4")
     needs = needs_of(Collective("broadcast", 4))
-    proved = proved_times(star, needs, OneStep((0,), ()), False)
+    proved = proved_times(star, needs, OneStep((0,), (1, 2, 3), ()), False)
     rate = 3 / float(star.bandwidth(0))
     assert proved.per_weight(np.array([1.0, 2.0])).tolist() == pytest.approx([rate, 0.0])
     with pytest.raises(Invalid, match="several ranks at once"):
-        proved_times(star, needs, OneStep((0,), ()), True)
-    assert proved_times(star, needs, OneStep((0, 1, 2, 3), ()), False).rate == 0
+        proved_times(star, needs, OneStep((0,), (1, 2, 3), ()), True)
+    with pytest.raises(Invalid, match="both sides"):
+        proved_times(star, needs, OneStep((0, 1), (1, 2), ()), False)
 
 
 def test_both_views_hold_together_for_every_number_of_steps() -> None:

@@ -49,7 +49,8 @@ from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
 
 # Collectives that spread data, and that combine data
-SPREADS, COLLECTS = ("broadcast", "allgather", "allreduce"), ("reduce", "reducescatter", "allreduce")
+SPREADS = ("broadcast", "allgather", "allreduce", "scatter")
+COLLECTS = ("reduce", "reducescatter", "allreduce", "gather")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class SizeLimits:
     all_runs: int = 12  # up to this many levels every run of cuts becomes a chain; above, the longest runs per width
     max_widths: int = 6  # capacities of cuts for which the longest run is sought
     one_step_ranks: int = 256  # machines on which sets are tried out of which all data must pass in a single step
-    one_step_sets: int = 48  # of which so many are tried
+    one_step_sets: int = 64  # pairs of sets that are tried
+    one_step_ends: int = 2  # ranks tried as one of the sets, of those that send and of those that receive
+    one_step_reach: int = 4  # links from a rank within which the other set does not begin
     combined_steps: int = 256  # numbers of steps for which both views are combined
     cut_ranks: int = 16  # cuts over time are searched on machines of at most this many ranks ...
     cut_links: int = 256  # ... and links
@@ -518,20 +521,27 @@ def _fans(view: _View) -> Iterator[Fan]:
 
 
 def _one_steps(view: _View) -> Iterator[OneStep]:
-    """Yield the sets around each rank and each node of the network, by growing distance, and the sets outside them."""
+    """Yield pairs of sets: a rank and those of other hosts or beyond some distance, either way round, and sets around a
+    node with all ranks outside.
+    """
     topology, ranks = view.topology, view.topology.ranks
     neighbours = np.eye(topology.nodes, dtype=bool)
     neighbours[topology.link_src, topology.link_dst] = neighbours[topology.link_dst, topology.link_src] = True
-    around, sets = np.eye(topology.nodes, dtype=bool), dict[bytes, Bools]()
-    for _ in range(4):
-        for inside in (*around[:, :ranks], *~around[:, :ranks]):
-            if inside.any() and not inside.all() and len(sets) < LIMITS.one_step_sets:
-                sets.setdefault(inside.tobytes(), inside)
+    around, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
+    ends = [*view.holders[: LIMITS.one_step_ends], *view.receivers[: LIMITS.one_step_ends]]
+    host = np.array(hosts(topology) or [0] * ranks)
+    far_ends = [(np.arange(ranks) == rank, host != host[rank]) for rank in ends]
+    for _ in range(LIMITS.one_step_reach):
+        alone = [*far_ends, *((np.arange(ranks) == rank, ~around[rank, :ranks]) for rank in ends)]
+        for near, far in (*alone, *((inside[:ranks], ~inside[:ranks]) for inside in around)):
+            for pair in ((near, far), (far, near)):
+                if near.any() and far.any() and len(pairs) < LIMITS.one_step_sets:
+                    pairs.setdefault(b"".join(side.tobytes() for side in pair), pair)
         around = around @ neighbours
-    for inside in sets.values():
-        width, switches = nearest_side(topology, inside, ~inside)
+    for near, far in pairs.values():
+        width, switches = nearest_side(topology, near, far)
         if width:
-            yield OneStep(tuple(np.flatnonzero(inside).tolist()), switches)
+            yield OneStep(tuple(np.flatnonzero(near).tolist()), tuple(np.flatnonzero(far).tolist()), switches)
 
 
 def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
@@ -569,7 +579,9 @@ def _step_counts(first: int) -> list[int]:
 
 
 def _spreads(view: _View) -> Iterator[Spread]:
-    """Yield the sub-problems of the collective in which some ranks have data of their own that all members need."""
+    """Yield the sub-problems of the collective in which some ranks have data of their own that all members need, or one
+    rank has (or needs) something for each.
+    """
     kind, needs, topology = view.collective.kind, view.needs, view.topology
     members = sorted({*view.receivers, *view.holders})
     same_both_ways = kind == "allreduce" and not topology.limits and network_of(topology).symmetric
@@ -577,10 +589,18 @@ def _spreads(view: _View) -> Iterator[Spread]:
         if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
             continue  # symmetric links: collecting takes as long as spreading
         supply = np.zeros(topology.ranks, np.int64)
+        sole = np.array([of[0] for of in needs.sets])[needs.holders]
+        if kind in ("scatter", "gather"):
+            root, ends = (needs.dst, sole) if collects else (sole, needs.dst)
+            shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
+            supply[root[0]] = shares.sum()
+            if len(set(root.tolist())) == 1 and all(len(of) == 1 for of in needs.sets):
+                yield Spread(topology, supply, tuple(members), collects, shares)
+            continue
         if kind == "allreduce":
             supply[members[0]] = needs.weights[needs.block[0]]
         else:
-            ends = needs.dst if collects else np.array([of[0] for of in needs.sets])[needs.holders]
+            ends = needs.dst if collects else sole
             for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
                 supply[end] += needs.weights[block]
         yield Spread(topology, supply, tuple(members), collects)

@@ -80,13 +80,15 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
 class Spread:
     """Data of weight `supply` at every rank, needed in full by each of `members`.
 
-    `collects`: the search runs on the reversed machine, for collectives that combine what the ranks have.
+    `collects`: the search runs on the reversed machine, for collectives that collect what the ranks have. `shares`: one
+    rank has all data, and each rank needs only so much of them, its own (scatter, gather).
     """
 
     machine: Topology
     supply: Longs
     members: tuple[int, ...]
     collects: bool
+    shares: Longs | None = None
 
     @cached_property
     def topology(self) -> Topology:
@@ -108,7 +110,8 @@ class Spread:
         np.add.at(into, self.topology.link_dst, capacity.astype(np.float64))
         np.add.at(out, self.topology.link_src, capacity.astype(np.float64))
         total = float(self.supply.sum())
-        rates = [(total - float(self.supply[rank])) / into[rank] for rank in self.sinks if into[rank]]
+        needed = total - self.supply if self.shares is None else self.shares
+        rates = [float(needed[rank]) / into[rank] for rank in self.sinks if into[rank]]
         rates += [total / out[rank] for rank in np.flatnonzero(self.supply == total).tolist() if out[rank]]
         return max(rates, default=0.0) / scale
 
@@ -139,22 +142,29 @@ class _TimedNetwork:
         head = step * nodes + topology.link_dst
         waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
         self.holders = np.flatnonzero(spread.supply)
-        self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source)])
-        self.head = np.concatenate([head.ravel(), waiting + nodes, self.holders])
-        self.flows = Flows(self.source + 1, self.tail.tolist(), self.head.tolist())
+        # Where every rank needs a share of its own, they drain into one node behind all of them.
+        self.drain, self.shares = self.source + 1, spread.shares if spread.shares is not None else np.zeros(0, np.int64)
+        last = steps * nodes + np.arange(len(self.shares))
+        self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source), last])
+        self.head = np.concatenate([head.ravel(), waiting + nodes, self.holders, np.full(len(last), self.drain)])
+        self.flows = Flows(self.drain + 1, self.tail.tolist(), self.head.tolist())
         self.total = float(spread.supply.sum())
 
-    def violated(self, times: Floats, sink: int) -> _Condition | None:
-        """Return a condition that these wire times violate for a sink, or None if all data can reach it."""
+    def violated(self, times: Floats) -> list[_Condition]:
+        """Return conditions that these wire times violate; none if all data can reach every rank that needs them."""
         widths = (np.array(times)[:, None] * self.capacity).ravel()
         waiting = np.full(self.steps * self.topology.ranks, self.total * 2)
-        supply = self.spread.supply[self.holders].astype(np.float64)
-        value, side = self.flows.cut_floats(
-            np.concatenate([widths, waiting, supply]), self.source, self.steps * self.topology.nodes + sink
-        )
-        if value >= self.total * SAME_FLOW:
-            return None
-        return self._condition(np.array(side[:-1], bool).reshape(self.steps + 1, self.topology.nodes))
+        supply = self.spread.supply[self.holders]
+        capacity = np.concatenate([widths, waiting, supply, self.shares]).astype(np.float64)
+        last = self.steps * self.topology.nodes
+        sinks = [self.drain] if len(self.shares) else [last + sink for sink in self.spread.sinks]
+        conditions = []
+        for sink in sinks:
+            value, side = self.flows.cut_floats(capacity, self.source, sink)
+            if value < self.total * SAME_FLOW:
+                near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.topology.nodes)
+                conditions.append(self._condition(near))
+        return conditions
 
     def _condition(self, near: NDArray[np.bool_]) -> _Condition:
         """Return the condition of a cut; `near`: per time and node whether it is on the source's side."""
@@ -167,7 +177,8 @@ class _TimedNetwork:
             far_nodes = np.concatenate([near_from > step, ~near[step, ranks:]])
             crossing = near_nodes[topology.link_src] & far_nodes[topology.link_dst]
             capacity[step - 1] = self.capacity[crossing].sum()
-        weight = float(self.spread.supply[near_from == 0].sum())
+        never = near_from > self.steps
+        weight = float(self.shares[never].sum() if len(self.shares) else self.spread.supply[near_from == 0].sum())
         return _Condition(capacity, weight, tuple(near_from.tolist()), tuple(switches))
 
 
@@ -178,7 +189,7 @@ def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
     times = np.full(steps, spread.weight_per_capacity() / steps * float(spread.topology.resources.scale))
     multipliers = np.zeros(0)
     for _ in range(MAX_ROUNDS):
-        added = [c for sink in spread.sinks if (c := network.violated(times, sink)) is not None]
+        added = network.violated(times)
         listed = {(c.near_from, c.switches) for c in conditions}
         fresh = {(c.near_from, c.switches): c for c in added if (c.near_from, c.switches) not in listed}
         if not fresh:

@@ -30,8 +30,8 @@ Four kinds of evidence state such conditions:
   can serve at most one of them per byte, so (K - 1) / K of a step is lost.
 - `Exchange`: everyone needs what everyone has. In that step P ranks can serve 2 (P - 1) of P (P - 1) pairs, even if
   switches multicast or reduce, so 1 - 2 / P of a step is lost.
-- `OneStep`: in a single step nothing is relayed, copied or combined on the way, so what each rank outside a set needs
-  of the ranks in it crosses by itself: 7 copies leave the root of a broadcast to 8 ranks.
+- `OneStep`: in a single step nothing is relayed, copied or combined on the way, so what each rank of a set needs of the
+  ranks of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast to 8 ranks.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ class Exchange(Record):
 
 @dataclass(frozen=True)
 class OneStep(Record):
-    """What ranks outside `near` need of ranks in it leaves it in one step. `switches`: those on the near side."""
+    """What the ranks of `far` need of those of `near` crosses in one step. `switches`: those on the near side."""
 
     near: tuple[int, ...]
+    far: tuple[int, ...]
     switches: Switches
 
     kind = "one_step"
@@ -270,11 +271,12 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
 
 
 def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> StepTimes:
-    near = np.isin(np.arange(topology.ranks), evidence.near)
-    capacity = step_capacity(topology, near, ~near, evidence.switches)
+    near, far = (np.isin(np.arange(topology.ranks), ranks) for ranks in (evidence.near, evidence.far))
+    _require(not (near & far).any(), "a rank is on both sides")
+    capacity = step_capacity(topology, near, far, evidence.switches)
     _require(capacity > 0, "nothing can cross")
     sole = _sole_holders(needs)
-    crossing = (sole >= 0) & near[sole] & ~near[needs.dst]
+    crossing = (sole >= 0) & near[sole] & far[needs.dst]
     messages = np.unique(np.stack([needs.block, sole, needs.dst])[:, crossing], axis=1)
     return StepTimes(int(needs.weights[messages[0]].sum()) / capacity, steps=1)
 
