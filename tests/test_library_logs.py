@@ -273,7 +273,9 @@ def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(benchmark: Path) -> None:
+def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(
+    benchmark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def sweep() -> MeasuredTuning:
         search = antiphon.Search(workers="none")
         command = f"{benchmark} -b 1K -e 4M"
@@ -295,8 +297,11 @@ def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(benchmark:
     assert "put aside: nvls-simple.log: has no rows" in "\n".join(result.notes)
     for name in ("ring-ll.log", "tree-ll-8ch.log"):
         Path("logs", name).unlink()
+    limits, log_run = list[float](), nccl_sweep.log_run
+    monkeypatch.setattr(nccl_sweep, "log_run", lambda *a: (limits.append(a[3]), log_run(*a)))
     assert settings(sweep()) == settings(result)
     assert Path("calls").read_text().splitlines()[20:] == ["ring ll ", "tree ll 8"]
+    assert min(limits) >= 3600  # how long the default takes is not known any more
 
 
 def test_commands_that_measure_nothing(

@@ -29,7 +29,7 @@ from antiphon.runtimes.measure.library import Candidate
 PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
 MAX_SLOWDOWN, STARTUP = 10, 60.0  # a run is stopped after so many times the default's time, and so many seconds
-FIRST_LIMIT = 3600.0  # seconds of the first run
+FIRST_LIMIT = 3600.0  # seconds of the first run, and of all if the default's time is unknown
 
 
 def run_sweep(
@@ -49,10 +49,11 @@ def run_sweep(
         for algorithm, kinds in ABLE.items() if kind in kinds and algorithm != "collnet-direct"
         for protocol in PROTOCOLS.get(algorithm, ("simple",))
     ]  # fmt: skip
+    is_known = (folder / "default.log").exists()  # from a sweep before, so its time is unknown
     begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
         log_run(words, {}, folder / "default.log", FIRST_LIMIT)
-        limit = STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
+        limit = FIRST_LIMIT if is_known else STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
         _check_default(folder / "default.log", command)
         stage = [("default-again", {}), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
         _log_stage(words, stage, folder, limit, progress)
