@@ -177,8 +177,8 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     )
     if cached is None:
         _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MOST_KEPT]
-        whole = replace(schedule, pieces=1) if uniform else schedule
-        cached = _compute_traffic(whole, topology, _resolve_legal(schedule, topology))
+        unpipelined = replace(schedule, pieces=1) if uniform else schedule
+        cached = _compute_traffic(unpipelined, topology, _resolve_legal(schedule, topology))
         if _entry_count(cached) <= MOST_LAST:
             _traffic_cache.append(
                 (

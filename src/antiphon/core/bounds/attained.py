@@ -58,14 +58,14 @@ Route = tuple[int, ...]  # links
 
 @dataclass(frozen=True)
 class _TreeRequest:
-    """A kind of tree to look for: of a block, `way` "out" of a root to all `ends`, or "in" from all `ends` to it.
+    """A kind of tree to look for: of a block, `direction` "out" of a root to all `ends`, or "in" from all `ends` to it.
 
     `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with which sign.
     `also`: a second equation, with sign -1. For an allreduce it says that what goes out of a root has come into it.
     """
 
     block: int
-    way: str
+    direction: str
     root: int
     ends: tuple[int, ...]
     row: int
@@ -171,7 +171,7 @@ class _TreeRates:
         if exact is None or min(exact) < 0:
             return None
         trees = tuple(
-            Tree(w.block, w.way, w.root, rate, tuple(sorted(keys[at][1])))
+            Tree(w.block, w.direction, w.root, rate, tuple(sorted(keys[at][1])))
             for at, rate in zip(used, exact, strict=True)
             if rate and (w := self.requests[keys[at][0]])
         )
@@ -192,7 +192,7 @@ class _TreeRates:
         cost += 1e-12 * (1 + cost.max())
         columns: dict[tuple[int, frozenset[Route]], Floats] = {}
         for direction in ("out", "in"):
-            numbers = [number for number, w in enumerate(self.requests) if w.way == direction]
+            numbers = [number for number, w in enumerate(self.requests) if w.direction == direction]
             if not numbers:
                 continue
             paths = _CheapestPaths(self.topology, cost, direction == "in")

@@ -95,9 +95,9 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     """Return a bitset per node with these (row, column) bits set."""
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
-    for some in blocks(len(rows)):
-        place, bit = columns[some] // 64, (columns[some] % 64).astype(np.uint64)
-        np.bitwise_or.at(words, (rows[some], place), np.uint64(1) << bit)
+    for bits in blocks(len(rows)):
+        place, bit = columns[bits] // 64, (columns[bits] % 64).astype(np.uint64)
+        np.bitwise_or.at(words, (rows[bits], place), np.uint64(1) << bit)
     return words
 
 

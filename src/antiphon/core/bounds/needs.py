@@ -73,11 +73,11 @@ class Needs:
         flat, first = self._set_members
         inside, outside = np.logical_and.reduceat(side[flat], first), ~side
         by_set, by_dst = self.rows_by_holders, self.rows_by_dst
-        held, wanted = np.flatnonzero(inside), np.flatnonzero(outside[: by_dst.owners])
-        if by_set.counts(held).sum() < by_dst.counts(wanted).sum():
-            rows = by_set.of_owners(held)
+        held_inside, wanted_outside = np.flatnonzero(inside), np.flatnonzero(outside[: by_dst.owners])
+        if by_set.counts(held_inside).sum() < by_dst.counts(wanted_outside).sum():
+            rows = by_set.of_owners(held_inside)
             return rows[outside[self.dst[rows]]]
-        rows = by_dst.of_owners(wanted)
+        rows = by_dst.of_owners(wanted_outside)
         return rows[inside[self.holders[rows]]]
 
     @cached_property

@@ -203,8 +203,8 @@ def waste(schedule: Schedule) -> Waste:
         current = schedule.take(remaining)
         _, is_redundant = _identify_values(current, versions(current))
         kept_rows = remaining[~is_redundant]
-        kept = schedule.take(kept_rows)
-        is_needed = _find_needed(kept, versions(kept))
+        smaller = schedule.take(kept_rows)
+        is_needed = _find_needed(smaller, versions(smaller))
         redundant.append(remaining[is_redundant])
         dead.append(kept_rows[~is_needed])
         if is_needed.all() and not is_redundant.any():
@@ -221,9 +221,9 @@ def unjoined(schedule: Schedule) -> Schedule:
 
 def clean(schedule: Schedule) -> Schedule:
     """Return a schedule with the same result without redundant and dead transfers."""
-    found = waste(schedule)
-    if not found:
+    wasted = waste(schedule)
+    if not wasted:
         return schedule
     keep = np.ones(schedule.transfers, np.bool_)
-    keep[found.redundant] = keep[found.dead] = False
+    keep[wasted.redundant] = keep[wasted.dead] = False
     return schedule.take(np.flatnonzero(keep))

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.core.files import name_of, within
-from antiphon.cost.fit.tables import parse_bytes, parse_spent, parse_whole, read_rows, read_text, write_rows
+from antiphon.cost.fit.tables import parse_bytes, parse_rows, parse_spent, parse_whole, read_text, write_rows
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds
 
@@ -60,7 +60,7 @@ def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
         head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
         if "PRTT(" in head:
             return _parse_prototype(text)
-        return read_rows(text, COLUMNS, (), _round_trip)
+        return parse_rows(text, COLUMNS, (), _round_trip)
 
 
 def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -> None:

@@ -1,8 +1,9 @@
 """The cost of named plans as factors of GenModel's parameters: Table 2 of the GenModel paper, derived from the steps.
 
-A plan is a list of steps; in each the busiest rank receives `part` of nbytes from `senders` ranks at once and then
-combines `fanin` values of each byte (0: none). The closed forms of `cost.genmodel_forms` give the same in seconds, and
-tests compare the two; here the result is the factor of each parameter, with w_t left open, as a fit needs it.
+Here a plan is an algorithm with a name (NAMES, as in the paper), not a file. It is a list of steps; in each the busiest
+rank receives `part` of nbytes from `senders` ranks at once and then combines `fanin` values of each byte (0: none). The
+closed forms of `cost.genmodel.forms` give the same in seconds, and tests compare the two; here the result is the factor
+of each parameter, with w_t left open, as a fit needs it.
 
 Example: "ring" on 4 ranks, allreduce: 6 steps of 1/4 from one sender: alpha 6, beta 1.5 per byte, gamma 0.75, delta
 2.25.

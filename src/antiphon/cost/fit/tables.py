@@ -1,7 +1,15 @@
 """Measurements as CSV: `antiphon bench` writes them and `antiphon fit` reads them.
 
-    plan,ranks,nbytes,seconds            vectors,nbytes,seconds
-    cps,8,1MiB,0.00183                   2,67108864,0.0412
+`fit genmodel` reads times of an algorithm, called a plan here (cps: see cost.fit.plans.NAMES). A column `collective`
+may follow; without it the measurements are of an allreduce.
+
+    plan,ranks,nbytes,seconds
+    cps,8,1MiB,0.00183
+
+`fit memory` reads times of adding that many vectors of nbytes each into one:
+
+    vectors,nbytes,seconds
+    2,67108864,0.0412
 
 The first line names the columns, in any order; empty lines and lines that begin with # are skipped. Errors name file
 and line.
@@ -21,7 +29,7 @@ from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds, parse_size
 
-MOST_RANKS = 2**16  # of a measurement
+MOST_COUNT = 2**16  # ranks or vectors of a measurement
 MOST_BYTES = 2**30  # of a file
 MOST_ROWS = 2**14  # measurements in a file
 T = TypeVar("T")
@@ -29,7 +37,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured time of a plan; `nbytes` as everywhere (for `incast`: what each rank receives)."""
+    """The measured time of a plan (a named algorithm). `nbytes`: the size of the call; for the plan `incast`, in which
+    everyone sends to everyone, the bytes that each rank receives."""
 
     plan: Plan
     ranks: int
@@ -40,7 +49,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The measured time of adding that many vectors of nbytes each into one."""
+    """A measured addition: the time of adding that many vectors of nbytes each into one."""
 
     vectors: int
     nbytes: int
@@ -50,12 +59,12 @@ class Added:
 
 def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
     """Read the file of `fit genmodel`. Linear."""
-    return _read_rows(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_measured)
+    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _measured_of_line)
 
 
 def read_added(path: str | os.PathLike[str]) -> list[Added]:
     """Read the file of `fit memory`. Linear."""
-    return _read_rows(path, ("vectors", "nbytes", "seconds"), (), _parse_added)
+    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _added_of_line)
 
 
 def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
@@ -80,23 +89,23 @@ def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | 
     write_bytes(path, text.getvalue().encode())
 
 
-def _parse_measured(row: Mapping[str, str], line: int) -> Measured:
+def _measured_of_line(row: Mapping[str, str], line: int) -> Measured:
     ranks = parse_whole(row["ranks"], "ranks", 2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
     return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
-def _parse_added(row: Mapping[str, str], line: int) -> Added:
+def _added_of_line(row: Mapping[str, str], line: int) -> Added:
     return Added(
         parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
     )
 
 
 def parse_whole(text: str, label: str, minimum: int) -> int:
-    """Parse a whole number from `minimum` to MOST_RANKS."""
+    """Parse a whole number from `minimum` to MOST_COUNT."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-    if not minimum <= number <= MOST_RANKS:
-        raise Invalid(f"{label}: expected a whole number from {minimum} to {MOST_RANKS}, got {quote(text)}")
+    if not minimum <= number <= MOST_COUNT:
+        raise Invalid(f"{label}: expected a whole number from {minimum} to {MOST_COUNT}, got {quote(text)}")
     return number
 
 
@@ -110,20 +119,20 @@ def parse_bytes(text: str) -> int:
 
 def parse_spent(text: str) -> float:
     """Parse a positive time."""
-    seconds = parse_seconds(text, "seconds", bare=True)
+    seconds = parse_seconds(text, "seconds", bare=True)  # bare: seconds if there is no unit
     if seconds == 0:
-        raise Invalid("seconds: nothing takes no time; leave the line out")
+        raise Invalid("seconds: expected more than 0; leave the line out")
     return seconds
 
 
-def _read_rows(
+def _read_file(
     path: str | os.PathLike[str],
     needed: Sequence[str],
-    allowed: Sequence[str],
+    optional: Sequence[str],
     make: Callable[[Mapping[str, str], int], T],
 ) -> list[T]:
     with within(name_of(path)):
-        return read_rows(read_text(path, needed), needed, allowed, make)
+        return parse_rows(read_text(path, needed), needed, optional, make)
 
 
 def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
@@ -134,10 +143,13 @@ def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
         raise Invalid(f"not a text file in UTF-8 (byte {error.start}); expected CSV: {','.join(needed)}") from None
 
 
-def read_rows(
-    text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
+def parse_rows(
+    text: str, needed: Sequence[str], optional: Sequence[str], make: Callable[[Mapping[str, str], int], T]
 ) -> list[T]:
-    """Return `make`(cells by column, line number) for every line. Linear."""
+    """Parse CSV with the columns `needed` and perhaps `optional` ones. Linear.
+
+    Return `make`(cells by column, line number) of every line after the first.
+    """
     lines = csv.reader(io.StringIO(text))
     head: list[str] = []
     rows: list[T] = []
@@ -147,7 +159,7 @@ def read_rows(
             if not any(cleaned) or cleaned[0].startswith("#"):
                 continue
             if not head:
-                head = _check_header(cleaned, needed, allowed)
+                head = _check_header(cleaned, needed, optional)
                 continue
             with within(f"line {lines.line_num}"):
                 if len(cleaned) != len(head):
@@ -162,16 +174,16 @@ def read_rows(
     return rows
 
 
-def _check_header(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
-    """Return the names of columns in the first line, checked: all `needed` ones, no others than `allowed`, none
+def _check_header(cells: list[str], needed: Sequence[str], optional: Sequence[str]) -> list[str]:
+    """Return the names of columns in the first line, checked: all `needed` ones, else only `optional` ones, none
     twice."""
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:
             raise Invalid(f"the first line names no column {name}; expected {','.join(needed)}")
     for name in names:
-        if name not in (*needed, *allowed):
-            raise unknown("column", name, (*needed, *allowed))
+        if name not in (*needed, *optional):
+            raise unknown("column", name, (*needed, *optional))
         if names.count(name) > 1:
             raise Invalid(f"the first line names column {name} twice")
     return names

@@ -174,8 +174,10 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
     moved = np.concatenate([sent.sum(axis=0), sent.sum(axis=1)])  # in, then out: there every receiver sees one sender
     senders = np.concatenate([(sent > 0).sum(axis=0), np.ones(len(sent), np.int64)])
     slower = tier.epsilon * np.maximum(senders - tier.w_t, 0)
-    at = int((moved * (tier.beta + slower)).argmax())
-    return Terms(alpha=tier.alpha, beta=float(moved[at]) * tier.beta, epsilon=float(moved[at] * slower[at]))
+    busiest = int((moved * (tier.beta + slower)).argmax())
+    return Terms(
+        alpha=tier.alpha, beta=float(moved[busiest]) * tier.beta, epsilon=float(moved[busiest] * slower[busiest])
+    )
 
 
 def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:

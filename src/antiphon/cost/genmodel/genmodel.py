@@ -1,12 +1,19 @@
-"""GenModel: alpha, beta and gamma, plus the costs of incast and memory access (GenModel paper, section 3).
+"""GenModel: latency, bandwidth and additions, plus the costs of incast and memory access (GenModel paper, section 3).
 
-Steps are barriers. work.py computes, as piecewise constant functions over steps, what each link carries, how many ranks
-send to one receiver over it, and what each rank combines; runs.py has the operations on such functions. This file takes
-the maximum per step: the slowest message, the busiest link, the busiest rank. All maxima are independent of the size,
-so a schedule's time is a constant plus nbytes times a constant per term.
+    alpha    seconds of latency per message
+    beta     seconds per byte on a link
+    epsilon  further seconds per byte on a link for each sender to one receiver beyond the first w_t (incast)
+    gamma    seconds per byte added
+    delta    seconds per byte read from or written to memory while combining
 
-Example: 8 ranks send S bytes each to rank 0 over a switch, w_t = 4: the link into rank 0 takes 8 S (beta + 4 epsilon)
-if all 8 count as senders, and rank 0 then reads 9 S and writes S: 10 S delta, 8 S gamma.
+Steps are separated by barriers. work.py computes, as piecewise constant functions over steps, what each link carries,
+how many ranks send to one receiver over it, and what each rank combines; runs.py has the operations on such functions.
+This file takes the maximum per step: the slowest message, the busiest link, the busiest rank. All maxima are
+independent of the size, so a schedule's time is a constant plus nbytes times a constant per term.
+
+Example: 8 other ranks send S bytes each to rank 0 over a switch, and w_t = 4. With 8 senders the link into rank 0 takes
+8 S (beta + (8 - 4) epsilon). Rank 0 then adds 8 S, reads 9 S, its own value included, and writes S: 8 S gamma + 10 S
+delta.
 """
 
 from __future__ import annotations
@@ -31,21 +38,22 @@ from antiphon.cost.steps import latency_name
 
 # Terms of a prediction: latency, bytes, incast, additions, memory access
 TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
-PLAIN = "no incast, gamma or delta: the profile states none, so latency and bandwidth are all"
+PLAIN = "no incast, gamma or delta: the profile states none, so only latency and bandwidth are counted"
 
 
 def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """Price steps as barriers. A step takes, one after another,
+    """Price a schedule whose steps are separated by barriers. The time of a step is the sum of
 
     - alpha: the latency of its slowest message, summed over the links of its route;
-    - beta and epsilon: its busiest link or shared limit, load * (1 / bandwidth + epsilon * max(w - w_t, 0)), with w the
-      greatest number of ranks that send to one receiver over that link or limit at once; epsilon and w_t by kind of
-      link;
-    - gamma and delta: its busiest rank; combining f values of a byte at once, its own included, takes f - 1 additions
-      and f + 1 memory accesses.
+    - beta and epsilon: the time of its busiest link or shared limit, load * (1 / bandwidth + epsilon * max(w - w_t,
+      0)), with w the greatest number of ranks that send to one receiver over that link or limit at once; epsilon and
+      w_t are per kind of link;
+    - gamma and delta: the time of its busiest rank. Combining f inputs, the rank's own one included, takes f - 1
+      additions and f + 1 memory accesses per byte.
 
-    Equation 11 of the paper, for any schedule; named plans get the same times as in `genmodel_forms`. Pieces are not
-    expanded: in each pipelined step the same holds for all messages in progress.
+    This is equation 11 of the paper, for any schedule; the algorithms of the paper (rings, parameter servers) get the
+    same times as by the closed forms in forms.py. A message of k pieces is in progress in k steps, with one piece in
+    each; every step is priced as above, over all messages in progress.
 
     Prepared once in O(E log E) for E = rows times links per route; then any size in O(1).
     """
@@ -65,62 +73,71 @@ def alpha_beta_gamma(
 
 @dataclass(frozen=True, eq=False)
 class _Busy:
-    """The bottlenecks of every segment (a run of steps in which the same messages are in progress)."""
+    """The bottlenecks of every segment: a stretch of steps in which the same messages are in progress (runs.py).
+
+    A run of `work.loads` or `work.combined` is one value of these functions: (link, limit or rank; segments low to
+    high - 1; values). The bottleneck of a segment is the index of a message or run, -1 if there is none.
+    """
 
     work: Work
 
     @cached_property
-    def message(self) -> Longs:
+    def slowest_message(self) -> Longs:
         """Per segment the message with the greatest latency."""
-        span = self.work.segments
-        return greatest_per_segment(span.low, span.high, self.work.paths.alpha, len(span))
+        segments = self.work.segments
+        return greatest_per_segment(segments.low, segments.high, self.work.paths.alpha, len(segments))
 
     @cached_property
-    def carried(self) -> tuple[Floats, Floats]:
-        """Seconds per byte of nbytes of the runs of `loads`: by bandwidth, and by incast."""
+    def load_seconds(self) -> tuple[Floats, Floats]:
+        """For each run of `loads` its seconds per byte of the call's size (nbytes): by bandwidth, and by incast."""
         return self.work.carried_loads()
 
     @cached_property
-    def run(self) -> Longs:
+    def busiest_load(self) -> Longs:
         """Per segment the run of `loads` that takes longest."""
-        loads, (beta, epsilon) = self.work.loads, self.carried
+        loads, (beta, epsilon) = self.work.loads, self.load_seconds
         return greatest_per_segment(loads.low, loads.high, beta + epsilon, len(self.work.segments))
 
     @cached_property
-    def computed(self) -> tuple[Floats, Floats]:
-        """Seconds per byte of nbytes of the runs of `combined`: by additions, and by memory access."""
+    def combine_seconds(self) -> tuple[Floats, Floats]:
+        """For each run of `combined` its seconds per byte of nbytes: by additions, and by memory access."""
         additions, accesses = self.work.combined.values
         return additions * self.work.profile.gamma, accesses * self.work.profile.delta
 
     @cached_property
-    def rank(self) -> Longs:
+    def busiest_combine(self) -> Longs:
         """Per segment the run of `combined` that takes longest."""
         if not (self.work.profile.gamma or self.work.profile.delta):
             return np.full(len(self.work.segments), -1, np.int64)
-        combined, (gamma, delta) = self.work.combined, self.computed
+        combined, (gamma, delta) = self.work.combined, self.combine_seconds
         return greatest_per_segment(combined.low, combined.high, gamma + delta, len(self.work.segments))
 
-    def over_steps(self, value: Floats, which: Longs) -> Floats:
-        """Return the bottleneck's value in each segment, times its number of steps."""
-        spent: Floats = np.zeros(len(which))
-        used = np.flatnonzero(which >= 0)
-        spent[used] = value[which[used]] * self.work.segments.length[used]
+    def over_steps(self, value: Floats, bottleneck: Longs) -> Floats:
+        """Return the value of each segment's bottleneck, times the segment's number of steps; 0 if it has none."""
+        spent: Floats = np.zeros(len(bottleneck))
+        used = np.flatnonzero(bottleneck >= 0)
+        spent[used] = value[bottleneck[used]] * self.work.segments.length[used]
         return spent
 
     def coefficients(self) -> dict[str, float]:
         """Return alpha in seconds, and all other terms in seconds per byte of nbytes."""
-        values = {"alpha": (self.work.paths.alpha, self.message)}
-        values |= {name: (value, self.run) for name, value in zip(("beta", "epsilon"), self.carried, strict=True)}
-        if (self.rank >= 0).any():
-            values |= {name: (value, self.rank) for name, value in zip(("gamma", "delta"), self.computed, strict=True)}
+        beta, epsilon = self.load_seconds
+        values = {
+            "alpha": (self.work.paths.alpha, self.slowest_message),
+            "beta": (beta, self.busiest_load),
+            "epsilon": (epsilon, self.busiest_load),
+        }
+        if (self.busiest_combine >= 0).any():
+            gamma, delta = self.combine_seconds
+            values |= {"gamma": (gamma, self.busiest_combine), "delta": (delta, self.busiest_combine)}
         return dict.fromkeys(TERMS, 0.0) | {
-            name: math.fsum(self.over_steps(value, which).tolist()) for name, (value, which) in values.items()
+            name: math.fsum(self.over_steps(value, bottleneck).tolist()) for name, (value, bottleneck) in values.items()
         }
 
     def names(self) -> Mapping[str, str]:
         """Return the bottleneck of each term."""
-        steps = self.work.segments.length[self.message >= 0]
-        slowest = self.work.paths.alpha[self.message[self.message >= 0]].max(initial=0.0)
+        steps = self.work.segments.length[self.slowest_message >= 0]
+        slowest = self.work.paths.alpha[self.slowest_message[self.slowest_message >= 0]].max(initial=0.0)
         rank = self._busiest_rank()
         return {
             "alpha": latency_name(int(steps.sum()), float(slowest)),
@@ -132,40 +149,46 @@ class _Busy:
 
     def _busiest_resource(self) -> str:
         """Return the link or limit that is the bottleneck for the longest total time, and its incast, if it has any."""
-        loads, used = self.work.loads, np.flatnonzero(self.run >= 0)
+        loads, used = self.work.loads, np.flatnonzero(self.busiest_load >= 0)
         if not len(used):
             return "no link"
-        beta, epsilon = self.carried
+        beta, epsilon = self.load_seconds
         # Sum over segments the time for which each resource is the bottleneck; name the greatest.
-        spent = np.bincount(loads.key[self.run[used]], weights=self.over_steps(beta + epsilon, self.run)[used])
+        busiest = self.busiest_load[used]
+        spent = np.bincount(loads.key[busiest], weights=self.over_steps(beta + epsilon, self.busiest_load)[used])
         resource = int(spent.argmax())
-        runs = self.run[used][loads.key[self.run[used]] == resource]
+        runs = busiest[loads.key[busiest] == resource]
         named = resource_name(self.work.topology, resource)
         if not epsilon[runs].any():
             return named
-        return f"{named}: incast of up to {int(loads.values[1][runs].max())} senders to one receiver"
+        _, senders = loads.values
+        return f"{named}: incast of up to {int(senders[runs].max())} senders to one receiver"
 
     def _busiest_rank(self) -> str:
         """Return the rank that is the bottleneck of combining for the longest total time."""
-        combined, used = self.work.combined, np.flatnonzero(self.rank >= 0)
+        combined, used = self.work.combined, np.flatnonzero(self.busiest_combine >= 0)
         if not len(used):
             return "no rank"
-        gamma, delta = self.computed
-        spent = np.bincount(combined.key[self.rank[used]], weights=self.over_steps(gamma + delta, self.rank)[used])
+        gamma, delta = self.combine_seconds
+        ranks = combined.key[self.busiest_combine[used]]
+        spent = np.bincount(ranks, weights=self.over_steps(gamma + delta, self.busiest_combine)[used])
         return f"rank {int(spent.argmax())}: combining what arrives"
 
     def path(self) -> list[Hop]:
-        """Return per segment a message over its busiest link or limit. O(E)."""
-        sent, span, loads = self.work.paths, self.work.segments, self.work.loads
+        """Return the critical path: per segment (step, source, destination) of a message over its busiest link or
+        limit. O(E)."""
+        paths, segments, loads = self.work.paths, self.work.segments, self.work.loads
         out = []
         # Index uses by resource, so that the messages over the bottleneck are one slice.
-        at = np.argsort(sent.use_resource, kind="stable")
-        resource, message = sent.use_resource[at], sent.use_message[at]
-        for segment in np.flatnonzero(self.run >= 0).tolist():
-            key = loads.key[self.run[segment]]
+        order = np.argsort(paths.use_resource, kind="stable")
+        resource, message = paths.use_resource[order], paths.use_message[order]
+        for segment in np.flatnonzero(self.busiest_load >= 0).tolist():
+            key = loads.key[self.busiest_load[segment]]
             candidates = message[np.searchsorted(resource, key) : np.searchsorted(resource, key, side="right")]
-            at = candidates[(span.low[candidates] <= segment) & (segment < span.high[candidates])].min()
-            out.append((int(span.begin[segment]), int(sent.messages.src[at]), int(sent.messages.dst[at])))
+            # `low` and `high` are per message, `begin` is per segment.
+            in_progress = (segments.low[candidates] <= segment) & (segment < segments.high[candidates])
+            first = candidates[in_progress].min()
+            out.append((int(segments.begin[segment]), int(paths.messages.src[first]), int(paths.messages.dst[first])))
         return out
 
     def predictor(self, note: str) -> Predictor:

@@ -32,13 +32,12 @@ Numbers = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The segments of a schedule with their numbers of steps; per message its first segment, and the first one after
-    it."""
+    """The segments of a schedule, and which of them each message is in progress in."""
 
-    begin: Longs  # the step with which each segment begins
-    length: Longs
-    low: Longs
-    high: Longs
+    begin: Longs  # per segment its first step
+    length: Longs  # per segment its number of steps
+    low: Longs  # per message its first segment
+    high: Longs  # per message the first segment after it
 
     def __len__(self) -> int:
         return len(self.length)
@@ -76,7 +75,11 @@ def segments(sent: Messages) -> Segments:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of constant value, in the order of (key, low), disjoint per key; the function is 0 between them."""
+    """A piecewise constant function per key: run i has the values `values[...][i]` in segments low[i] to high[i] - 1.
+
+    Runs are in the order of (key, low) and disjoint per key; the function is 0 between them. It may have several
+    values, one column of `values` each.
+    """
 
     key: Longs
     low: Longs
@@ -107,17 +110,17 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         totals = tuple(np.add.reduceat(column[order], first) for column in columns)
         return Runs(place // count, place % count, place % count + 1, totals)
     # Sweep line: +value at each begin, -value at each end; the prefix sum is the height between events.
-    at = np.concatenate([key * (count + 1) + low, key * (count + 1) + high])
-    order = order_of(at, (int(key.max()) + 1) * (count + 1))
-    at = at[order]
-    last = np.flatnonzero(np.append(at[1:] != at[:-1], True))
+    event = np.concatenate([key * (count + 1) + low, key * (count + 1) + high])  # (key, segment) as one number
+    order = order_of(event, (int(key.max()) + 1) * (count + 1))
+    event = event[order]
+    last = np.flatnonzero(np.append(event[1:] != event[:-1], True))
     heights = [np.cumsum(np.concatenate([column, -column])[order])[last] for column in columns]
-    at = at[last]
+    event = event[last]
     # Floating-point sums do not return to exactly 0; integers do.
     busy = [np.abs(h) > (1e-12 * np.abs(h).max() if h.dtype.kind == "f" else 0) for h in heights]
     nonzero = np.flatnonzero(np.any(busy, axis=0)[:-1])  # beyond the end of a key all is 0 again
-    key, low = np.divmod(at[nonzero], count + 1)
-    return Runs(key, low, at[nonzero + 1] % (count + 1), tuple(height[nonzero] for height in heights))
+    key, low = np.divmod(event[nonzero], count + 1)
+    return Runs(key, low, event[nonzero + 1] % (count + 1), tuple(height[nonzero] for height in heights))
 
 
 def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
@@ -144,9 +147,9 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
     if runs_are_disjoint(runs.low, runs.high):
-        places, at = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
+        places, place = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
         maxima = np.zeros(len(places), runs.values[0].dtype)
-        np.maximum.at(maxima, at, runs.values[0])
+        np.maximum.at(maxima, place, runs.values[0])
         return Runs(places // count, places % count, places % count + 1, (maxima,))
     bound = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
@@ -176,15 +179,15 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
     start, end = other.key * width + other.low, other.key * width + other.high
     # Cut at every begin of a run and at every change of the other function.
     points = distinct(np.concatenate([begin, start, end]))
-    at = np.searchsorted(begin, points, side="right") - 1
-    inside = (at >= 0) & (points < stop[at])
-    after = np.minimum(np.append(points[1:], max(points[-1], stop[-1]))[inside], stop[at[inside]])
-    points, at = points[inside], at[inside]
-    number = np.searchsorted(start, points, side="right") - 1
-    value = np.where((number >= 0) & (points < end[number]), other.values[0][number], 0)
+    run = np.searchsorted(begin, points, side="right") - 1
+    inside = (run >= 0) & (points < stop[run])
+    after = np.minimum(np.append(points[1:], max(points[-1], stop[-1]))[inside], stop[run[inside]])
+    points, run = points[inside], run[inside]
+    other_run = np.searchsorted(start, points, side="right") - 1
+    value = np.where((other_run >= 0) & (points < end[other_run]), other.values[0][other_run], 0)
     low = points % width
-    values = (*(column[at] for column in runs.values), value)
-    return Runs(runs.key[at], low, low + (after - points), values)
+    values = (*(column[run] for column in runs.values), value)
+    return Runs(runs.key[run], low, low + (after - points), values)
 
 
 def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:

@@ -1,9 +1,10 @@
 """What GenModel needs of a schedule: per step the load of each link, its simultaneous senders, and each rank's
 reductions.
 
-Everything is a set of runs (runs.py): `loads` maps (link or limit, steps) to its share of nbytes and the number of
-ranks that send to one receiver over it at once (*incast*); `combined` maps (rank, steps) to the shares that it adds and
-that it reads or writes in memory. `carried_loads` turns loads into seconds per byte.
+Everything is a piecewise constant function over steps, held as runs (runs.py). `loads` has per link or shared limit
+its share of nbytes, and the number of ranks that send to one receiver over it at once (*incast*, which slows the
+receiver beyond a threshold w_t); `combined` has per rank the shares of nbytes that it adds, and that it reads or writes
+in memory. `carried_loads` turns loads into seconds per byte.
 
 Example (`core.example.star` on links of 1 GB/s): in step 0 the links from ranks 1 and 2 to rank 0 carry 1.0 of nbytes
 each, and rank 0 adds 2.0 of nbytes and accesses 4.0 (reads three values, writes one).
@@ -159,8 +160,10 @@ class Work:
         ([0, 1, 2, 3], [1, 0, 1, 0], [[1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0]])
         """
         routing, span = self.paths, self.segments
-        at = routing.use_message
-        runs = sum_runs(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
+        message = routing.use_message
+        runs = sum_runs(
+            routing.use_resource, span.low[message], span.high[message], (self._weight[message],), len(span)
+        )
         share = runs.values[0] / self._scale
         return align_runs(Runs(runs.key, runs.low, runs.high, (share,)), self.senders, len(self.segments))
 
@@ -175,17 +178,17 @@ class Work:
         return exact.astype(np.float64) if exact.dtype == object else exact
 
     def carried_loads(self) -> tuple[Floats, Floats]:
-        """Return for the runs of `loads` the seconds per byte of nbytes by bandwidth, and by incast in addition.
+        """For each run of `loads` return its seconds per byte of nbytes: by bandwidth, and by incast in addition.
         O(runs).
 
         >>> from antiphon.core.example import machine, star
         >>> Work(star(), machine(), Profile()).carried_loads()
         (array([1.e-09, 1.e-09, 1.e-09, 1.e-09]), array([0., 0., 0., 0.]))
         """
-        incasts, at = Incasts.of(self.profile, self.topology), self.loads.key
+        incasts, resource = Incasts.of(self.profile, self.topology), self.loads.key
         share, senders = self.loads.values
-        beyond = np.maximum(senders - incasts.w_t[at], 0)
-        return share * seconds_per_byte(self.topology)[at], share * incasts.epsilon[at] * beyond
+        beyond = np.maximum(senders - incasts.w_t[resource], 0)
+        return share * seconds_per_byte(self.topology)[resource], share * incasts.epsilon[resource] * beyond
 
     @cached_property
     def combined(self) -> Runs:

@@ -4,7 +4,7 @@ A hop leads from one rank to another by a direct link or by links through switch
 `Reach.neighbours` returns the ranks one hop away, with paths. `Reach.tree_from` returns a tree of the fewest hops from
 a source to all ranks; it prefers links that earlier trees used little, so that trees from many sources spread over
 parallel paths. `star_routes` computes the same for machines where all ranks are one hop apart, in NumPy without a loop
-over sources. `suggest_planners` words the hint in error messages of planners.
+over sources. `suggest_planners` makes the hint for error messages of planners.
 
 Example: ranks 0, 1, 2 on a switch (node 3): the neighbours of 0 are {1: ((0>3, 3>1),), 2: ((0>3, 3>2),)}.
 """
@@ -39,11 +39,15 @@ class Hop:
     parent: int  # the rank that it receives from
     path: Path  # over these links
     depth: int  # hops from the root
-    back: Path = ()  # the links in the other direction, if known
+    back: Path = ()  # the links from the rank back to the parent; `tree_from` leaves it empty
 
 
 def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
-    """Return the hops of the same undirected tree with rank `start` as its root."""
+    """Return the hops of the same undirected tree with rank `start` as its root.
+
+    `hops`: (rank, hop) pairs of all ranks but the root. Where the direction of a hop turns round, its path is the old
+    `back`, so callers that use paths must have filled it in.
+    """
     near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
     for rank, hop in hops:
         near[hop.parent][rank] = (hop.path, hop.back)
@@ -100,7 +104,8 @@ class Reach:
                     near = self.neighbours(rank)
                     for head in [neighbour for neighbour in near if neighbour not in tree]:
                         reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
-                # ranks of the next level in order of number, each by the path whose fullest link is least used so far
+                # Ranks of the next level in order of number; for each, the path that minimises the greatest use of its
+                # links, ties by parent and path.
                 level = sorted(reach)
                 for head in level:
                     options = reach[head]
@@ -121,13 +126,13 @@ class Reach:
         return max(self.used[link] + 1 / self.width[link] for link in path)
 
 
-def find_center(trees: Reach, members: Sequence[int]) -> int:
-    """Return the member with the least distance to its farthest member."""
+def find_center(reach: Reach, members: Sequence[int]) -> int:
+    """Return the member with the least distance to its farthest member; members that reach all others come first."""
 
     def farthest(source: int) -> int:
-        """Return the hops to the farthest member; a large number if some member is out of reach."""
-        tree = trees.tree_from(source)
-        return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
+        """Return the hops to the farthest member; more than any path has if some member is out of reach."""
+        tree = reach.tree_from(source)
+        return max(tree[other].depth if other in tree else reach.topology.ranks for other in members)
 
     best: tuple[int, int] | None = None
     for member in sorted(members):
@@ -153,20 +158,23 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
     entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # first link that enters each node
-    flat, source_index, node = entered_by.reshape(-1), np.arange(len(sources)), sources
+    flat_entered = entered_by.reshape(-1)  # a view: what is written to it is in `entered_by`
+    # Breadth-first from all sources at once: pairs of a source and a node that it has just reached.
+    source_index, node = np.arange(len(sources)), sources
+    is_first_round = True
     while len(node):
         link_count = first[node + 1] - first[node]
-        of, link = np.repeat(source_index, link_count), order[ranges(first[node], link_count)]
-        # (source, node) as one number
-        key = of * topology.nodes + heads[link]
-        new = (flat[key] < 0) & (heads[link] != sources[of])
-        of, link, key = of[new], link[new], key[new]
-        flat[key[::-1]] = link[::-1]  # reversed, so that the first of several wins
-        is_first, switch = flat[key] == link, heads[link] >= topology.ranks
-        if node is sources and not (is_first | switch).all():  # parallel links to a rank: more than one path
+        link_source, link = np.repeat(source_index, link_count), order[ranges(first[node], link_count)]
+        key = link_source * topology.nodes + heads[link]  # (source, node) as one number
+        is_new = (flat_entered[key] < 0) & (heads[link] != sources[link_source])
+        link_source, link, key = link_source[is_new], link[is_new], key[is_new]
+        flat_entered[key[::-1]] = link[::-1]  # reversed, so that the first of several wins
+        is_first, switch = flat_entered[key] == link, heads[link] >= topology.ranks
+        if is_first_round and not (is_first | switch).all():  # parallel links to a rank: more than one path
             return None
+        is_first_round = False
         switch &= is_first
-        source_index, node = of[switch], heads[link[switch]].astype(np.int64)
+        source_index, node = link_source[switch], heads[link[switch]].astype(np.int64)
     reached = entered_by[:, : topology.ranks] >= 0
     if int(reached.sum()) < len(sources) * (topology.ranks - 1):
         return None
@@ -176,27 +184,27 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
 
 def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, source_index: Longs, node: Longs) -> Routes:
     """Return the path to each node[i] from sources[source_index[i]], by the links that entered nodes, backwards."""
-    places, links, at = [], [], np.arange(len(source_index))
-    hops = np.zeros(len(source_index), np.int64)
-    while len(at):
-        link = entered_by[source_index[at], node]
-        places.append(at)
-        links.append(link)
-        hops[at] += 1
+    paths_of_round, links_of_round, path = [], [], np.arange(len(source_index))  # path: those not yet at their source
+    lengths = np.zeros(len(source_index), np.int64)
+    while len(path):
+        link = entered_by[source_index[path], node]
+        paths_of_round.append(path)
+        links_of_round.append(link)
+        lengths[path] += 1
         node = topology.link_src[link].astype(np.int64)
-        unfinished = node != sources[source_index[at]]
-        at, node = at[unfinished], node[unfinished]
-    ends = np.cumsum(hops)
-    out = np.empty(int(hops.sum()), np.int32)
-    for back, (place, link) in enumerate(zip(places, links, strict=True), 1):
-        out[ends[place] - back] = link
+        unfinished = node != sources[source_index[path]]
+        path, node = path[unfinished], node[unfinished]
+    ends = np.cumsum(lengths)
+    out = np.empty(int(lengths.sum()), np.int32)
+    for back, (path, link) in enumerate(zip(paths_of_round, links_of_round, strict=True), 1):
+        out[ends[path] - back] = link
     return Routes(np.append(0, ends), out)
 
 
 def suggest_planners(topology: Topology, collective: Collective, *names: str, other: str = "fewer ranks") -> str:
     """Return the hint to use those of the named planners that support this collective on this machine, or `other`.
 
-    On 4096 ranks of a torus the first three plan no alltoall, but `ring` plans an allgather:
+    On 4096 ranks of a torus neither relay, direct nor flows plans an alltoall, but ring plans an allgather:
 
     >>> from antiphon.topologies import topology
     >>> torus = topology("torus:dims=64x64")
@@ -219,10 +227,14 @@ def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective:
         return False
     if len(collective.members) > can.most.get(collective.kind, topology.ranks):
         return False
-    return not can.joined or _is_joined(topology, collective)
+    return not can.joined or _are_one_hop_from_first(topology, collective)
 
 
-def _is_joined(topology: Topology, collective: Collective) -> bool:
-    """Return whether all members are one hop from the first."""
+def _are_one_hop_from_first(topology: Topology, collective: Collective) -> bool:
+    """Return whether all members are one hop from the first one.
+
+    Planners with `joined` need every two members one hop apart. For a hint one source is enough: it is cheap, and only
+    odd machines pass it without being joined.
+    """
     first, *other_members = collective.members
     return Reach(topology).neighbours(first).keys() >= set(other_members)
