@@ -297,7 +297,8 @@ class _Reader:
                 run.kind = inferred or (self.named if _has_columns(self.named, op, root) else "")
             elif not _has_columns(run.kind, op, root):
                 run.kind = inferred
-            run.ranks = len(self.devices) or _infer_ranks(run.kind, factor, algbw)
+            # the list of devices may be cut short
+            run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})
         run.processes = len(set(self.devices.values()))
         if self.failed:

@@ -183,6 +183,8 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
             ("tune", f'--from-logs logs --run "{SWEEP} {len(inventory["gpus"])}" -o table.json'),
         )
     )
+    small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
+    under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
     judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
     routes = [
         *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
@@ -200,9 +202,9 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
         Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
         Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
-        Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab}, (
-            f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program",)),
-        Route("plans in one process", TESTED, {}, (f"antiphon plan allreduce full:ranks={ranks} -o plan.json", RUN)),
+        Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab},
+              (under_mpi,) if inventory["mpi"] else (small_plan, f"{RUN} --on lab")),
+        Route("plans in one process", TESTED, {}, (small_plan, RUN)),
         *([] if inventory["gpus"] else [judge]),
     ]  # fmt: skip
     rows = [
