@@ -336,7 +336,7 @@ class Later:
     def __init__(self, looks: int, fails: bool) -> None:
         self.looks, self.fails, self.ended = looks, fails, 0
 
-    def look(self) -> Answer | None:
+    def poll(self) -> Answer | None:
         self.looks -= 1
         if self.looks >= 0:
             return None

@@ -1,5 +1,8 @@
-"""Parse untrusted XML as a stream: document types are rejected, so there are no entities to expand and nothing to
-fetch.
+"""Parse untrusted XML as a stream, safely: nothing is fetched, no entities are expanded, and memory stays small.
+
+`read_xml` calls a `Reader` for the begin and end of every element, with the line for its messages. Document types
+(<!DOCTYPE ...>), which could declare entities or name other files, are rejected, as is an element with hundreds of
+attributes. Every fault is raised as Invalid, in one line that names the file and the line.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from antiphon.core.files import name_of, read_blocks, reading
 from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
-_STRETCH = 2**14  # bytes
-_BLOCK = 2**20
+_STRETCH = 2**14  # bytes in which attributes are counted
+_BLOCK = 2**20  # bytes that are parsed at once
 MAX_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
 _ENCODINGS = {  # by how a file in them begins: with a mark of the order of bytes, or with "<"
@@ -29,7 +32,7 @@ def encoding(data: bytes) -> str:
 
 
 def opening(data: bytes) -> str:
-    """How a file begins, as text, without marks and blanks.
+    """Return the beginning of a file as text, without a byte-order mark and blanks.
 
     >>> opening(" <algo>".encode("utf-16"))
     '<algo>'
@@ -38,7 +41,7 @@ def opening(data: bytes) -> str:
 
 
 class Reader(Protocol):
-    """What is called for every element, in the order of the file; comments and text are passed over."""
+    """An object whose methods are called for every element, in the order of the file; comments are skipped."""
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None: ...
 
@@ -51,12 +54,11 @@ def read_xml(
     doctype: bool = False,
     text: Callable[[str], None] | None = None,
 ) -> None:
-    """Hand a file, or its contents, to a reader, element by element. Every fault is one line that names file and line.
-    Linear.
+    """Parse a file, or its contents, and call the reader for each element. Linear.
 
-    As much as `read_blocks` reads, also compressed; memory is what the reader keeps. `doctype`: a document type that
-    only names a file is passed over (nothing is fetched); one that declares anything is refused in any case. `text`
-    hears what stands between elements, in pieces.
+    Files may be compressed, as `read_blocks` reads them; memory is what the reader keeps. `doctype`: skip a document
+    type that only names a file (it is not fetched); one that declares anything is refused in any case. `text`: called
+    with the text between elements, in pieces.
     """
     with reading("XML" if isinstance(source, bytes) else name_of(source)):
         parser = expat.ParserCreate()
@@ -105,7 +107,10 @@ def _split_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _check_attributes(block: bytes) -> None:
-    """Attributes take far more memory than text, and all of an element are there at once. One that has many is long."""
+    """Refuse an element with very many attributes: they take far more memory than text, and all exist at once.
+
+    Such an element is long: it is one in which a stretch without its end has many equals signs.
+    """
     for begin in range(0, len(block), _STRETCH):
         stretch = block[begin : begin + _STRETCH]
         if b">" not in stretch and stretch.count(b"=") > MAX_ATTRIBUTES:
@@ -113,7 +118,7 @@ def _check_attributes(block: bytes) -> None:
 
 
 def read_integer(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:
-    """An attribute that is a whole number from 0 on; `missing` where it is left out, if it may be."""
+    """Return an attribute that is a whole number from 0 on. `missing`: its default; without one it is required."""
     text = attributes.get(key)
     if text is None:
         if missing is None:

@@ -1,4 +1,13 @@
-"""Format text in columns and paragraphs that fit the width of the terminal."""
+"""Format text in columns and paragraphs that fit the width of the terminal.
+
+`table` is for figures: numbers to the right, texts to the left. `wrap_table` is for a last column of running text.
+`fitted_rows` drops columns of least use where a table is too wide. Columns are made narrower in stages: the widest
+column of texts first, down to its longest word, then down to the longest part between hyphens.
+
+    table(["planner", "time (us)"], [["ring", "12.5"], ["trees", "9"]])    planner  time (us)
+                                                                           ring          12.5
+                                                                           trees            9
+"""
 
 from __future__ import annotations
 
@@ -8,17 +17,19 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
-ELSEWHERE = 100  # where the output is no terminal
+ELSEWHERE = 100  # columns where the output is no terminal
 _MIN_WIDTH, _MIN_TEXT_WIDTH = 10, 24  # of a column; of a last column of running text
 
 
 def width() -> int:
-    """Columns of text: those of the terminal (or COLUMNS, which users set), within limits."""
+    """Return the columns of text: those of the terminal (or COLUMNS, which users set), within limits."""
     return min(max(shutil.get_terminal_size((ELSEWHERE, 24)).columns, NARROWEST), WIDEST)
 
 
 def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float | None], str]]:
-    """The unit for the heads of columns with these times, and what writes a cell: four digits, "-" for None.
+    """Return the unit for the heads of columns with these times, and a function that writes a cell in that unit.
+
+    A cell has four digits, or is "-" for None.
 
     >>> unit, cell = time_column([1.361e-05, None, 0.0136164])
     >>> unit, cell(0.0136164), cell(None)
@@ -34,17 +45,17 @@ def _four_digits(value: float) -> str:
 
 
 def natural_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How wide a table is with every row on one line."""
+    """Return the width of a table with every row on one line."""
     return 2 + sum(_column_widths([head, *rows])) + 2 * (len(head) - 1)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, numbers to the right; texts are broken where the table is wider than the terminal."""
+    """Return a table's lines, numbers to the right; texts are broken where it is wider than the terminal."""
     return [line for lines in table_rows(head, rows) for line in lines]
 
 
 def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same, the lines of the head and of every row apart."""
+    """Return the same as a list per row, the head first, of the row's lines."""
     lines, _ = _lines_and_excess(head, rows)
     return lines
 
@@ -52,8 +63,10 @@ def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[
 def fitted_rows(
     head: Sequence[str], rows: Sequence[Sequence[str]], least_useful: Sequence[str]
 ) -> tuple[list[list[str]], list[str]]:
-    """The lines of the head and of every row, and the columns left out: of `least_useful`, in this order, as many as it
-    takes for the table to fit the terminal."""
+    """Return the lines of the head and of every row, and the columns left out.
+
+    Columns of `least_useful` are left out, in this order, until the table fits the terminal.
+    """
     dropped: list[str] = []
     lines, excess = _lines_and_excess(head, rows)
     for name in least_useful:
@@ -71,6 +84,7 @@ def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tup
     """Return the lines of the head and of every row, and the columns by which they exceed the terminal."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
+    # columns of numbers, which are aligned to the right and never broken
     right = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
     texts = [i for i, numbers in enumerate(right) if not numbers]
     excess = _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
@@ -78,7 +92,10 @@ def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tup
 
 
 def under_names(rows: Mapping[str, Sequence[object]], lines: Iterable[list[str]]) -> list[str]:
-    """The lines of all rows (of `table_rows`, without the head), each group under its name where there are several."""
+    """Return the lines of all rows, each group of `rows` under its name if there are several groups.
+
+    `lines`: of all rows, as `table_rows` returns them, without the head.
+    """
     remaining = iter(lines)
     text_lines: list[str] = []
     for name, group in rows.items():
@@ -88,7 +105,7 @@ def under_names(rows: Mapping[str, Sequence[object]], lines: Iterable[list[str]]
 
 
 def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Texts in columns, to the left, the last broken to fit, at its own line ends too. No head: []."""
+    """Return the lines of a table of texts, all to the left, the last column broken to fit. `head`: [] for none."""
     cells = [list(row) for row in (head, *rows) if row]
     columns = list(zip(*cells, strict=True))
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
@@ -100,7 +117,7 @@ def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def paragraph(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
-    """Running text, broken between words."""
+    """Return running text as lines, broken between words. `first`, `rest`: indents."""
     return textwrap.wrap(
         text, width(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
@@ -111,8 +128,10 @@ def _column_widths(cells: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> int:
-    """Make some columns narrower by `excess` together: down to their longest word, then to its longest part. Return
-    what could not be saved."""
+    """Make these columns narrower by `excess` together: down to their longest word, then to its longest part.
+
+    Return the excess that remains.
+    """
     for pattern in (r"\s+", r"\s+|(?<=-)"):
         by_column = zip(*cells, strict=True)
         longest = [max(len(word) for cell in column for word in re.split(pattern, cell)) for column in by_column]
@@ -123,7 +142,7 @@ def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Seq
 
 
 def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence[int], excess: int) -> int:
-    """Take `excess` from the widths of these columns, each time from the widest; what could not be taken."""
+    """Take `excess` from the widths of these columns, each time from the widest. Return the excess that remains."""
     while excess > 0 and (wider := [column for column in columns if widths[column] > minimum[column]]):
         widths[max(wider, key=widths.__getitem__)] -= 1
         excess -= 1
@@ -131,7 +150,7 @@ def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence
 
 
 def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
-    """A row of a table as lines, its cells broken to the widths of their columns."""
+    """Return a row of a table as lines, its cells broken to the widths of their columns."""
     broken = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):
@@ -142,7 +161,7 @@ def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) 
 
 
 def _break_cell(cell: str, columns: int) -> list[str]:
-    """A cell in lines: between words, and where a single word is wider than its column, at a hyphen or anywhere."""
+    """Return a cell as lines, broken between words; a word wider than its column at a hyphen, else anywhere."""
     lines = []
     for line in cell.split("\n"):
         hyphens = any(len(word) > columns for word in line.split())

@@ -1,4 +1,10 @@
-"""Print and draw fits: the parameters, their confidence intervals, and the residuals."""
+"""Print and draw fits of cost models to measurements: the parameters, their confidence intervals, and the residuals.
+
+A fit (cost/fit) estimates a model's parameters from measured times; an `Estimate` has a name, a value, an interval and
+a state (measured, open, given ...). For each of the three models, GenModel, memory access (GenModel's gamma and delta)
+and LogGP, there is a text for the terminal (`*_text`) and a picture (`*_svg`): above, measured times as points and
+fitted times as lines, with a logarithmic axis of time; below, by how much each measurement exceeds the fit.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +21,22 @@ from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
 from antiphon.units import format_seconds, format_size
 
+# pixels: width, top margin, height of the upper plot, space between, height of the lower plot, left and right margins
 WIDTH, TOP, UPPER, GAP, LOWER, LEFT, RIGHT = 900, 60, 330, 34, 110, 74, 16
 _FULL_NAMES = {"G": "G = 2 beta + gamma"}
-_MARKS = (  # dot, square, triangle, diamond
+_MARKS = (  # shapes of points, as SVG paths: dot, square, triangle, diamond
     "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0", "M-3-3h6v6h-6z", "M0-4l4 7h-8z",
     "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
 )  # fmt: skip
 
-Point = tuple[float, float, float]
-Across = Callable[[float], float]
-Named = Callable[[int], str]
+Point = tuple[float, float, float]  # position on the x axis (such as ranks), measured seconds, fitted seconds
+Across = Callable[[float], float]  # from a position on the x axis to pixels
+Named = Callable[[int], str]  # label of an integer on the x axis
 
 
 @dataclass(frozen=True)
 class Series:
-    """Measurements that differ in one number only: (that number, measured, fitted)."""
+    """Measurements that differ in one number only, which is the x axis; drawn in one colour with one mark."""
 
     label: str
     colour: str
@@ -38,7 +45,7 @@ class Series:
 
 
 def genmodel_text(fit: GenmodelFit) -> str:
-    """For a terminal of 80 columns."""
+    """Return a fit of GenModel as text."""
     rows = fit.measured
     plans = ", ".join(dict.fromkeys(row.plan.name for row in rows))
     ranks, sizes = [row.ranks for row in rows], {row.nbytes for row in rows}
@@ -58,7 +65,7 @@ def genmodel_text(fit: GenmodelFit) -> str:
 
 
 def memory_text(fit: MemoryFit) -> str:
-    """For a terminal of 80 columns."""
+    """Return a fit of the costs of memory access as text."""
     rows = fit.measured
     vectors, sizes = [row.vectors for row in rows], sorted({row.nbytes for row in rows})
     named = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
@@ -74,7 +81,7 @@ def memory_text(fit: MemoryFit) -> str:
 
 
 def loggp_text(fit: LogGPFit) -> str:
-    """For a terminal of 80 columns."""
+    """Return a fit of LogGP as text. A regime is a range of sizes with parameters of its own."""
     rows, sizes = fit.measured, fit.cells.sizes
     summary = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(fit.regimes), 'regime')})"
     cells = []
@@ -111,7 +118,7 @@ def loggp_text(fit: LogGPFit) -> str:
 
 
 def _radices_table(fit: LogGPFit) -> list[str]:
-    """The number of concurrent messages, where it was measured."""
+    """Return the numbers of messages that go at the same time without delay (radices), where they were measured."""
     if not fit.at_once:
         return []
     labels = {
@@ -127,7 +134,7 @@ def _radices_table(fit: LogGPFit) -> list[str]:
 
 
 def round_trips_text(rows: Sequence[RoundTrip]) -> str:
-    """The medians over repetitions, a line for each size."""
+    """Return measured round trips as text: the medians over repetitions, a line for each size."""
     seconds_by_size: dict[int, list[list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
@@ -143,7 +150,7 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
 
 
 def _at_once_text(rows: Sequence[RoundTrip]) -> list[str]:
-    """The same of messages that begin at once, a line for each number of them."""
+    """Return the medians of messages that begin at once, a line for each number of them."""
     seconds_by_count: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
@@ -236,7 +243,7 @@ def memory_svg(fit: MemoryFit) -> str:
 
 
 def loggp_svg(fit: LogGPFit) -> str:
-    """By message size the measured medians, and the fitted lines of every regime."""
+    """Plot the measured medians by message size, and the fitted lines of every regime."""
     sizes = fit.cells.sizes
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
@@ -263,7 +270,7 @@ def loggp_svg(fit: LogGPFit) -> str:
 def _draw_fit(
     title: str, across: str, quantity: str, series: Sequence[Series], named: Named = str, max_labels: int = 28
 ) -> str:
-    """Points are measured, lines are fitted. `named`: text of an integer on the x axis. O(points)."""
+    """Return a picture: points are measured, lines are fitted. `across`, `named`: title and labels of the x axis."""
     points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
     spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
@@ -292,7 +299,7 @@ def _draw_fit(
 
 
 def _draw_x_axis(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_labels: int) -> list[str]:
-    """The numbers below, and a line up from each."""
+    """Draw the labels of the x axis, and a line up from each."""
     low, high = ends
     bottom = TOP + UPPER + GAP + LOWER
     spacing = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= max_labels), 100000)
@@ -307,7 +314,7 @@ def _draw_x_axis(x: Across, ends: tuple[int, int], quantity: str, named: Named, 
 
 
 def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
-    """Times, logarithmic."""
+    """Draw the upper plot, of times on a logarithmic axis."""
     values = [value for point in points for value in point[1:] if value > 0]
     low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
 
@@ -330,7 +337,7 @@ def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequ
 
 
 def _draw_deviations(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
-    """Plot the relative residual of each measurement."""
+    """Draw the lower plot, of the relative residual of each measurement."""
     top = TOP + UPPER + GAP
     greatest = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
     reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= greatest), 1.0)

@@ -1,4 +1,9 @@
-"""Print the latency-bandwidth frontier: its points, the meaning of their labels, and the impossible points."""
+"""Print the latency-bandwidth frontier: its points, the meaning of their labels, and the impossible points.
+
+A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and R rounds; the frontier has those that no
+other beats in both S and R/C. Each point has a certificate, whose label says what was proved: that nothing is better,
+that nothing is better among schedules of limited rounds, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,14 @@ _LABELS = {
 
 
 def optimality_text(certificate: Mapping[str, Any]) -> str:
-    """What a schedule's certificate proves, in words."""
+    """Return what a schedule's certificate proves, in words."""
     label = certificate["proof"]
     means = _LABELS[label].format(k=certificate["k"])
     return f"{label}: {f'of its halves: {means}' if certificate['about'] == COMPOSED else means}"
 
 
 def frontier_text(frontier: Frontier) -> str:
-    """For a terminal of 80 columns."""
+    """Return a frontier as text: a table of its points, then what their labels mean and what is impossible."""
     name = f"{frontier.collective.kind} on {frontier.topology.name}"
     count = plural(len(frontier.points), "point")
     rows = [_point_row(point) for point in frontier.points]
@@ -55,7 +60,7 @@ def frontier_text(frontier: Frontier) -> str:
 
 
 def point_line(point: FrontierPoint) -> str:
-    """One line, as it is found."""
+    """Return one line for a point, printed when the search finds it."""
     return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
 
 
@@ -66,6 +71,7 @@ def _point_row(point: FrontierPoint) -> list[str]:
 
 
 def _of_halves(point: FrontierPoint) -> bool:
+    """Whether the point is an allreduce made of reducescatter and allgather, and the proof is about those."""
     return point.about == COMPOSED and point.least is None
 
 
@@ -75,7 +81,7 @@ def _trusted_lines(frontier: Frontier) -> list[str]:
 
 
 def _bound_lines(frontier: Frontier) -> list[str]:
-    """What machines can be judged by: for every number of steps what cannot be beaten, and for any number."""
+    """Return what is impossible: the fewest steps, the least R/C for given steps, and the least R/C at all."""
     lines = [""]
     limits, name = frontier.limits, frontier.collective.kind
     if limits.latency_witness is not None and limits.latency_steps > 1:
@@ -93,14 +99,14 @@ def _bound_lines(frontier: Frontier) -> list[str]:
 
 
 def _unfinished_lines(frontier: Frontier) -> list[str]:
-    """The search has ended, but not at the bound."""
+    """Return a note if the search has ended before any point met the bound."""
     if frontier.stopped is not None or any(point.ratio == frontier.limits.inverse for point in frontier.points):
         return []
     return paragraph("the search ended before the bound was met; --option steps=N lets it take more steps", rest="    ")
 
 
 def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[str]) -> list[str]:
-    """What `verify --proof` rechecked, and what it could not."""
+    """Return what `verify --proof` rechecked, and what it could not."""
     lines = []
     for title, texts in (
         ("rechecked without any solver's word:", proved),
@@ -119,7 +125,7 @@ _BREAKS = re.compile(
 
 
 def refusal_text(why: str) -> str:
-    """Why a point does not exist, broken where its parts begin."""
+    """Return why a point does not exist, with a line break before each part of the sentence."""
     first, *rest = _BREAKS.split(why)
     lines = paragraph(first, "", "  ")
     for clause in rest:

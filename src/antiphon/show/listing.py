@@ -1,4 +1,8 @@
-"""List the registry: topologies, planners, models, back ends and runtimes, as rows (JSON) and as text."""
+"""List the registry: topologies, planners, models, back ends and runtimes, as rows (JSON) and as text.
+
+`antiphon list planners` prints `listed_text`, `antiphon list planners ring` prints `entry_text` of one. Everything
+comes from the registry's entries: their capabilities, declared options and the docstrings of their functions.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ SHARED_PAGES = {
 
 
 def _page_of_planner(name: str) -> str:
+    """Return the page of a planner in the documentation."""
     for page, planners in SHARED_PAGES.items():
         if name in planners:
             return f"docs/planners/{page}.md#{name}"
@@ -34,7 +39,7 @@ def _page_of_planner(name: str) -> str:
 
 
 def list_entries(kind: str) -> list[dict[str, Any]]:
-    """A row per entry of a table, by name: name, about, its capabilities and (not for topologies) its options."""
+    """Return a row per entry of a kind, by name: name, about, its capabilities and (not for topologies) its options."""
     return [_make_row(kind, name, entry) for name, entry in sorted(table(kind).items())]
 
 
@@ -45,7 +50,7 @@ def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
 
 
 def entry_row(kind: str, name: str) -> dict[str, Any]:
-    """One row of `list_entries`, with the defaults of its options (null: automatic) and its function's docstring."""
+    """Return one row of `list_entries`, with defaults of options (null: automatic) and the function's docstring."""
     entry = find(kind, name)
     function = entry.load()
     options = [p for p in entry.options.values() if p.name != "profile"]
@@ -100,7 +105,7 @@ def _option_text(option: Mapping[str, str]) -> str:
 
 
 def _default_text(value: Any) -> str:
-    """A default as it would be written as an option."""
+    """Return a default as it would be written as an option."""
     return "auto" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -62,7 +62,7 @@ def _units_text(number: Fraction) -> str:
 
 
 def _links_by_places(topology: Topology) -> list[str]:
-    """The links counted by the places they join, numbers left out; at most 40 rows. O(links)."""
+    """Return a table of links, counted by the places that they join with numbers left out; at most 40 rows."""
     pattern = [re.sub(r"\d+", "*", place) for place in topology.places]
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
     counted = Counter((pattern[a], pattern[b], kind) for a, b, kind in ends)
@@ -70,14 +70,14 @@ def _links_by_places(topology: Topology) -> list[str]:
     for (a, b, kind), count in counted.items():
         reverse = counted[b, a, kind] if a != b else count
         if count == reverse and (b, a, kind) in counted and a > b:
-            continue  # told with its other way
+            continue  # listed with the other direction
         count_text = f"{count} each way" if a != b and count == reverse else str(count)
         rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), count_text])
     return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
 
 
 def _limits_table(topology: Topology) -> list[str]:
-    """Shared limits one by one, or where they are many, by name with numbers left out."""
+    """Return a table of shared limits, one by one, or if they are many, by name with numbers left out."""
     rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links)), "1"] for x in topology.limits]
     if len(rows) > MAX_LIMITS:
         counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
@@ -87,7 +87,7 @@ def _limits_table(topology: Topology) -> list[str]:
 
 
 def _ability_lines(topology: Topology) -> list[str]:
-    """What switches can do beside forwarding; equal ones are listed once, without numbers if there are many."""
+    """Return what switches can do besides forwarding; equal ones are listed once, without numbers if they are many."""
     places_of: dict[Ability, list[str]] = {}
     for node in range(topology.ranks, topology.nodes):
         places_of.setdefault(topology.ability(node), []).append(topology.places[node])
@@ -103,7 +103,7 @@ def _ability_lines(topology: Topology) -> list[str]:
 
 
 def _ability_details(ability: Ability) -> str:
-    """More of what a switch does that multicasts or reduces."""
+    """Return further abilities and limits of a switch that multicasts or reduces."""
     details = ["sends on what it combined"] if ability.through else []
     details += ["what a rank keeps crosses it, too"] if ability.own else []
     details += [f"serves {ability.at_once} at once"] if ability.at_once else []
@@ -112,7 +112,7 @@ def _ability_details(ability: Ability) -> str:
 
 
 def _operator_names(ability: Ability) -> list[str]:
-    """With the types that each is limited to: max of bfloat16 and float16."""
+    """Return the operators of a switch, with the types that each is limited to: max of bfloat16 and float16."""
     types_of: dict[str, list[str]] = {}
     for name, _, dtype in (name.partition(" of ") for name in ability.operators):
         types_of.setdefault(name, []).extend([dtype] if dtype else [])
@@ -124,6 +124,7 @@ def _omitted_rows(rows: int) -> list[str]:
 
 
 def _link_matrix(topology: Topology) -> list[str]:
+    """Return a matrix of bandwidths, in unit links, from the node of the row to that of the column."""
     units: dict[tuple[int, int], Fraction] = {}
     for link in range(topology.links):
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
@@ -143,7 +144,7 @@ def _link_matrix(topology: Topology) -> list[str]:
 
 
 def plan_text(claims: Mapping[str, Any]) -> str:
-    """A plan in a few lines: what it is, how big, how good."""
+    """Return the claims of a plan in a few lines: what it is, its size, and its gaps to the bounds."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
     title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
@@ -174,12 +175,12 @@ def plan_text(claims: Mapping[str, Any]) -> str:
 
 
 def labelled(label: str, text: str) -> list[str]:
-    """A line of a plan's description, wrapped behind its label."""
+    """Return a line of a plan's description, wrapped behind its label."""
     return paragraph(f"{label + ':':<11}{text}", "  ", rest=" " * 13)
 
 
 def _unaided_gap(gap: float | None) -> list[str]:
-    """The gap to the bound without the help of switches, if they may help."""
+    """Return the gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
     return paragraph(f"{gap:.4g} times that of the bound without the help of switches", " " * 13, rest=" " * 13)

@@ -1,4 +1,8 @@
-"""Phrases that texts and pages share."""
+"""Phrases that terminal texts and HTML pages share: speedups, libraries, bounds, options, notes of a tuning.
+
+Each function takes a result of planning (a `Tuning`, one of its ranges or candidates) and returns a phrase or sentence,
+so that the same thing is said in the same words everywhere.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,22 @@ WHEN = "predicted, at the size `at`: the greatest priced in the range, which end
 
 
 def library_name(served_by: str) -> str:
-    """The library that a table leaves sizes to."""
+    """Return the name of the library that a table leaves sizes to."""
     return "the library" if served_by == LIBRARY else served_by.upper()
 
 
 def use_text(r: Range) -> str:
-    """What to use in a range: our plan, or the library where our plan is not clearly faster."""
+    """Return what to use in a range: Antiphon, or the library where our plan is not clearly faster."""
     return library_name(r.served_by) if r.served_by else "Antiphon"
 
 
 def speedup_text(r: Range) -> str:
-    """The speedup of our plan; ~1 where it is within the error of the library's model."""
+    """Return the speedup of our plan; ~1 where it is within the error of the library's model."""
     return "~1" if is_even(r) else ratio(r.speedup)
 
 
 def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
-    """What it means that sizes are left to a library, where some are; of one collective, or of all."""
+    """Return what it means that sizes are left to a library, if any are; of one collective, or of all."""
     ranges = [r for r in tuning.ranges if not kind or r.collective == kind]
     return [
         f"use {name}: leave these sizes to it; our plan is slower, or faster by less than the error of the model of "
@@ -46,7 +50,7 @@ def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
 
 
 def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
-    """What the speedup of these collectives is over; "" where there is none."""
+    """Return what the speedup of these collectives compares with; "" if nothing."""
     if tuning.library is not None:
         basis = tuning.library.costs.basis()
         return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{how_near(kinds)}"
@@ -60,17 +64,17 @@ def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
 
 
 def ends_text(start: int, stop: int) -> tuple[str, str]:
-    """From where to where a range goes, exactly; a single size, as the last one may be, has no end of its own."""
+    """Return begin and end of a range of sizes, exactly; the end is "" for a single size, as the last one may be."""
     return format_ends(start, stop if stop > start + 1 else None)
 
 
 def assumed_text(assumes: Sequence[str]) -> str:
-    """What stands beside figures that switches might change."""
+    """Return the note on figures that multicast or reduction in switches might improve."""
     return f"{', '.join(assumes)}: {ASSUMED}"
 
 
 def bound_text(tuning: Tuning) -> str:
-    """What can be said of the bound; and by collective what it is without the help of switches."""
+    """Return the note on the bound; with its value by collective without the help of switches, if that differs."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
         if helped_text(limit) and limit.without_switches is not None:
@@ -81,7 +85,7 @@ def bound_text(tuning: Tuning) -> str:
 
 
 def helped_text(limit: Limit) -> str:
-    """What the bound is where switches that may help only forward; "" where they cannot, or do not change it."""
+    """Return the bound without the help of switches; "" if they cannot help, or do not change it."""
     unaided = limit.without_switches
     if unaided is None or unaided == limit.bytes_per_second:
         return ""
@@ -111,8 +115,9 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
-    """A planner's options as they are written on the command line; of long values, an order of a thousand ranks say,
-    how they begin and end.
+    """Return a planner's options as on the command line; long values, such as an order of ranks, are shortened.
+
+    `variant`: number of the candidate among those of the planner, shown if it has no options.
 
     >>> options_text({"order": ",".join(map(str, range(100))), "pieces": 1})
     'order=0,1,2,3,4,5,6,7,8,9,10,...,98,99, pieces=1'
@@ -122,7 +127,7 @@ def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
 
 
 def candidate_text(candidate: Candidate) -> str:
-    """A planner and its options as one name."""
+    """Return a planner and its options as one name."""
     return f"{candidate.planner} {options_text(candidate.options, candidate.variant)}".strip()
 
 
@@ -134,7 +139,7 @@ def _shorten_value(value: str) -> str:
 
 
 def model_text(tuning: Tuning) -> str:
-    """What predicted the times."""
+    """Return the name of the model, and of its profile, that predicted the times."""
     return f"model {tuning.model}" + (f" with profile {tuning.profile}" if tuning.profile is not None else "")
 
 
@@ -144,12 +149,12 @@ def ratio(value: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """1 step, 2 steps, 1,200 steps."""
+    """Return a number with its noun: 1 step, 2 steps, 1,200 steps."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def all_notes(tuning: Tuning) -> list[str]:
-    """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
+    """Return the notes on the figures of a tuning; if nothing could stand for NCCL, also what it would do itself."""
     texts = list(tuning.notes)
     nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
@@ -162,7 +167,7 @@ def all_notes(tuning: Tuning) -> list[str]:
 
 
 def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
-    """Of the reasons by planner those that rule out every planner, if there are such: the rest would mislead."""
+    """Return the reasons (by planner) that rule out every planner, if there are such: others would mislead."""
     final = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
     return final or refused
 
@@ -174,7 +179,7 @@ def _rate_text(limit: Limit | None) -> str:
 
 
 def loss_text(loss: Loss) -> str:
-    """One line: the bandwidth bound before and after."""
+    """Return one line on what an allocation loses: the bandwidth bound of its ranks with and without the others."""
     change = ""
     if loss.left and loss.among and loss.left.bytes_per_second and loss.among.bytes_per_second:
         remaining = float(loss.left.bytes_per_second / loss.among.bytes_per_second)

@@ -1,7 +1,16 @@
 """Turn statements into functions shared by ranks, repetitions into loops, and numbers into constants or formulas.
 
-Numbers of one statement at all ranks and turns are one constant, or follow from the rank and the turn (in a circle of
-all ranks, where the sum does not do), or stand in a table beside the function.
+Input: per rank and stream a list of statements (operations with numbers; see `statements`). Output: C++ functions, as
+short as possible, since a compiler takes minutes for thousands of lines. `functions` finds ranks whose statements
+differ in numbers only; such ranks (the function's members) share a function. `pieces` finds repetitions, which become
+loops over `turn`. Then each number has a value per member and turn, and `Columns.text` writes all of them as one text,
+the first that fits:
+
+    a constant                      4
+    a linear function               2 * me - turn + 1
+    a neighbour in a ring of ranks  wrap(me + 1)
+    a rank that differs in a bit    (me ^ 4)
+    a column of a table             row[0]
 
 Three statements of each of four ranks, which signal their successor and wait for their predecessor:
 
@@ -29,7 +38,7 @@ from antiphon.formats.device.statements import Statement
 
 LONGEST = 64  # statements of a loop
 LEAST = 6  # statements that a loop must save
-ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")
+ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")  # texts that need no parentheses as a factor
 
 
 class Piece(NamedTuple):
@@ -41,7 +50,7 @@ class Piece(NamedTuple):
 
 
 def pieces(forms: Sequence[int]) -> list[Piece]:
-    """Loops where the same forms follow each other, and what is between them as it is. O(n * LONGEST).
+    """Cut a list of forms (numbers of kinds of statements) into loops and plain stretches. O(n * LONGEST).
 
     >>> pieces([1, 2, 2, 2, 2, 2, 2, 2, 2, 3])
     [Piece(first=0, length=1, times=1), Piece(first=1, length=1, times=8), Piece(first=9, length=1, times=1)]
@@ -82,7 +91,7 @@ class Columns:
     tabulated: list[Longs] = field(default_factory=list)
 
     def text(self, values: Longs) -> str:
-        """`values`: by member and turn."""
+        """Return the text for `values`, an array by member and turn; tabulate them if no formula fits."""
         # try from the simplest text to the most general: constant, linear, circular, XOR, table
         first = int(values[0, 0])
         if (values == first).all():
@@ -111,6 +120,7 @@ class Columns:
         return f"row[{len(self.tabulated) - 1}]"
 
     def _find_slopes(self, values: Longs) -> tuple[int, int]:
+        """Return by how much values grow per rank and per turn, judged by the first two of each."""
         by_turn = int(values[0, 1] - values[0, 0]) if values.shape[1] > 1 else 0
         if len(self.me) < 2:
             return 0, by_turn
@@ -119,12 +129,14 @@ class Columns:
 
 
 def _nearest_slope(slope: int, ranks: int) -> int:
+    """Return the slope of least size that is equal modulo `ranks`."""
     slope %= ranks
     return slope - ranks if slope > ranks // 2 else slope
 
 
 def _sum_text(constant: int, by_me: int, by_turn: int) -> str:
-    """
+    """Return a linear function of the rank and the turn as C++.
+
     >>> _sum_text(-1, 1, -2)
     'me - 2 * turn - 1'
     """
@@ -139,7 +151,8 @@ def _sum_text(constant: int, by_me: int, by_turn: int) -> str:
 
 
 def times(text: str, unit: str) -> str:
-    """
+    """Return a product as C++.
+
     >>> times("1", "u"), times("me + 1", "u"), times("3", "u")
     ('u', '(me + 1) * u', '3 * u')
     """
@@ -154,7 +167,8 @@ def _strip_parentheses(text: str) -> str:
 
 
 def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
-    """A pointer: the buffer of a rank, whole units, cuts and slots. Of packets their rank and slot."""
+    """Return a pointer as C++: the buffer of a rank plus whole units, a cut (a rounded share of a unit) and slots of
+    scratch. Of packets ("box"): their rank and slot."""
     if buffer == "box":
         return f"w.box({_strip_parentheses(next(texts))}, {_strip_parentheses(next(texts))})"
     terms = [f"w.{buffer}({_strip_parentheses(next(texts))})"]
@@ -170,7 +184,7 @@ def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
 
 
 def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
-    """A statement of C++, of the texts of its numbers."""
+    """Return a statement as C++ from the texts of its numbers, which are taken from `texts` in their order."""
     name = form[0]
     if name in ("sync", "sync_begun"):
         return f"if ({'w.opens() && ' if name != 'sync' else ''}w.sync()) return true;"
@@ -215,6 +229,7 @@ class Function:
         self.body = [line for piece in pieces(numbers) for line in self._piece_lines(piece)]
 
     def _piece_lines(self, piece: Piece) -> list[str]:
+        """Return the lines of a plain stretch or of a loop."""
         columns = Columns(self.ranks, self.me)
         lines = []
         for at in range(piece.first, piece.first + piece.length):
@@ -230,6 +245,7 @@ class Function:
         return [loop, *(f"    {line}" for line in (*row, *lines)), "}"]
 
     def _row_lines(self, columns: Columns, turns: int) -> list[str]:
+        """Add the table of a piece, if it needs one; return the line that looks up this rank's row."""
         if not columns.tabulated:
             return []
         name = f"{self.name}_{len(self.tables)}"
@@ -244,6 +260,7 @@ class Function:
         return [f"row = {name}[{which}][{'turn' if turns > 1 else '0'}];"]
 
     def text(self) -> str:
+        """Return the C++ of the function behind its tables; it returns true where the call was stopped."""
         body = "\n".join(f"    {line}" for line in self.body)
         head = [
             f"    {declared};\n"
@@ -268,8 +285,8 @@ def _members_text(members: list[int], ranks: int) -> str:
 def functions(
     ranks: Sequence[Sequence[Sequence[Statement]]], classes: int, name: str = "stream"
 ) -> list[list[Function]]:  # fmt: skip
-    """Of each stream the functions that ranks have there: `ranks` are their streams of statements. `name`: what those
-    of functions begin with."""
+    """Return the functions of each stream. `ranks`: the streams of statements of every rank; `classes`: the number of
+    classes of scratch slots; `name`: prefix of the functions' names."""
     by_stream: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
         # ranks whose statements have the same forms share a function

@@ -1,4 +1,13 @@
-"""Read a table of lower/device/table.py as statements, one after another for each rank and stream."""
+"""Read the GPU engine's table of a rank (lower/device/table) as statements, one after another for each stream.
+
+The table is an array of numbers: a head, the cuts of a unit, the classes of scratch slots, regions of buffers, and per
+stream (thread blocks that work on their own) steps with arguments. A statement is one step in a form from which
+`shapes` writes a line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of
+rank 0's input to the output of rank 1 reads
+
+    Statement(("copy", "1", "output", "input"), (1, 1, 0,  0, 1, 0,  0, 1))
+               kind, results, buffers            to: rank, units, cut;  from: the same;  length: from cut 0, of number 1
+"""
 
 from __future__ import annotations
 
@@ -26,6 +35,8 @@ class Statement(NamedTuple):
 
 
 class _Argument(NamedTuple):
+    """A place in memory: rank, region of a buffer, offset in units and a cut; `number`: slot, signal or length."""
+
     rank: int
     region: int
     units: int
@@ -35,9 +46,10 @@ class _Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """The content of the table of a rank. `classes`: units and a cut; `slots`: the number of slots of each class.
-    `boxes`: the number of slots for incoming packets; `atoms`: those of the longest (0: there are no packets); `hears`:
-    whether at its end all ranks have received from all."""
+    """The content of the table of a rank. `cuts`: positions within a unit, over `denominator`. `classes`: sizes of
+    scratch slots, in units and a cut; `slots`: the number of slots of each class. `boxes`: the number of slots for
+    incoming packets; `atoms`: stretches between cuts in the longest (0: there are no packets); `hears`: whether at its
+    end all ranks have received from all."""
 
     denominator: int
     cuts: list[int]
@@ -91,8 +103,10 @@ def statements(table: Table, averages: bool = True) -> Rank:
 
 
 def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
-    """Signals one after another, and waits, by number and by how far away their peer is: so ranks do more alike.
-    Between them nothing happens that could depend on their order."""
+    """Sort consecutive signals, and consecutive waits, by number and distance of their peer, so that ranks are alike.
+
+    Nothing that could depend on their order happens between them.
+    """
     ordered: list[Statement] = []
     for form, group in groupby(stream, key=lambda statement: statement.form):
         if form in (("signal",), ("wait",), ("wait_begun",)):
@@ -104,11 +118,13 @@ def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statem
 
 @dataclass(frozen=True)
 class _Reader:
+    """Turns steps into statements. `packets`: data travels as packets, which carry their own flags."""
+
     regions: list[list[int]]
     packets: bool
 
     def place(self, a: _Argument) -> tuple[str, list[int]]:
-        """Its buffer, and its numbers."""
+        """Return the buffer of a place, and its numbers as in `Statement.values`."""
         buffer, origin_units, origin_cut, *before = self.regions[a.region]
         if buffer == PACKETS:
             return "box", [a.rank, before[-1]]
@@ -117,6 +133,7 @@ class _Reader:
         return BUFFERS[buffer], [a.rank, a.units - origin_units, a.cut, origin_cut, *before]
 
     def read(self, kind: int, arguments: list[_Argument], extra: int) -> list[Statement]:
+        """Return the statements of a step. `extra`: begun waits, the number of results, or the divisor, by kind."""
         if kind == SYNC:
             return [Statement(("sync_begun" if extra else "sync",), ())]
         if kind in (SIGNAL, WAIT):
@@ -144,6 +161,7 @@ class _Reader:
         return [*each, Statement((last,), (results[0].cut, results[0].number))]
 
     def _list_place(self, name: str, a: _Argument) -> Statement:
+        """Return a statement that adds one place to the list of the next operation, which has too many for one line."""
         buffer, values = self.place(a)
         return Statement((name, buffer), tuple(values))
 

@@ -34,10 +34,10 @@ TYPES = {
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
-MANY_LINES = 2_000  # then fewer streams are tried, in which ranks are more alike
-MOST_SMALL = 400  # by packets, which compilers take much longer for
-MOST_LINES = 12_000  # of all functions: compilers take minutes for more
-MOST_ROWS = 100_000  # of data that are given and wanted
+MANY_LINES = 2_000  # statements above which fewer streams are tried, in which ranks are more alike
+MOST_SMALL = 400  # statements by packets, for which compilers take much longer
+MOST_LINES = 12_000  # statements of all functions: compilers take minutes for more
+MOST_ROWS = 100_000  # blocks of data that ranks hold, or must end with
 
 
 class _Variant(NamedTuple):
@@ -50,7 +50,7 @@ class _Variant(NamedTuple):
 
     @property
     def max_places(self) -> int:
-        """Places that are named one by one."""
+        """The most places of a statement that name them one by one."""
         return max(_max_listed(stream) for rank in self.ranks for stream in rank.streams)
 
 
@@ -100,7 +100,7 @@ class _Options(NamedTuple):
 
 
 def _choose_variant(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
-    """Packets lie in boxes, what is pulled in its place, neither in an order of arrival."""
+    """Return the options `arrival`, `packets` and `pull`, of which at most one may be set."""
     options = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
     read = {name: parse_yes(value, f"option {name}") for name, value in options.items()}
     chosen = [name for name, value in read.items() if value]
@@ -128,7 +128,7 @@ def source(
     schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
     arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> str:  # fmt: skip
-    """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
+    """Return the file of one schedule. Unsupported if it is too long for compilers: such a plan runs by its table."""
     how = _Options(dtype, op, in_place, streams, arrival, packets, pull)
     if not schedule.transfers:
         raise Unsupported("generated code: nothing is sent in this plan, so there is nothing to write")
@@ -173,7 +173,7 @@ def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
 
 
 def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]:
-    """By packets, where there are such tables and room for as many lines."""
+    """Return the variant that sends packets, if there is one and it has at most `room` statements."""
     if not how.packets or how.arrival or how.pull:
         return []
     try:
@@ -201,7 +201,7 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
 
 
 def _layout_tables(variants: Sequence[_Variant]) -> str:
-    """Where data lies at a size, each way."""
+    """Return the C tables from which the program computes where data lies at a size, for each variant."""
     text, rows = "", list[str]()
     for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
         layout = variant.ranks[0]
@@ -228,7 +228,7 @@ struct Layout {
 
 
 def _max_listed(stream: Sequence[Statement]) -> int:
-    """The most places that are named one by one."""
+    """Return the most places that statements in a row name one by one."""
     longest = now = 0
     for statement in stream:
         name = statement.form[0]
@@ -254,7 +254,7 @@ def _heading_comment(text: str) -> str:
 
 
 def _expand_header(name: str, included: set[str]) -> str:
-    """A header with those that it includes in their places, each once."""
+    """Return the text of a header, with the headers that it includes in place of the directives, each once."""
     if name in included:
         return ""
     included.add(name)
@@ -269,6 +269,8 @@ def _expand_header(name: str, included: set[str]) -> str:
 
 
 class _About:
+    """The constants of a plan as C: type, operator, ranks, and the factor of bus bandwidth."""
+
     def __init__(self, collective: Collective, op: str) -> None:
         self.collective, self.op = collective, op
 
@@ -303,8 +305,10 @@ enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 
 
 def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
-    """Of each rank the blocks that it holds and that it must end with: rank, block, begin, length in units, and which
-    contributions to it. Those to a block are numbered from 0 on."""
+    """Return C tables of the blocks that each rank holds and must end with, by which the program checks its results.
+
+    A row: rank, block, begin and length in units, and which contributions; those of a block are numbered from 0.
+    """
     relation = collective.relation
     contributions: dict[tuple[int, int], list[int]] = {}
     for block, rank, name in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
@@ -360,7 +364,7 @@ def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool =
 
 
 def _dispatch_function(variants: Sequence[_Variant]) -> str:
-    """Which function a rank has in a stream, each way."""
+    """Return the C function that calls the function of a rank in a stream, of each variant."""
     lines = [
         "/* What a rank does in a stream; gives whether it was stopped. */",
         "ON_DEVICE bool run_stream(Work &w, u32 stream) {",

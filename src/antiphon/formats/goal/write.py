@@ -3,10 +3,11 @@ per rank.
 
 T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language (ICPP 2009).
 
-Stages: expand the pipeline into messages; compute the set of events that each send waits for; list the operations of
-each rank (send, receive, compute, join) in an order in which they can be executed; write one line per operation and
-one per dependency. A `join` is a calc of 0 ns for a set that several operations wait for, so that m operations
-waiting for the same n need m + n lines instead of m * n:
+Input: a plan and a message size. Output: one file, made as a stream of bytes. Stages: expand the pipeline into
+messages; compute the set of events that each send waits for; list the operations of each rank (send, receive, compute,
+join) in an order in which they can be executed; write one line per operation and one per dependency. A `join` is a calc
+of 0 ns for a set that several operations wait for, so that m operations waiting for the same n need m + n lines instead
+of m * n:
 
     rank 0 {
     l1: recv 1024b from 1 tag 0
@@ -38,6 +39,7 @@ from antiphon.units import parse_size
 FILE = "schedule.goal"
 MAX_NICS = 256
 MAX_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
+# kinds of operations; COMPUTE combines a message, LOCAL is a message within a rank, LAST the local work at the end
 SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
 
 
@@ -99,7 +101,7 @@ def _refuse_too_many(schedule: Schedule) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
-    """Messages with their bytes, the nanoseconds of combining each, and those that every rank works at the end."""
+    """Messages with their bytes. `pause`: nanoseconds of combining each; `last`: of work at every rank's end."""
 
     messages: Messages
     nbytes: Longs
@@ -113,7 +115,7 @@ class _Sent:
 
 @dataclass(frozen=True, eq=False)
 class _Operations:
-    """Sorted by rank, then as they may be done; an operation is named l1, l2, ... within its rank."""
+    """All operations, sorted by rank, then in an order of execution; within a rank they are labelled l1, l2, ..."""
 
     rank: Ints
     kind: Ints
@@ -121,7 +123,7 @@ class _Operations:
     label: Longs
 
     def number(self, kind: int, count: int) -> Longs:
-        """Of each message or condition its operation of this kind, -1 where it has none."""
+        """Return for each of `count` messages (or sets) the row of its operation of this kind, -1 if it has none."""
         out = np.full(count, -1, np.int64)
         rows = np.flatnonzero(self.kind == kind)
         out[self.of[rows]] = rows
@@ -129,8 +131,8 @@ class _Operations:
 
 
 def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
-    """The file. Every line has a place, even ones for operations and odd ones for what they wait for, and is written
-    in the order of places."""
+    """Yield the file. Lines are added kind by kind with the place where each belongs, then written in that order: a
+    rank's operation number k has place 2 k, its dependencies follow at 2 k + 1."""
     messages = sent.messages
     joined = _worth_joining(needs)
     operations = _list_operations(sent, needs, joined)
@@ -170,7 +172,7 @@ def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[byt
 
 
 def _worth_joining(needs: Sets) -> Bools:
-    """Per set whether lines are saved by an operation in between: many messages wait for the same many. O(pairs).
+    """Return, per set of operations that messages wait for, whether a join saves lines. O(pairs).
 
     Five messages wait for set 0, of ten operations, one for set 1:
 
@@ -185,7 +187,9 @@ def _worth_joining(needs: Sets) -> Bools:
 
 
 def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
-    """In the order of messages; a join stands before the first that waits for it, the work at the end last. O(n log n).
+    """List the operations of all ranks, in the order of messages. O(n log n).
+
+    A join stands before the first operation that waits for it, the work at the end last.
 
     Of `core.example.star` rank 0 receives (1) messages 0 and 1 and sends (0) 2 and 3, as l1 to l4:
 
@@ -223,8 +227,10 @@ def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
 
 
 def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
-    """Operations that wait, and those that they wait for, in the order of the former; and whether it is enough that
-    these have begun. O(n log n).
+    """Return the dependencies: rows of operations that wait, of those they wait for, and whether it is enough that the
+    latter have begun. Sorted by the former. O(n log n).
+
+    An item of a set is 2 * message + 1 for "has left the sender", 2 * message for "has been received".
 
     The sends of rank 0 (2 and 3) wait for its receives (0 and 1):
 

@@ -1,4 +1,9 @@
-"""The data types of lint: the call to check, findings with outcome and remedy, and a runtime as a list of rules."""
+"""The data types of lint: the call to check, findings with outcome and remedy, and a runtime as a list of rules.
+
+`antiphon lint FILE --runtime rccl-6` reads a file's header (`Head`), takes the call of the command line (`Call`), and
+has the `Runtime` apply its rules. A rule is a function that yields findings: it compares header and call as the runtime
+does, and says what would happen and what to do instead. Rules that several runtimes share are at the end.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from dataclasses import dataclass, field
 from antiphon.errors import Invalid, quote
 from antiphon.units import format_size
 
-WILL_NOT = ("refused", "ignored", "hangs", "wrong")
+WILL_NOT = ("refused", "ignored", "hangs", "wrong")  # outcomes in which the runtime does not run the file correctly
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Finding:
-    """`outcome`: refused (with an error), ignored (it silently uses its own algorithm), hangs, wrong, or note."""
+    """What a rule says. `outcome`: refused (with an error), ignored (the runtime silently uses its own algorithm),
+    hangs, wrong, or note. `instead`: how to fix it."""
 
     outcome: str
     why: str
@@ -68,7 +74,7 @@ Rule = Callable[[Head, Call], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Runtime:
-    """Whose rules these are. `format`: the back end that writes for it. `rules`: in the order in which it decides."""
+    """A runtime. `format`: of the files that it reads. `rules`: in the order in which it decides."""
 
     name: str
     about: str

@@ -1,4 +1,8 @@
-"""Rules of MSCCL's executor, and of RCCL's, for a file, a size, a data type and an operator."""
+"""Rules of MSCCL's executor, and of RCCL's, for a file, a size, a data type and an operator.
+
+Each rule (see form.Rule) reproduces one decision of the runtime: it yields nothing if the call passes. MSCCL and RCCL
+share most; RCCL also has no fused steps (which receive and forward at once) and fewer thread blocks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-FUSED = ("rcs", "rrs", "rrc", "rrcs")
+FUSED = ("rcs", "rrs", "rrc", "rrcs")  # steps that receive and, at once, copy, reduce or send on
 MAX_CHANNELS = 32  # of MSCCL's executor
 MAX_BLOCKS = 64  # of a rank, as RCCL is built
 AT_ONCE = 108  # multiprocessors of an A100; an H100 has 132

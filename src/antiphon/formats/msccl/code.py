@@ -1,10 +1,23 @@
 """Translate an MSCCL algorithm, as MSCCL's executor runs it, into a code for the abstract machine to check.
 
+Input: an `Algorithm` as `read` returns it (GPUs, their thread blocks, steps). Output: a `Code` (lower/machine): per
+thread block the instructions with the cells that they read and write, the connection that they send to or receive from,
+and the instructions of other blocks that they wait for. The abstract machine runs it in every order that the runtime
+may take. `codes_of` yields the code for calls out of place and in place.
+
 The executor runs the steps of a thread block as they are, with two exceptions. A nop is no step of its own: the next
 step, which must have a dependency itself, also waits for that of the nop; a trailing nop is dropped. Consecutive `re`
-into one place from one buffer are one step, with the count of the last, if only the first waits and only the last has a
-flag. The step counter advances by the dependencies of a step, or by the reductions fused in it; a step with hasdep
-publishes the counter when it is done, and dependent steps wait for that value."""
+(local reductions) into one place from one buffer are fused into one step, with the count of the last, if only the first
+waits and only the last has a flag (hasdep=1: others wait for it).
+
+    steps of the file                     the executor's steps
+    nop  waits for tb 1, step 0           -
+    re   i0 -> o0, waits for tb 2         re  i0, i1 -> o0, waits for both; publishes counter 2
+    re   i1 -> o0, hasdep=1
+
+Each block has a counter, which advances by one per step, by one more per further dependency of a step, and by one more
+per further reduction fused in it. A step with a flag publishes the counter when it is done, and dependent steps wait
+for that value."""
 
 from __future__ import annotations
 
@@ -32,16 +45,16 @@ from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
 from antiphon.lower.uncollected import uncollected
 
-MOST_AWAITED = 127
-MOST_FUSED = 16
-MOST_COUNT = 71
-MOST_PER_CHANNEL = 32
+MOST_AWAITED = 127  # largest number of a thread block that others may wait for
+MOST_FUSED = 16  # reductions in one step
+MOST_COUNT = 71  # chunks of one step
+MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on one channel
 
 
 @dataclass(eq=False, slots=True)
-class Done:
+class ExecutedStep:
     """A step as the executor runs it: the last of the file's steps fused in it; the offsets that it reads, and its
-    dependencies as (block, step). `shows`: the published counter."""
+    dependencies as (block, step). `shows`: the counter that it publishes."""
 
     step: Step
     sources: list[int]
@@ -66,7 +79,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     """
     _refuse_idle(algorithm)
     collective = _collective_of(algorithm, root)
-    # nchunksperloop counts all blocks of a collective with a block per rank; `grain` is per block
+    # the file's number of chunks counts all blocks of a collective with a block per rank; `grain` is chunks per block
     grain = algorithm.chunks
     if algorithm.collective in ("allgather", "reducescatter", "alltoall"):
         if grain % algorithm.ranks:
@@ -85,19 +98,19 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
         done = [_executed_steps(gpu, block) for block in gpu.blocks]
         # counters that each block publishes, with their instruction: what waits of other blocks compare with
         shown = [
-            [(done_step.shows, at) for at, done_step in enumerate(block_steps) if done_step.step.flag]
+            [(executed.shows, at) for at, executed in enumerate(block_steps) if executed.step.flag]
             for block_steps in done
         ]
         for block, block_steps in zip(gpu.blocks, done, strict=True):
-            lies = _Lies(gpu, block, places)
+            finder = _CellFinder(gpu, block, places)
             out = Block(gpu.rank, f"tb {block.number}")
-            for done_step in block_steps:
+            for executed in block_steps:
                 wait = tuple(
-                    (first[gpu.rank] + other, _find_awaited(gpu, block, done_step, other, step, shown))
-                    for other, step in done_step.after
+                    (first[gpu.rank] + other, _find_awaited(gpu, block, executed, other, step, shown))
+                    for other, step in executed.after
                 )
-                out.instructions.append(_make_instruction(lies, done_step, wait, connections))
-                messages.add(gpu, block, done_step)
+                out.instructions.append(_make_instruction(finder, executed, wait, connections))
+                messages.add(gpu, block, executed)
             code_blocks.append(out)
     messages.refuse()
     protocol = protocol or algorithm.protocol
@@ -119,10 +132,11 @@ def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
     return max(ROOM[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 
 
-# ---- what it is for ----
+# ---- the collective ----
 
 
 def _collective_of(algorithm: Algorithm, root: int | None) -> Collective:
+    """Return the collective that the file is for, with its root if it has one."""
     kind = algorithm.collective
     if kind not in ("broadcast", "reduce", "gather", "scatter"):
         return Collective(kind, algorithm.ranks)
@@ -178,7 +192,10 @@ def named_scratch(algorithm: Algorithm) -> list[int]:
 
 
 def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, int], int]) -> None:
-    """A connection belongs to one block at either end: two would each go on counting for themselves."""
+    """Number the connections (sender, receiver, channel) of all blocks.
+
+    Invalid if two blocks of a rank share one: each would count its messages for itself.
+    """
     for gpu in algorithm.gpus:
         for sending in (True, False):
             owner: dict[tuple[int, int], int] = {}
@@ -205,17 +222,18 @@ def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, in
                 connections.setdefault(connection, len(connections))
 
 
-# ---- steps as they are done ----
+# ---- steps as the executor runs them ----
 
 
 def _step_text(gpu: Gpu, block: ThreadBlock, step: Step) -> str:
+    """Return the place of a step, for messages."""
     return f"rank {gpu.rank}, tb {block.number}, step {step.number} ({step.verb})"
 
 
-def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
-    done_steps: list[Done] = []
+def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[ExecutedStep]:
+    executed_steps: list[ExecutedStep] = []
     pending: list[tuple[int, int]] = []
-    open_to: tuple[str, int, str] | None = None  # where a reduction that the next one may join leads
+    open_to: tuple[str, int, str] | None = None  # (buffer, offset, source buffer) of a reduction open to another
     reductions = 0
     for step in block.steps:
         # dependencies of a nop are added to those of the next step
@@ -226,7 +244,7 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
         # consecutive reductions into one place from one buffer become one step of several sources
         target = (step.dst, step.dst_at, step.src)
         if step.verb == "re" and open_to == target and step.after == -1:
-            last = done_steps[-1]
+            last = executed_steps[-1]
             last.step = step
             last.sources.append(step.src_at)
             if len(last.sources) > MOST_FUSED:
@@ -240,7 +258,7 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
                     f"{_step_text(gpu, block, step)}: follows a nop and waits for nothing itself, which the executor "
                     "refuses"
                 )
-            done_steps.append(Done(step, [step.src_at], pending))
+            executed_steps.append(ExecutedStep(step, [step.src_at], pending))
             pending = []
         if step.verb == "re":
             reductions += 1
@@ -251,15 +269,15 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[Done]:
             open_to = None
     # the executor's counter: extra dependencies and fused reductions count as steps of their own
     count = 0
-    for done_step in done_steps:
-        count += max(len(done_step.after) - 1, 0) + len(done_step.sources) - 1
-        done_step.shows = count
+    for executed in executed_steps:
+        count += max(len(executed.after) - 1, 0) + len(executed.sources) - 1
+        executed.shows = count
         count += 1
-    return done_steps
+    return executed_steps
 
 
 def _find_awaited(
-    gpu: Gpu, block: ThreadBlock, waiting: Done, other: int, step: int, shown: list[list[tuple[int, int]]]
+    gpu: Gpu, block: ThreadBlock, waiting: ExecutedStep, other: int, step: int, shown: list[list[tuple[int, int]]]
 ) -> int:  # fmt: skip
     """Return the instruction of the other block that ends this wait."""
     waiting_text = _step_text(gpu, block, waiting.step)
@@ -282,16 +300,19 @@ def _find_awaited(
     )
 
 
-# ---- what they touch ----
+# ---- the cells that steps read and write ----
 
 
 @dataclass(frozen=True, slots=True)
-class _Lies:
+class _CellFinder:
+    """The cells of the abstract machine that the steps of a block name by buffer letter and offset."""
+
     gpu: Gpu
     block: ThreadBlock
     places: Places
 
     def cell(self, step: Step, letter: str, at: int, declared: bool) -> int:
+        """Return the first cell of offset `at`; Invalid outside of the buffer. `declared`: nor above its *_chunks."""
         kind, rank = LETTERS.index(letter), self.gpu.rank
         size = int(self.places.size[rank, kind])
         name = ("input", "output", "scratch")[kind]
@@ -309,13 +330,14 @@ class _Lies:
 
 
 def _make_instruction(
-    lies: _Lies, done_step: Done, wait: tuple[tuple[int, int], ...], connections: dict[tuple[int, int, int], int]
+    finder: _CellFinder, executed: ExecutedStep, wait: tuple[tuple[int, int], ...], connections: dict[tuple[int, int,
+    int], int]
 ) -> Instruction:  # fmt: skip
-    step, block, rank = done_step.step, lies.block, lies.gpu.rank
+    step, block, rank = executed.step, finder.block, finder.gpu.rank
     verb = step.verb
     for verbs, peer, verb_text in ((SENDS, block.send, "send to"), (RECEIVES, block.recv, "receive from")):
         if verb in verbs and peer < 0:
-            raise Invalid(f"{_step_text(lies.gpu, block, step)}: its thread block has no rank to {verb_text}")
+            raise Invalid(f"{_step_text(finder.gpu, block, step)}: its thread block has no rank to {verb_text}")
     if not step.count:
         return Instruction(step.number, verb, 0, wait=wait)
     # rrc is exempt from the executor's check of declared sizes
@@ -323,10 +345,10 @@ def _make_instruction(
     read = []
     # a local reduction also reads its destination
     if verb == "re":
-        read.append(lies.cell(step, step.dst, step.dst_at, declared))
+        read.append(finder.cell(step, step.dst, step.dst_at, declared))
     if verb in READS:
-        read += [lies.cell(step, step.src, at, declared) for at in done_step.sources]
-    write = (lies.cell(step, step.dst, step.dst_at, declared),) if verb in WRITES else ()
+        read += [finder.cell(step, step.src, at, declared) for at in executed.sources]
+    write = (finder.cell(step, step.dst, step.dst_at, declared),) if verb in WRITES else ()
     pop = connections[block.recv, rank, block.channel] if verb in RECEIVES else -1
     push = connections[rank, block.send, block.channel] if verb in SENDS else -1
     return Instruction(step.number, verb, step.count, tuple(read), write, pop, push, wait)
@@ -334,13 +356,13 @@ def _make_instruction(
 
 @dataclass(eq=False)
 class _Messages:
-    """All sends and receives by their connection, with their steps."""
+    """All sends and receives by their connection, with their steps: the k-th of one must fit the k-th of the other."""
 
     sends: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
     receives: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
 
-    def add(self, gpu: Gpu, block: ThreadBlock, done_step: Done) -> None:
-        step = done_step.step
+    def add(self, gpu: Gpu, block: ThreadBlock, executed: ExecutedStep) -> None:
+        step = executed.step
         if not step.count:
             return
         if step.verb in SENDS:

@@ -1,4 +1,17 @@
-"""Read MSCCL XML files of any origin; the terms of the format and the limits of its executor."""
+"""Read MSCCL XML files of any origin; the terms of the format and the limits of its executor.
+
+A file is an algorithm (<algo>) with a <gpu> per rank, its thread blocks (<tb>) and their steps:
+
+    <algo name="ring" coll="allreduce" proto="Simple" ngpus="2" nchannels="1" nchunksperloop="2" inplace="1">
+      <gpu id="0" i_chunks="2" o_chunks="2" s_chunks="0">
+        <tb id="0" send="1" recv="1" chan="0">
+          <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+
+A thread block sends to one rank and receives from one. Its step sends (s), receives (r, with a copy rcs, with a
+reduction rrs, rrc, rrcs), copies (cpy), reduces locally (re) or only waits (nop): `cnt` chunks from `srcoff` of the
+input, output or scratch (i, o, s) to `dstoff`. It waits for step `deps` of thread block `depid`; hasdep=1: others wait
+for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an `Algorithm`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +32,8 @@ SLOTS = {
     "LL": 8,
     "LL128": 8,
 }  # messages under way from one block to another: a Simple one takes 4 of 8 steps
-ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # bytes of a message, the least of the known executors by default
-NODES = 4095  # elements of a file that one rank keeps
+ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # bytes of a message: by default, the least of all executors
+NODES = 4095  # XML elements of a file that the runtime keeps per rank
 VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
 SENDS = ("s", "rcs", "rrs", "rrcs")
 RECEIVES = ("r", "rcs", "rrs", "rrc", "rrcs")
@@ -28,18 +41,18 @@ READS = ("s", "rrs", "rrc", "rrcs", "cpy", "re")  # at src
 WRITES = ("r", "rcs", "rrc", "rrcs", "cpy", "re")  # at dst
 
 
-MOST_BYTES = 2**30
+MOST_BYTES = 2**30  # of a file
 MOST_RANKS = 1024
 MOST_CHANNELS = 128
-MOST_STEPS = 64
-SHORT = 5  # digits of numbers that are kept, which so fit into 32 bits
+MOST_STEPS = 64  # of a thread block
+SHORT = 5  # digits up to which numbers are cached by their text
 _TAG = re.compile(rb"<[^<>]*>?")
-_ODD = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # what some tag must have for its text to be looked at
+_ODD = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # some tag must have such text, or no tag needs a closer look
 
 
 @dataclass(slots=True)
 class Step:
-    """Offsets and `after` as they stand there, -1 for none; `flag`: hasdep."""
+    """A step as in the file; offsets may be -1. `after`, `after_step`: depid and deps, -1 for none; `flag`: hasdep."""
 
     number: int
     verb: str
@@ -55,6 +68,8 @@ class Step:
 
 @dataclass(slots=True)
 class ThreadBlock:
+    """A thread block. `send`, `recv`: the ranks that it sends to and receives from, -1 for none."""
+
     number: int
     send: int
     recv: int
@@ -64,7 +79,7 @@ class ThreadBlock:
 
 @dataclass(slots=True)
 class Gpu:
-    """`sizes`: chunks of input, output and scratch, as told. `blocks` by their numbers."""
+    """A rank. `sizes`: declared chunks of input, output and scratch. `blocks`: in the order of their numbers."""
 
     rank: int
     sizes: tuple[int, int, int]
@@ -73,7 +88,7 @@ class Gpu:
 
 @dataclass(slots=True)
 class Algorithm:
-    """`chunks`: nchunksperloop. `sizes`: least and most bytes, 0 for no end. `root`: -1 where the file does not say.
+    """A file. `chunks`: nchunksperloop. `sizes`: least and most bytes, 0 for no end. `root`: -1 if the file names none.
     `notes`: what a runtime refuses or does silently, though nothing is wrong with the algorithm."""
 
     name: str
@@ -92,7 +107,7 @@ class Algorithm:
 
 @uncollected()
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
-    """Return the algorithm of a file, or of its contents. Invalid, in one line, where it is none.
+    """Return the algorithm of a file, or of its contents. Invalid, in one line, element it is none.
 
     Only its form is checked here; `code.code_of` derives what it does. Commonly omitted attributes, and anything that
     only the executor's own parser refuses, become notes. Linear; memory is a few times the file.
@@ -103,7 +118,7 @@ def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
     reader = _Reader()
     try:
         read_xml(data, reader)
-        algorithm = reader.found()
+        algorithm = reader.finish()
     except Invalid as error:
         if isinstance(source, bytes):
             raise
@@ -113,7 +128,7 @@ def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
 
 
 class _Reader:
-    """Takes elements in the order of the file."""
+    """Builds the algorithm from elements in the order of the file (the interface of `xml.Reader`)."""
 
     def __init__(self) -> None:
         self.algorithm: Algorithm | None = None
@@ -130,20 +145,20 @@ class _Reader:
             expected = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
             raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{expected}")
         self.depth.append(name)
-        where = _Where(line, name, attributes, self.numbers)
+        element = _Element(line, name, attributes, self.numbers)
         if name == "algo":
-            self._begin_algorithm(where)
+            self._begin_algorithm(element)
         elif name == "gpu":
-            self._begin_gpu(where)
+            self._begin_gpu(element)
         elif name == "tb":
-            self._begin_block(where)
+            self._begin_block(element)
         else:
-            self._begin_step(where)
+            self._begin_step(element)
 
     def end(self, name: str) -> None:
         self.depth.pop()
 
-    def found(self) -> Algorithm:
+    def finish(self) -> Algorithm:
         """Return the complete algorithm with blocks and ranks in order."""
         algorithm = self.algorithm
         if algorithm is None:
@@ -159,81 +174,84 @@ class _Reader:
                 )
         return algorithm
 
-    def _begin_algorithm(self, where: _Where) -> None:
+    def _begin_algorithm(self, element: _Element) -> None:
         if self.algorithm is not None:
-            raise Invalid(f"line {where.line}: a second <algo>")
-        kind, protocol = where.text("coll"), where.text("proto")
+            raise Invalid(f"line {element.line}: a second <algo>")
+        kind, protocol = element.text("coll"), element.text("proto")
         if kind not in KINDS:
-            raise Invalid(f"line {where.line}: coll is {quote(kind)}; expected {', '.join(KINDS)}")
+            raise Invalid(f"line {element.line}: coll is {quote(kind)}; expected {', '.join(KINDS)}")
         if protocol not in SLOTS:
-            raise Invalid(f"line {where.line}: proto is {quote(protocol)}; expected {', '.join(SLOTS)}")
-        ranks = where.whole("ngpus", 1, MOST_RANKS)
-        in_place = bool(where.whole("inplace", 0, 1))
-        missing = [key for key in ("outofplace", "minBytes", "maxBytes") if key not in where.attributes]
+            raise Invalid(f"line {element.line}: proto is {quote(protocol)}; expected {', '.join(SLOTS)}")
+        ranks = element.whole("ngpus", 1, MOST_RANKS)
+        in_place = bool(element.whole("inplace", 0, 1))
+        missing = [key for key in ("outofplace", "minBytes", "maxBytes") if key not in element.attributes]
         if missing:
             self.notes.append(f"the executor's parser refuses this file: it has no {', '.join(missing)}")
-        out_of_place = bool(where.whole("outofplace", 0, 1, int(not in_place)))
-        sizes = where.whole("minBytes", 0, 2**62, 0), where.whole("maxBytes", 0, 2**62, 0)
+        out_of_place = bool(element.whole("outofplace", 0, 1, int(not in_place)))
+        sizes = element.whole("minBytes", 0, 2**62, 0), element.whole("maxBytes", 0, 2**62, 0)
         if sizes[1] and sizes[1] < sizes[0]:
             self.notes.append(f"it is never used: no size is from {sizes[0]} to {sizes[1]} bytes")
         if not in_place and not out_of_place:
             self.notes.append("it is never used: it is neither for calls in place nor out of place")
-        channels = where.whole("nchannels", 1, MOST_CHANNELS)
+        channels = element.whole("nchannels", 1, MOST_CHANNELS)
         if channels > 32:
             self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
         self.algorithm = Algorithm(
-            where.text("name"), protocol, kind, ranks, channels, where.whole("nchunksperloop", 1, 2**31 - 1),
-            where.whole("root", 0, ranks - 1, -1), in_place, out_of_place, sizes,
+            element.text("name"), protocol, kind, ranks, channels, element.whole("nchunksperloop", 1, 2**31 - 1),
+            element.whole("root", 0, ranks - 1, -1), in_place, out_of_place, sizes,
         )  # fmt: skip
 
-    def _begin_gpu(self, where: _Where) -> None:
+    def _begin_gpu(self, element: _Element) -> None:
         assert self.algorithm is not None
-        rank = where.whole("id", 0, self.algorithm.ranks - 1)
-        sizes = where.whole("i_chunks", 0), where.whole("o_chunks", 0), where.whole("s_chunks", 0)
+        rank = element.whole("id", 0, self.algorithm.ranks - 1)
+        sizes = element.whole("i_chunks", 0), element.whole("o_chunks", 0), element.whole("s_chunks", 0)
         self.gpu = Gpu(rank, sizes)
         self.algorithm.gpus.append(self.gpu)
         if len(self.algorithm.gpus) > self.algorithm.ranks:
-            raise Invalid(f"line {where.line}: more than ngpus={self.algorithm.ranks} gpus")
+            raise Invalid(f"line {element.line}: more than ngpus={self.algorithm.ranks} gpus")
 
-    def _begin_block(self, where: _Where) -> None:
+    def _begin_block(self, element: _Element) -> None:
         assert self.algorithm is not None
         assert self.gpu is not None
         last = self.algorithm.ranks - 1
-        channel = where.whole("chan", 0, MOST_CHANNELS)
-        send, recv = where.whole("send", -1, last), where.whole("recv", -1, last)
-        self.block = ThreadBlock(where.whole("id", 0, 1023), send, recv, channel)
+        channel = element.whole("chan", 0, MOST_CHANNELS)
+        send, recv = element.whole("send", -1, last), element.whole("recv", -1, last)
+        self.block = ThreadBlock(element.whole("id", 0, 1023), send, recv, channel)
         self.gpu.blocks.append(self.block)
-        where.name = f"rank {self.gpu.rank}, tb {self.block.number}"
+        element.name = f"rank {self.gpu.rank}, tb {self.block.number}"
         if self.gpu.rank in (send, recv):
-            raise Invalid(f"line {where.line}: {where.name}: it sends to its own rank, or receives from it")
+            raise Invalid(f"line {element.line}: {element.name}: it sends to its own rank, or receives from it")
         if channel >= self.algorithm.channels and (send >= 0 or recv >= 0):
-            raise Invalid(f"line {where.line}: {where.name}: chan is {channel}, of nchannels={self.algorithm.channels}")
+            raise Invalid(
+                f"line {element.line}: {element.name}: chan is {channel}, of nchannels={self.algorithm.channels}"
+            )
 
-    def _begin_step(self, where: _Where) -> None:
+    def _begin_step(self, element: _Element) -> None:
         assert self.gpu is not None
         assert self.block is not None
         number = len(self.block.steps)
         # The fast path serves nearly all steps; errors are found on the slow path.
-        plain = self._plain_step(where.attributes, number)
+        plain = self._plain_step(element.attributes, number)
         if plain is not None:
             self.block.steps.append(plain)
             return
-        where.name = f"rank {self.gpu.rank}, tb {self.block.number}, step {number}"
+        element.name = f"rank {self.gpu.rank}, tb {self.block.number}, step {number}"
         if number >= MOST_STEPS:
-            raise Invalid(f"line {where.line}: {where.name}: a thread block has at most {MOST_STEPS} steps")
-        if where.whole("s", 0) != number:
+            raise Invalid(f"line {element.line}: {element.name}: a thread block has at most {MOST_STEPS} steps")
+        if element.whole("s", 0) != number:
             raise Invalid(
-                f"line {where.line}: {where.name}: s is {where.whole('s', 0)}; expected {number}, as steps follow"
+                f"line {element.line}: {element.name}: s is {element.whole('s', 0)}; expected {number}, as steps follow"
             )
-        verb = where.text("type")
+        verb = element.text("type")
         if verb not in VERBS:
-            raise Invalid(f"line {where.line}: {where.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
-        count = where.whole("cnt", 0 if verb != "nop" else -(2**31), 71 if verb != "nop" else 2**31 - 1)
-        src, dst = (self._buffer_letter(where, key) for key in ("srcbuf", "dstbuf"))
+            raise Invalid(f"line {element.line}: {element.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
+        count = element.whole("cnt", 0 if verb != "nop" else -(2**31), 71 if verb != "nop" else 2**31 - 1)
+        src, dst = (self._buffer_letter(element, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
             Step(
-                number, VERBS[verb], src, where.whole("srcoff", -(2**31)), dst, where.whole("dstoff", -(2**31)), count,
-                where.whole("depid", -(2**31)), where.whole("deps", -(2**31)), bool(where.whole("hasdep", 0, 1)),
+                number, VERBS[verb], src, element.whole("srcoff", -(2**31)), dst, element.whole("dstoff", -(2**31)),
+                count, element.whole("depid", -(2**31)), element.whole("deps", -(2**31)), bool(element.whole("hasdep",
+                0, 1)),
             )
         )  # fmt: skip
 
@@ -251,10 +269,10 @@ class _Reader:
             return None
         return Step(number, verb, src, source, dst, target, count, block, step, flag == 1)
 
-    def _buffer_letter(self, where: _Where, key: str) -> str:
-        text = where.text(key)
+    def _buffer_letter(self, element: _Element, key: str) -> str:
+        text = element.text(key)
         if text not in tuple(LETTERS):
-            raise Invalid(f"line {where.line}: {where.name}: {key} is {quote(text)}; expected i, o or s")
+            raise Invalid(f"line {element.line}: {element.name}: {key} is {quote(text)}; expected i, o or s")
         return self.words.setdefault(text, text)
 
 
@@ -262,7 +280,9 @@ _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 
 @dataclass(slots=True)
-class _Where:
+class _Element:
+    """An element's attributes, read with checks. `name`: the element or step, for messages."""
+
     line: int
     name: str
     attributes: Attributes
@@ -275,7 +295,7 @@ class _Where:
         return value
 
     def whole(self, key: str, low: int, high: int = 2**31 - 1, missing: int | None = None) -> int:
-        """A whole number as the executor reads it, which takes 010 for 8."""
+        """Return a whole number from `low` to `high`. No leading zeros: the executor would read 010 as octal, 8."""
         text = self.attributes.get(key)
         cached = self.numbers.get(text or "")
         if cached is not None and low <= cached <= high:

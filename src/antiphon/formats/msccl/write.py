@@ -1,7 +1,17 @@
 """Write schedules as MSCCL XML, which MSCCL's executor and RCCL run instead of their own algorithms.
 
-Each rank's sends and receives are assigned to thread blocks, at most one send peer and one receive peer per block, as
-the executor requires. Steps of a block run in order; a dependency on another block is a `depid`/`deps` pair.
+Input: a plan. Output: files by name, one per range of sizes, for calls out of place and in place. Each rank's sends and
+receives are assigned to thread blocks, at most one send peer and one receive peer per block, as the executor requires.
+Steps of a block run in order; a dependency on another block is a `depid`/`deps` pair. An element, for thread block 0 of
+a rank that sends chunk 3 of its input to rank 1 (`read` describes the format):
+
+    <tb id="0" send="1" recv="-1" chan="0">
+      <step s="0" type="s" srcbuf="i" srcoff="3" dstbuf="i" dstoff="3" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+    </tb>
+
+Stages per schedule: lower it to a program (lower/lowering), assign its operations to blocks (lower/blocks), number
+chunks as the executor does (`_ChunkOffsets`), write the text. With several `instances` all blocks are repeated, each
+copy on its own share of every chunk and on channels of its own: more parallelism for large messages.
 """
 
 from __future__ import annotations
@@ -28,7 +38,7 @@ from antiphon.options import parse_yes
 
 WHAT = "MSCCL XML"
 LONGEST = 100  # characters of a name
-UNFUSED = 64  # thread blocks of a rank: RCCL, for which nothing is fused, holds no more
+UNFUSED = 64  # thread blocks of a rank in files without fused steps, which are for RCCL: it holds no more
 
 
 def msccl_xml(
@@ -115,15 +125,16 @@ def _write_places(
 def xml_of(
     program: Program, *, proto: str = "Simple", instances: int = 1, fused: bool = True, name: str = "antiphon"
 ) -> bytes:
-    """The file of one program, for all sizes."""
+    """Return the file of one program, for all sizes."""
     places = program.in_place, not program.in_place
     return _file_text(name, proto, (0, 0), _write_body(program, proto, instances, fused), places)
 
 
-Body = tuple[str, list[bytes]]
+Body = tuple[str, list[bytes]]  # attributes of the head, and the text of each rank
 
 
 def _file_text(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tuple[bool, bool]) -> bytes:
+    """Return a whole file. `places`: whether it serves calls in place, and out of place."""
     head, ranks = body
     text = (
         f'<algo name="{title}" proto="{proto}" {head} inplace="{places[0]:d}" outofplace="{places[1]:d}" '
@@ -168,7 +179,7 @@ def refuse_collective(program: Program) -> None:
         raise Unsupported(f"{WHAT}: blocks are all of one size; plan with equal counts, or pad to the largest")
 
 
-class _Lies:
+class _ChunkOffsets:
     """The positions of chunks in the buffers of the runtime, for each instance."""
 
     def __init__(self, numbered_blocks: Blocks, rank: int, instances: int) -> None:
@@ -182,9 +193,9 @@ class _Lies:
         self.sizes = [int(size) for size in places.size[rank]]
         self.in_place = program.in_place
 
-    def tell(self, place: Place | None, count: int, instance: int) -> tuple[str, int]:
-        """Letter and offset. In place there is one buffer, which is the user's output, or the input where that is
-        larger."""
+    def find(self, place: Place | None, count: int, instance: int) -> tuple[str, int]:
+        """Return buffer letter and offset. In place there is one buffer, which is the user's output, or the input where
+        that is larger."""
         if place is None:
             return "i", -1
         buffer, at = place
@@ -200,7 +211,8 @@ class _Lies:
 
 
 def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
-    rank_blocks, lies = numbered_blocks.ranks[rank], _Lies(numbered_blocks, rank, instances)
+    """Return the element <gpu> of a rank. Unsupported if it has more elements than the runtime holds."""
+    rank_blocks, offsets = numbered_blocks.ranks[rank], _ChunkOffsets(numbered_blocks, rank, instances)
     nodes = 1 + numbered_blocks.program.ranks + instances * sum(1 + len(block.rows) for block in rank_blocks)
     # the runtime parses a rank's XML into a table of fixed size
     if nodes > NODES:
@@ -212,28 +224,30 @@ def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
     awaited = 1 + max(
         (row.after[0] for block in rank_blocks for row in block.rows if row.after is not None), default=-1
     )
-    sizes = [size * instances for size in lies.sizes]
+    sizes = [size * instances for size in offsets.sizes]
     lines = [f'  <gpu id="{rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">\n']
-    for low, high in ((0, awaited), (awaited, len(rank_blocks))):  # those that are waited for have the low numbers
+    for low, high in ((0, awaited), (awaited, len(rank_blocks))):
         for instance in range(instances):
             start = low * instances + instance * (high - low)
             for number, block in enumerate(rank_blocks[low:high], start):
                 channel = block.channel * instances + instance
-                lines += _block_lines(block, number, channel, lies, instance, awaited)
+                lines += _block_lines(block, number, channel, offsets, instance, awaited)
     lines.append("  </gpu>\n")
     return "".join(lines).encode()
 
 
-def _block_lines(block: Numbered, number: int, channel: int, lies: _Lies, instance: int, awaited: int) -> Iterator[str]:
+def _block_lines(
+    block: Numbered, number: int, channel: int, offsets: _ChunkOffsets, instance: int, awaited: int
+) -> Iterator[str]:
     yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{channel}">\n'
     for step, row in enumerate(block.rows):
-        yield _step_line(step, row, lies, instance, awaited)
+        yield _step_line(step, row, offsets, instance, awaited)
     yield "    </tb>\n"
 
 
-def _step_line(step: int, row: Row, lies: _Lies, instance: int, awaited: int) -> str:
-    src, dst = lies.tell(row.src, row.count, instance), lies.tell(row.dst, row.count, instance)
-    if row.src is None or row.dst is None:  # one that is not used stands where the other does
+def _step_line(step: int, row: Row, offsets: _ChunkOffsets, instance: int, awaited: int) -> str:
+    src, dst = offsets.find(row.src, row.count, instance), offsets.find(row.dst, row.count, instance)
+    if row.src is None or row.dst is None:  # an unused place is written as the other one
         src, dst = (dst, dst) if row.src is None else (src, src)
     after, number = row.after or (-1, -1)
     if row.after is not None:

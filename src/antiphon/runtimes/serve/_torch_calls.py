@@ -1,7 +1,12 @@
 """Execute PyTorch's collectives, one at a time, in the worker thread of a group: by the engine, else by gloo.
 
-For each call: find the page for its kind and size, and run that plan, else gloo. The decision depends only on
-arguments that are equal on all processes, so all of them decide alike.
+`Calls` has a method per collective. Each checks its tensors, turns them into flat NumPy views, begins the call (its
+kind and size travel with every message, so that different calls of processes are noticed), looks for the page, i.e. the
+program for this collective and size, and runs it. Without a page, or where the engine lacks the operator or type, gloo
+(PyTorch's own CPU backend) makes the call. That decision depends only on arguments that are equal at all processes, so
+all of them decide alike.
+
+`plan` below is a `Reduction` of _torch_data: how the engine computes an operator of PyTorch. `seconds` is the timeout.
 """
 
 from __future__ import annotations
@@ -67,6 +72,7 @@ class Calls:
     def _find_page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
+        """Return the page for blocks of `unit` elements. `library`: whether gloo could make the call instead."""
         assert self.serving is not None
         call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
         page = self.serving.find(call, seconds, library)
@@ -74,6 +80,7 @@ class Calls:
         return page
 
     def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, start: Callable[[], Any]) -> None:
+        """Make the call that `start` starts with gloo, and count it. `why`: the reason, for the report."""
         nbytes, began = sum(tensor.numel() * tensor.element_size() for tensor in tensors), time.perf_counter()
         if self.serving is not None:
             why = why or self._why_no_page
@@ -103,7 +110,7 @@ class Calls:
     # ---- combining ----
 
     def _combine_tensors(self, kind: str, tensor: Tensor, op: Any, plan: Any, seconds: float, root: int = -1) -> bool:
-        """Combine by the engine, into the root's tensor or, without a root, into all. False if it cannot."""
+        """Combine by the engine, into the root's tensor or, without a root, into all. False if gloo has to do it."""
         if plan is None:
             return False
         has_result = root in (-1, self.rank)
@@ -314,12 +321,13 @@ class Calls:
         lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(input.element_size())
         outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
         if outcome == DISAGREED:
-            self._find_disagreement(input, in_sizes, out_sizes, seconds)
+            self._raise_disagreement(input, in_sizes, out_sizes, seconds)
         if outcome == EVEN:
             self._exchange_evenly(input, bits_of(flat_input), bits_of(buffer), seconds)
         put_back(buffer, output)
 
     def _exchange_evenly(self, input: Tensor, source: Any, target: Any, seconds: float) -> None:
+        """Exchange blocks that turned out to be equal at all processes, by a plan for alltoall."""
         assert self.serving is not None
         unit = len(source) // self.ranks
         self.serving.begin("alltoall", unit * source.itemsize, type_code(input.dtype))
@@ -333,7 +341,7 @@ class Calls:
         self.alltoall(flat, flatten_all(inputs), sizes[0], sizes[1], seconds)
         copy_from_flat(flat, outputs)
 
-    def _find_disagreement(
+    def _raise_disagreement(
         self, input: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
     ) -> None:
         """Raise an error that names two processes whose sizes do not agree."""
@@ -376,11 +384,12 @@ _SETTING = "TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
 def compares_calls() -> bool:
+    """Whether calls are to be compared."""
     return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
 
 
 def call_text(kind: str, tensors: Sequence[Any]) -> str:
-    """Return a description of a call."""
+    """Return a description of a call, such as "all_reduce of float32 [4, 2]"."""
     shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in tensors)
     return f"{kind} of {shapes}" if shapes else kind
 

@@ -1,13 +1,22 @@
 """Connect processes and authenticate them: one event loop for all connections that a process makes or accepts.
 
-A process listens at its doors and knocks at those of others at the same time, under one deadline. A connection is a
-stranger until its other end has proved that it knows the secret. Strangers have little time and few places, they do not
-delay each other, and they are counted.
+`connect_all` gets listening sockets ("doors"), the ranks awaited there, and the connections to make to other ranks'
+doors ("knocks"). It returns a connected, authenticated socket per rank, or raises when the deadline is over. One
+selector loop serves all of them at the same time.
 
-The handshake has four frames of fixed lengths: the guest's hello (its rank, the number of ranks, the rank it wants, a
-nonce), the host's answer (a nonce, its proof), the guest's proof, the host's verdict. A proof is the HMAC-SHA256 of
-everything sent before it, so it is worthless on another connection, for another rank or in the other direction. Until
-the guest has proved that it knows the secret, only hello and proof are read from it: 88 bytes.
+An accepted connection belongs to a stranger until its other end has proved that it knows the secret. Strangers have
+little time and few places, they do not delay each other, and they are counted.
+
+The handshake has four frames of fixed lengths. The guest is the process that connects, the host the one that listens.
+
+    guest: hello     its rank, the number of ranks, the rank it wants, a nonce
+    host:  answer    a nonce, its proof
+    guest: proof
+    host:  verdict   0 or a fault (such as a rank that is taken), and a proof
+
+A proof is the HMAC-SHA256 of the role and everything sent before, so it is worthless on another connection, for another
+rank or in the other direction. Until the guest has proved that it knows the secret, only hello and proof are read from
+it: 88 bytes. Both sides are generators that yield frames (`guest_handshake`, `host_handshake`), free of any socket.
 """
 
 from __future__ import annotations
@@ -30,9 +39,9 @@ from typing import Any
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
 
-BACKLOG = 1024
+BACKLOG = 1024  # connections that wait to be accepted
 _MAX_STRANGERS = 256  # at a time, besides one per rank; the oldest is dropped for the next
-PATIENCE = 2.0  # seconds that a stranger has
+PATIENCE = 2.0  # seconds in which a stranger must complete the handshake
 _RETRY = 0.05  # seconds until the next try
 _ACCEPTS = 64  # connections accepted at once, before others are read
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER that resets a stranger's connection, without TIME_WAIT
@@ -45,9 +54,10 @@ Place = tuple[int, Any]  # the family of a socket, and its address
 
 @dataclass
 class Knock:
-    """A connection to make, to rank `to`. `where`: its address, for messages. `early`: it may not listen yet.
+    """A connection to make to rank `to`, which listens at one of `places`; they are tried in turn.
 
-    `patience`: seconds in which it must answer once something listens there.
+    `key`: of the handshake; `where`: the address as shown in messages. `early`: it may not listen yet. `patience`:
+    seconds in which it must answer once something has accepted the connection.
     """
 
     to: int
@@ -60,7 +70,7 @@ class Knock:
 
 @dataclass(frozen=True)
 class Party:
-    """This process. `name`: of the meeting, for messages; `hint`: how to fix a wrong secret."""
+    """This process. `name`: what the processes connect for, as shown in messages; `hint`: how to fix a wrong secret."""
 
     rank: int
     ranks: int
@@ -73,10 +83,10 @@ def connect_all(
     party: Party, doors: Sequence[socket.socket], key: bytes, awaited: Collection[int], knocks: Sequence[Knock],
     end: float,
 ) -> dict[int, socket.socket]:  # fmt: skip
-    """Return connections by rank: to the ranks awaited at the doors, and to those at whose doors this process knocks.
+    """Return connections by rank: from the ranks `awaited` at the doors, and to those of the knocks.
 
-    `key`: of the doors. TimedOut if connections are missing at `end`; Invalid, at both sides, if a process that knows
-    the key claims a rank that it cannot have.
+    `key`: of the handshake at the doors; `end`: the deadline, by `time.monotonic`. TimedOut if connections are missing
+    then; Invalid, at both sides, if a process that knows the key claims a rank that it cannot have.
     """
     meeting = _Meeting(party, key, awaited, end)
     try:
@@ -98,7 +108,7 @@ def connect_all(
 
 
 class _Connecting:
-    """A connection during its handshake, until a deadline. `call`: None for a stranger's."""
+    """A connection during its handshake, until a deadline. `call`: the attempt it belongs to; None if accepted."""
 
     def __init__(self, connection: socket.socket, handshake: Handshake, deadline: float, call: _Call | None) -> None:
         self.socket, self.handshake, self.deadline, self.call = connection, handshake, deadline, call
@@ -108,16 +118,18 @@ class _Connecting:
 
 
 class _Call:
-    """The state of a knock. `next`: when to try again."""
+    """The attempts to make a connection. `next`: when to try again; `why`: why the last one failed."""
 
     def __init__(self, knock: Knock) -> None:
         self.knock, self.tries, self.next, self.done = knock, 0, 0.0, False
-        self.first = math.inf  # when something first accepted
+        self.first = math.inf  # when something first accepted the connection: the start of the knock's patience
         self.why = ""
         self.line: _Connecting | None = None
 
 
 class _Meeting:
+    """The event loop: connections made so far (`met`), attempts, and accepted connections under way (`lines`)."""
+
     def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
         self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
         self.selector = selectors.DefaultSelector()
@@ -129,6 +141,7 @@ class _Meeting:
         self.max_strangers = _MAX_STRANGERS + party.ranks
 
     def missing(self) -> bool:
+        """Whether a connection is still missing."""
         return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)
 
     def close(self) -> None:
@@ -142,6 +155,7 @@ class _Meeting:
         if now >= self.end:
             raise self._timeout_error()
         next_time = self.end
+        # strangers have equal time, so the oldest is the first to run out of it
         while self.lines:
             oldest = next(iter(self.lines.values()))
             if oldest.deadline > now:
@@ -165,6 +179,7 @@ class _Meeting:
     # ---- connections accepted at the doors ----
 
     def _accept_strangers(self, door: socket.socket) -> None:
+        """Accept waiting connections and start their handshakes."""
         for _ in range(_ACCEPTS):
             try:
                 connection, _ = door.accept()
@@ -185,12 +200,14 @@ class _Meeting:
             self.selector.register(connection, selectors.EVENT_READ, line)
 
     def _make_room(self) -> None:
+        """Drop the oldest stranger; without any, wait until file descriptors may be free."""
         if self.lines:
             self._reject_stranger(next(iter(self.lines.values())))
         else:
             time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
     def _check_claim(self, rank: int, count: int) -> tuple[int, int]:
+        """Return the fault of a guest that says it is `rank` of `count`, and its number; (0, 0) if it is welcome."""
         if count != self.party.ranks:
             return OTHER_COUNT, self.party.ranks
         if rank in self.met:
@@ -202,6 +219,7 @@ class _Meeting:
             self.claimed.add(rank)
 
     def _reject_stranger(self, line: _Connecting) -> None:
+        """Reset and count the connection of a stranger."""
         self.selector.unregister(line.socket)
         del self.lines[line.socket.fileno()]
         with suppress(OSError):
@@ -212,6 +230,7 @@ class _Meeting:
     # ---- connections made to other doors ----
 
     def _start_connecting(self, call: _Call, now: float) -> None:
+        """Start a non-blocking connect to the next of the knock's addresses."""
         knock = call.knock
         family, address = knock.places[call.tries % len(knock.places)]
         call.tries += 1
@@ -232,6 +251,7 @@ class _Meeting:
             self._retry_connect(call, code)
 
     def _retry_connect(self, call: _Call, code: int) -> None:
+        """Try again after a connect failed with this errno, unless nobody listens who should."""
         why = os.strerror(code)
         if code in _NOT_LISTENING and not call.knock.early:
             raise TransportFailed(f"{self._cannot_reach(call)}: {why}")
@@ -256,6 +276,7 @@ class _Meeting:
     # ---- both ----
 
     def _receive_frame(self, line: _Connecting) -> None:
+        """Handle an event of a connection: it is established, or bytes of a frame have arrived, or it is broken."""
         try:
             if not line.connected:
                 if not self._finish_connect(line):
@@ -379,7 +400,7 @@ Handshake = Generator[tuple[bytes, int], bytes, tuple[int, str]]
 
 
 class Stranger(Exception):
-    """The other end does not belong to this job. `secret`: it speaks our protocol, but does not know our secret."""
+    """The other end does not belong to this job. `secret`: it follows our protocol, but does not know our secret."""
 
     def __init__(self, why: str, secret: bool = False) -> None:
         super().__init__(why)
@@ -392,6 +413,7 @@ def derive_key(secret: bytes, use: bytes) -> bytes:
 
 
 def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
+    """Run the handshake of the process that connects, `rank` of `ranks`, to rank `to`."""
     hello = _HELLO.pack(_MARK, _VERSION, rank, ranks, to, secrets.token_bytes(_NONCE))
     mark, version, nonce, proof = _ANSWER.unpack((yield hello, _ANSWER.size))
     if mark != _MARK:
@@ -410,7 +432,7 @@ def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
 def host_handshake(
     rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim: Callable[[int], None]
 ) -> Handshake:
-    """`note_claim` gets the rank that the guest claims, before it is proved."""
+    """Run the handshake of the process that listens. `note_claim` gets the rank that the guest claims, unproved."""
     hello = yield b"", _HELLO.size
     mark, version, claimed, count, to, _ = _HELLO.unpack(hello)
     if mark != _MARK or version != _VERSION or to != rank:
@@ -428,6 +450,7 @@ def host_handshake(
 
 
 def _make_proof(key: bytes, *frames: bytes) -> bytes:
+    """Return the proof that its sender knows the key and saw these frames; the first names its role."""
     return hmac.digest(key, b"".join(frames), "sha256")
 
 

@@ -1,10 +1,17 @@
 """Adopt plans that are made while a group runs: when its processes ask for them, and how all switch at the same call.
 
-At certain calls, known from their numbers alone, the processes add up eight integers by the engine. With them process 0
-announces whether there is an answer, and its digest. From then on every process prepares, one step at each such call:
-it reads the answer from the cache, makes the plans for calls like those so far, and has their memory touched. If a
-process cannot read the file, process 0 broadcasts the bytes. The first call at which all are ready uses the new plans,
-at all processes.
+Process 0 has a subprocess that plans (`PlanningProcess`); its question describes the job, its answer is a book of
+plans. All processes must start to use the book at the same call, or their messages would not fit together. At certain
+calls, known from their numbers alone, they therefore add up eight integers by an allreduce of the engine
+(`Turns.turn`). With them process 0 announces whether there is an answer, and its digest. From then on every process
+prepares, one step at each such call: it reads the answer from the cache, makes the plans for calls like those so far,
+and has their memory touched. If a process cannot read the file, process 0 broadcasts the bytes. The first call at which
+all are ready uses the new plans, at all processes. An example:
+
+    call 1, 2, 3    sum: still planning
+    call 4          sum: process 0 has an answer, digest d; from here on a sum before every call
+    call 5, 6       sum: 3 processes still have steps to prepare
+    call 7          sum: 0 processes have; call 7 runs by the new plans
 
 So no call waits for planning, and none does much more work than others. The sum costs a round of 64-byte messages. It
 precedes only calls that synchronize all processes in any case, or that move much data: at first all of those, later
@@ -65,15 +72,15 @@ class PlanningProcess:
 
     def _write_line(self, text: str) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # if it has ended already, `look` reports the missing answer
+        with suppress(OSError):  # if it has ended already, `poll` reports the missing answer
             self._process.stdin.write(text.encode())
             self._process.stdin.flush()
 
     def lower(self) -> None:
-        """From now on it only gets processor time that nothing else needs."""
+        """Lower its priority: from now on it only gets processor time that nothing else needs."""
         self._write_line("lower\n")
 
-    def look(self) -> Answer | None:
+    def poll(self) -> Answer | None:
         """Return the answer if it is complete, without waiting. Unsupported, with the reason, if there will be none."""
         while True:
             try:
@@ -112,8 +119,8 @@ class PlanningProcess:
 
 Sum = Callable[[NDArray[Any]], None]  # over all processes, in place
 SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun
-LARGE = 2**16  # bytes of a process, from which any other call may be preceded by a sum, too
-LATE = 64  # calls after which any call may be
+LARGE = 2**16  # bytes per process, from which any other call may be preceded by a sum, too
+LATE = 64  # calls without a sum after which any call may be preceded by one
 SHARE = 64  # after n calls the next sum comes n / SHARE calls later
 _PLANNING, _READY, _NEVER = 0, 1, 2
 # The integers: state (of process 0), bytes of the book, its digest (four of them), and the number of processes ...
@@ -149,7 +156,7 @@ class Turns:
     _busy: bool = True
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
-        """Whether all processes ask before this call."""
+        """Whether all processes ask (add up) before this call."""
         return number >= self.next and (kind in SYNCHRONIZING or nbytes >= LARGE or number >= self.next + LATE)
 
     def turn(self, number: int, add: Sum) -> Book | None:
@@ -181,7 +188,7 @@ class Turns:
         return None
 
     def _own_state(self) -> NDArray[np.int64]:
-        """Return what this process adds to the sum."""
+        """Return the eight integers that this process adds to the sum."""
         # processes other than 0 contribute only the counters of lacking and busy processes
         state = np.zeros(8, np.int64)
         state[_LACKING], state[_BUSY] = self._lacks_book, self._busy
@@ -190,7 +197,7 @@ class Turns:
         try:
             if self.planning is None:
                 raise Unsupported(self.why or "nothing plans")
-            self.answer = self.answer or self.planning.look()
+            self.answer = self.answer or self.planning.poll()
         except AntiphonError as error:
             state[0], self.why = _NEVER, str(error)
         if self.answer is not None:
@@ -215,7 +222,7 @@ class Turns:
         yield from self.ready(self.book)
 
     def _broadcast_book(self, size: int, add: Sum) -> None:
-        """By a sum to which the others add zeros."""
+        """Broadcast the book of process 0, by a sum to which the others add zeros."""
         buffer = np.zeros(size, np.uint8)
         if self.leads and self.answer is not None:
             buffer[:] = np.frombuffer(self.answer.book, np.uint8)

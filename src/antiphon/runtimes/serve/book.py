@@ -1,7 +1,13 @@
-"""The book of a table of plans, ready to run: programs, and pages that map calls to programs.
+"""The book: a table of plans compiled for running, as programs and pages that map calls to programs.
 
-All processes of a job need the same book, as their choices must agree. So it is one piece of bytes that one process
-reads and broadcasts. docs/program.md has its layout.
+A page says: calls of this collective among these ranks, of this root, from this size to that, are served by program
+number 3. All processes of a job need the same book, as their choices must agree. So it is one string of bytes that one
+process reads and broadcasts. docs/program.md has its layout.
+
+    plans --make_book--> Book --encode_book--> bytes --decode_book--> Book        (`read_table`: a file to a Book)
+
+Nobody runs a program unproven: `make_book` proves each program that it compiles, and `proven_book` those of a book
+from elsewhere, unless this user has had the same bytes proven before (see "marks" at the end).
 """
 
 from __future__ import annotations
@@ -40,8 +46,8 @@ class Page:
     """The program for calls of this kind among these ranks with start <= nbytes < stop.
 
     `members`: in the order of the process group; `root`: a rank of the machine, -1 for none. `program`: -1 for the
-    library, which was measured to be faster. `seconds`: predicted or measured, if known. `ordered`: values are combined
-    in the same order at all sizes.
+    library, which was measured to be faster. `planner`: with its options, for reports. `seconds`: predicted or
+    measured, if known. `ordered`: values are combined in the same order at all sizes.
     """
 
     kind: str
@@ -58,8 +64,8 @@ class Page:
 
 @dataclass(frozen=True)
 class Book:
-    """Pages and programs for one machine. `hosts`: the host number of each rank, () for a single host. `omissions`: why
-    plans or schedules have no page."""
+    """Pages and encoded programs for one machine. `hosts`: the host number of each rank, () for a single host.
+    `omissions`: why plans or schedules have no page."""
 
     machine: str
     ranks: int
@@ -149,6 +155,7 @@ def _program_number(schedule: Schedule, programs: dict[bytes, int]) -> int:
 
 
 def _why_unfit(plan: Plan) -> str:
+    """Return why no call of a process group can be served by a plan, or ""."""
     collective = plan.collective
     if collective.kind not in _ORDER or len(collective.roots) > 1:
         return "no call of a process group means it"
@@ -163,6 +170,7 @@ def _why_unfit(plan: Plan) -> str:
 
 
 def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
+    """Return the page of a range of a plan, served by program `number`."""
     claims, root = entry.claims, collective.roots[0] if collective.roots else -1
     claim = claims.get("seconds")
     seconds = float(claim) if isinstance(claim, int | float) else None
@@ -173,6 +181,7 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
 
 
 def _page_label(entry: Entry) -> str:
+    """Return the planner of an entry with its options, such as "ring rings=2"."""
     planner, options = entry.claims.get("planner", "plan"), entry.claims.get("options")
     words = [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []
     return " ".join([str(planner), *words])
@@ -188,19 +197,22 @@ def _for_every_root(entry: Entry, machine: Topology, every_root: bool) -> Iterat
     large = machine.ranks > MAX_ROOTED_RANKS or machine.nodes > MAX_NODES
     if not schedule.collective.roots or not every_root or large:
         return
-    for names in _root_symmetries(machine, schedule.collective):
-        yield relabel(schedule, names[: machine.ranks], link_map(machine, names))
+    for images in _root_symmetries(machine, schedule.collective):
+        yield relabel(schedule, images[: machine.ranks], link_map(machine, images))
 
 
 def _root_symmetries(machine: Topology, collective: Collective) -> Iterator[Longs]:
-    """Yield, for each other root in the orbit of this one, a symmetry that maps this root to it and fixes the group."""
+    """Yield, for each other root in the orbit of this one, a symmetry that maps this root to it, and keeps the group.
+
+    A symmetry is the array of the images of all nodes.
+    """
     from antiphon.core.symmetry import automorphisms
 
     group = set(collective.members)
-    colour = [int(node in group) for node in range(machine.nodes)]
+    colour = [int(node in group) for node in range(machine.nodes)]  # only nodes of one colour may be exchanged
     generators = [np.asarray(g, np.int64) for g in automorphisms(machine, colour)]
     first = collective.roots[0]
-    # breadth-first over generators
+    # search the orbit: apply every generator of the symmetries to every root reached so far
     symmetries = {first: np.arange(machine.nodes, dtype=np.int64)}  # by the image of the root
     frontier = [first]
     while frontier:
@@ -250,7 +262,7 @@ def _pad_to_8(data: bytes) -> bytes:
 
 
 def encode_book(book: Book) -> bytes:
-    """Return the bytes of a book. Linear."""
+    """Return the bytes of a book: header, machine, hosts, members, labels, pages, list of programs, programs."""
     members: list[int] = []
     labels, rows = b"", []
     for page in book.pages:
@@ -269,7 +281,7 @@ def encode_book(book: Book) -> bytes:
         name, np.asarray(book.hosts, "<i4").tobytes(), np.asarray(members, "<i4").tobytes(), labels, b"".join(rows),
     ]  # fmt: skip
     body = b"".join(map(_pad_to_8, tables))
-    head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs)
+    head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs)  # bytes in front of the first program
     at, entries, padded = head, [], [_pad_to_8(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
@@ -335,6 +347,7 @@ def _decode_program(data: bytes, free: int, row: tuple[int, ...]) -> bytes:
 
 
 def _decode_page(row: tuple[Any, ...], members: list[int], labels: bytes, ranks: int, programs: int) -> Page:
+    """Return a page from its row, with its slice of all members and of all labels. ValueError if it is impossible."""
     kind, root, first, count, start, stop, program, flags, label, label_bytes, seconds, _ = row
     group = members[first : first + count]
     text = labels[label : label + label_bytes]
@@ -373,6 +386,7 @@ def refuse_wrong(book: Book) -> None:
 
 
 def _refuse_misfit(book: Book, page: Page, programs: Sequence[Program]) -> None:
+    """Raise Invalid if the collective of a program is not that of the page that lists it."""
     collective = programs[0].collective
     roots = (page.root,) if page.root >= 0 else ()
     facts = collective.kind, collective.ranks, collective.members, collective.roots
@@ -397,6 +411,7 @@ def refuse_unmarked(book: Book, data: bytes) -> None:
 
 
 def _write_mark(mark: Path) -> None:
+    """Create a mark; of too many, delete the older half."""
     mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_ours(mark.parent, folder=True):
         return

@@ -1,7 +1,14 @@
 """Collectives on NumPy arrays by the plans of a table, over MPI or over sockets (docs/numpy.md).
 
-`comm` starts the group; every method of `Comm` finds the plan for its size and runs it on the arrays in place. Calls
-without a plan are served by the MPI library (`MpiLibrary`).
+`comm` connects the processes: those of an MPI communicator, or processes that meet at an address. Every method of
+`Comm` is a collective call: it checks the arrays, finds the page (the schedule for this collective and size) in the
+group's `Serving`, and has the engine run its program on the arrays' memory. A call without a page goes to the MPI
+library (`MpiLibrary`); over sockets, where there is none, a plan is made at once.
+
+    c = comm(table="table.json")       # under mpirun
+    total = c.allreduce(x)             # x: a NumPy array, of the same size at all processes
+
+In every method `elements` is the flat input, `target` the flat result, and `unit` the number of elements of a block.
 """
 
 from __future__ import annotations
@@ -72,6 +79,7 @@ def comm(
 
 
 def _connect_by_mpi(communicator: Any, table: Any, timeout: float, compiler: str) -> Comm:
+    """Return the processes of an MPI communicator, default MPI.COMM_WORLD. Collective."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -123,6 +131,7 @@ class Comm:
         self._end_calls(check=True)
 
     def _end_calls(self, check: bool) -> None:
+        """Close the group. `check`: raise if a message has arrived that no call received."""
         with self._lock:
             self._closed = True
             if self._serving is not None:
@@ -182,6 +191,7 @@ class Comm:
     def _gather_arrays(
         self, kind: str, elements: Array, shape: tuple[int, ...], out: Array | None, root: int = -1
     ) -> Array:
+        """Gather equal arrays, at the root or (-1) at all processes. `shape`: of the input."""
         shape = (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
         result = _result_array(out, shape, elements)
         target = _check_target(result, len(elements) * self.ranks, elements.dtype)
@@ -209,6 +219,7 @@ class Comm:
         return out
 
     def _scatter_array(self, kind: str, x: Array, out: Array | None, op: str, root: int = -1) -> Array:
+        """Split x, or (reducescatter) the combination of all x, and return the block of this process."""
         elements = _flatten_array(x, "x")
         result = _result_array(out, self._block_shape(x.shape), elements)
         unit = len(elements) // self.ranks
@@ -266,6 +277,7 @@ class Comm:
         return int(root)
 
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a block of an array that is split along its first axis."""
         if not shape or shape[0] % self.ranks:
             raise Invalid(f"x: its first axis must be cut into {self.ranks} equal parts, but its shape is {shape}")
         return (shape[0] // self.ranks, *shape[1:])
@@ -295,6 +307,7 @@ def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Arr
 
 
 def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
+    """Return a flat view of an array that can take a result of this size and type."""
     elements = _flatten_array(out, "out")
     _refuse_read_only(elements, "out")
     if len(elements) != size or elements.dtype != dtype:
@@ -324,11 +337,11 @@ _OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "
 
 
 def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Serving:
-    """Collective over a communicator of two processes or more."""
+    """Start serving the processes of a communicator, two or more. Collective."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    places = MPI.Group.Translate_ranks(group.group, list(range(group.size)), world.group)
+    world_ranks = MPI.Group.Translate_ranks(group.group, list(range(group.size)), world.group)
 
     def exchange(text: str) -> Sequence[str]:
         texts: list[str] = group.allgather(text)
@@ -337,12 +350,12 @@ def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Se
     def engine() -> Engine:
         return Engine(library("mpi", compiler))
 
-    processes = Processes(group.rank, group.size, exchange, places, world.size, timeout=timeout)
+    processes = Processes(group.rank, group.size, exchange, world_ranks, world.size, timeout=timeout)
     return start_serving(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)
 
 
 class _DuplicateSetup:
-    """Set up a wire (group_start.WireSetup) over a duplicate of a communicator."""
+    """Set up the engine's connections (a `Wire`; see group_start.WireSetup) over a duplicate of a communicator."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -378,6 +391,7 @@ class MpiLibrary:
     def _combine_by_mpi(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
         """Combine in the accumulator type, then round once to the type of `target`."""
         operand = target if source is None else source
+        # the accumulator: a wider type in which the values are combined
         wide = np.dtype(np.int32) if target.dtype.name in _NARROW else accumulator(target.dtype)
         # In place MPI must not read the buffer that it writes: copy unless the conversion does already.
         operand = operand.astype(wide) if wide != target.dtype else operand.copy() if source is None else operand
@@ -406,6 +420,7 @@ class MpiLibrary:
         target[:] = rounded
 
     def _move_by_mpi(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
+        """Make a call that only moves data, as bytes, whose MPI types need no conversion."""
         at_root, mpi, group = self.group.rank == root, self.mpi, self.group
         if source is None and kind == "alltoall":  # MPI wants it in place at all processes, or at none
             source = target.copy()

@@ -1,7 +1,17 @@
 """Start a group of processes: its engine, its book and its wire, in the same way under MPI, PyTorch and alone.
 
-With the table `auto`, process 0 also looks for cached plans for the processes of the job, or starts a subprocess that
-makes them (docs/auto.md).
+The engine is the C library that runs programs; the book holds the programs and the sizes they serve; the wire is the
+connections between the processes. `start_serving` returns a `Serving` made of the three, at every process.
+
+It only needs a channel by which every process gets the texts of all (`Processes.exchange`: an allgather of MPI, the
+store of PyTorch, or sockets), and uses it twice:
+
+    1. each process sends how it can be reached; process 0 also its book and version
+    2. each process sends whether it can connect to the others by that, or the error that it had
+
+So an error of one process (a missing compiler, a wrong table) is raised at all of them, instead of leaving the others
+waiting. With the table `auto`, process 0 also looks for cached plans for the processes of the job, or starts a
+subprocess that makes them (docs/auto.md).
 """
 
 from __future__ import annotations
@@ -47,10 +57,10 @@ class Outdated(Exception):
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a group. `places`: the number of each among all `everyone` processes of the job.
+    """The processes of a group. `places`: the rank of each among all `everyone` processes of the job.
 
     `exchange`: gives every process the texts of all; it may raise Outdated the second time. `strict`: a table without a
-    plan for this group is an error, else it counts as none.
+    plan for this group is an error, else the group starts without plans.
     """
 
     rank: int
@@ -63,13 +73,13 @@ class Processes:
 
 
 class WireSetup(Protocol):
-    """Connect the processes to a wire. Two texts of each process travel with the two exchanges of `start_serving`."""
+    """Connect the processes in three stages; the texts of the first two travel by the exchanges of `start_serving`."""
 
     def offer(self, engine: Engine | None) -> str:
         """Return how this process can be reached. `engine`: None except at process 0."""
 
     def answer(self, engine: Engine, offers: Sequence[str]) -> str:
-        """Return what this process makes of the offers of all."""
+        """Return what the others need to know after this process has read the offers of all."""
 
     def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
         """Return the wire, once no process has reported a fault."""
@@ -133,6 +143,7 @@ def start_serving(
 
 
 def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
+    """Return what process 0 adds to the first exchange: the book, and programs that all need from the start."""
     auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
     return {
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
@@ -219,9 +230,10 @@ _POLL = 0.005  # seconds
 
 @dataclass
 class AutoStart:
-    """How a group with table `auto` starts: with a cached `book`, or with the `program` of a sum.
+    """How a group with table `auto` starts: with a cached `book`, or with the `program` of an allreduce.
 
-    By that sum the processes ask for the plans that `planning`, at process 0, makes.
+    By that allreduce the processes ask for the plans that the subprocess `planning` of process 0 makes (auto_turns).
+    `path`: the cache file; `answer`: the plans, if process 0 has them already; `why`: the reason if there are none.
     """
 
     book: Book | None
@@ -256,7 +268,7 @@ def start_auto(group: Processes) -> AutoStart:
 
 
 def _find_or_plan(text: str) -> AutoStart:
-    """Answer a question at process 0: from the cache, else by a planning process."""
+    """Answer a question (a text that describes the job's processes; auto_question) from the cache, else by planning."""
     folder = cache_folder("auto")
     path = None if folder is None else folder / kept_name(text)
     answer, why = (None, "") if path is None else read_kept(path)
@@ -286,7 +298,7 @@ def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
     setting = os.environ.get(WAIT)
     seconds = parse_seconds(setting, WAIT, bare=True) if setting else _DEFAULT_WAIT if occupied else 0.0
     end = time.monotonic() + seconds
-    while (answer := planning.look()) is None and time.monotonic() < end:
+    while (answer := planning.poll()) is None and time.monotonic() < end:
         time.sleep(_POLL)
     return answer
 

@@ -1,4 +1,9 @@
-"""Connect the processes of a group by stream sockets, over any channel that exchanges a string per process."""
+"""Connect the processes of a group by stream sockets, over any channel that exchanges a string per process.
+
+Each process opens its doors (listening sockets: TCP, and a Unix-domain socket for processes of its host) and sends
+their addresses to all others by the channel. Then of each two processes the higher rank connects (knocks) to the lower
+one, with a handshake that proves that both belong to the job (`admission`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,17 @@
 """Serve the calls of one group of processes with the native engine: choose the page, cache plans, count calls.
 
+A call is served in three steps, which `Comm` (NumPy) and `Calls` (PyTorch) take:
+
+    serving.begin(kind, nbytes, ...)      # from now on every message carries this call
+    page = serving.find(call)             # which program serves this collective and size; None: the library
+    serving.run(page, unit, source, target)
+
+A page of the book names a program (operations per rank, for any size). `run` turns it into a native plan for the size
+of the call (`_prepare_plan`; the last MAX_PLANS are cached), which the C engine executes over the wire.
+
 All processes of a group make the same calls in the same order. So a decision that depends on the call alone is the same
-everywhere: the page, and whether a plan has to be made first (`fill`), which process 0 then does for all. Every message
-carries the call that it belongs to, so a process that makes a different call is noticed (`begin`).
+everywhere: the page, and whether a plan has to be made first (`fill`), which process 0 then does for all. As messages
+carry the call that they belong to, a process that makes a different call gets an error instead of wrong data.
 """
 
 from __future__ import annotations
@@ -60,11 +69,11 @@ class Serving:
         self._programs: dict[bytes, OpenProgram] = {}
         self._program_of: dict[int, bytes] = {}  # by id of the page
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
-        self._tried: set[tuple[str, int]] = set()
+        self._tried: set[tuple[str, int]] = set()  # (kind, root) for which a plan was made at once
         self._base = base
         self._books: list[Book] = []  # in the order in which pages are searched
         self._turns: Turns | None = None
-        self._early: dict[tuple[int, int, int, bool], NativePlan] = {}
+        self._early: dict[tuple[int, int, int, bool], NativePlan] = {}  # plans for a book not yet in use
         self._warming: Warming | None = None
         self._sum = b""
         self.head = CallHead(rank, encode_book(book))
@@ -94,6 +103,7 @@ class Serving:
             self.fail("a handler of a signal ended it")
 
     def _add_book(self, book: Book) -> None:
+        """Search the pages of this book after those of the books so far."""
         self._books.append(book)
         for page in book.pages:
             entry = (page, page.start, page.stop, page.kind, page.root)
@@ -103,6 +113,7 @@ class Serving:
                 self._program_of[id(page)] = book.programs[page.program]
 
     def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
+        """Return the size of a call with blocks of `unit` elements, as plans count it."""
         return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
 
     def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
@@ -159,6 +170,7 @@ class Serving:
         return outcome
 
     def _run_plan(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
+        """Execute a plan. If it fails, the group is broken, as other processes may be anywhere in the call."""
         try:
             plan.run(source, target, self.wire, op, timeout)
         except (TransportFailed, TimedOut) as error:
@@ -167,6 +179,7 @@ class Serving:
             self._fail_if_stopped()
 
     def _prepare_plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
+        """Return the plan of a page for a size, from the cache or new."""
         key = (id(page), unit, itemsize, in_place)
         plan = self._plans.pop(key, None)
         if plan is None:
@@ -217,6 +230,7 @@ class Serving:
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        """Begin a call; before some of them, ask for plans, and use them once all processes are ready."""
         turns, head = self._turns, self.head
         head.begin(kind, nbytes, type_, op, root)
         # decided by the number and size of the call alone, so equal on all processes
@@ -231,6 +245,7 @@ class Serving:
             self.begin = head.begin
 
     def _add_up(self, values: Array) -> None:
+        """Add up values over all processes, in place."""
         assert self._turns is not None
         self.head.stage(3)
         plan = self._open_program(self._sum).plan(self.rank, len(values), True)

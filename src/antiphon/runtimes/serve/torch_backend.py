@@ -1,4 +1,11 @@
-"""The PyTorch backend "antiphon": collectives by the plans of a table, everything else by gloo (docs/torch.md)."""
+"""The PyTorch backend "antiphon": collectives by the plans of a table, everything else by gloo (docs/torch.md).
+
+After `register`, `dist.init_process_group("antiphon")` makes an `AntiphonGroup`. PyTorch calls its methods, one per
+collective, with lists of tensors and an options object; each checks the arguments (torch_arguments), packs the work
+into a function without arguments (`do`) and queues it (`QueuedGroup._submit_call`), which returns PyTorch's work
+object. What `do` executes is in `_torch_calls.Calls`. Names and signatures of the methods are PyTorch's, of several
+versions: it passes some arguments by name (`tensor`, `root`), others within `opts`.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +57,18 @@ def _extend_monitored_barrier() -> None:
 
 
 def create(options: Any, _: Any = None) -> AntiphonGroup:
-    places = list(options.global_ranks_in_group)
-    is_world = not places
+    """Return a group, as PyTorch asks for it. Without ranks in the options it is that of all processes."""
+    world_ranks = list(options.global_ranks_in_group)
+    is_world = not world_ranks
     everyone = options.group_size if is_world else dist.get_world_size()
     return AntiphonGroup(
         options.store, options.group_rank, options.group_size, options.timeout,
-        places or list(range(options.group_size)), everyone, is_world,
+        world_ranks or list(range(options.group_size)), everyone, is_world,
     )  # fmt: skip
 
 
 class AntiphonGroup(QueuedGroup):
-    """The collectives of a process group."""
-
-    # ---- the collectives ----
+    """The collectives of a process group, as PyTorch calls them. All return a work object, except monitored_barrier."""
 
     def allreduce(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None

@@ -1,4 +1,12 @@
-"""A process group of PyTorch: starting to serve, executing calls, ending. The collectives are in torch_backend."""
+"""A process group of PyTorch: start, queue of calls, end. Its collectives are in the subclass of torch_backend.
+
+    GroupFacts     answers PyTorch's questions: rank, size, names, options, number of calls
+      QueuedGroup  connects the processes, queues calls for its worker thread, closes
+        AntiphonGroup (torch_backend)  the collectives
+
+Point-to-point messages (send, recv) go to a group of gloo, PyTorch's own CPU backend, which is created when first
+needed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +45,7 @@ DEVICES = ["cpu"]
 
 
 class _Options(c10d.Backend.Options):
-    """Options made anew for each request, so a copy is the object itself."""
+    """The options of a group, made anew whenever PyTorch asks for them, so that a deep copy need not copy."""
 
     def __deepcopy__(self, memo: Any) -> _Options:
         return self
@@ -47,7 +55,7 @@ class GroupFacts(_Base):
     """The interface by which PyTorch asks a process group for its ranks, names, options and number of calls."""
 
     _own: tuple[int, int]  # rank, size
-    _places: list[int]
+    _places: list[int]  # ranks of the group's processes among all processes
     _call_count: int
     _names: list[str]
     _store: Any
@@ -94,7 +102,7 @@ class GroupFacts(_Base):
 
     _set_default_timeout = set_timeout
 
-    # ---- code that expects a backend behind the group gets the group itself ----
+    # ---- where PyTorch expects a backend object behind the group, it gets the group itself ----
 
     def _get_backend(self, _: Any) -> GroupFacts:
         return self
@@ -171,9 +179,9 @@ class QueuedGroup(GroupFacts):
         self._names = ["", "undefined"]
         self._coalesced: list[Any] | None = None
         self._connecting: Connecting | None = None
-        patience = timeout.total_seconds()
-        self._exchange = Exchanges(store, rank, size, min(patience, _MAX_SETUP))
-        group = Processes(rank, size, self._exchange, places, everyone, is_world, patience)
+        seconds = timeout.total_seconds()
+        self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
+        group = Processes(rank, size, self._exchange, places, everyone, is_world, seconds)
         serving = self._start_serving(group) if size > 1 else None
         self._store = PrefixStore(self._exchange.generation, store)  # holds nothing of earlier processes
         self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
@@ -190,11 +198,12 @@ class QueuedGroup(GroupFacts):
         return start_serving(group, table, engine_over_sockets, self._wire_setup, fill=True)
 
     def _wire_setup(self) -> Connecting:
-        patience = min(self._timeout.total_seconds(), _MAX_SETUP)
-        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
+        seconds = min(self._timeout.total_seconds(), _MAX_SETUP)
+        self._connecting = Connecting(*self._own, self._exchange, seconds, given_secret())
         return self._connecting
 
     def shutdown(self, check: bool = True) -> None:
+        """Wait for calls under way, then close. `check`: raise if a message has arrived that no call received."""
         serving = self.calls.serving
         done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
         try:
@@ -219,8 +228,10 @@ class QueuedGroup(GroupFacts):
         self, kind: str, inputs: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
         opts: Any, detail: str = "", alike: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
-        """Queue a call. `kind` and `inputs` are shown to a profiler. `detail` and `alike` are for comparing calls:
-        tensors with the same shapes at all processes (default: the results)."""
+        """Queue the call that `do` executes, and return its work object. `kind` and `inputs` are shown to a profiler.
+
+        `detail` and `alike` are for comparing calls: tensors with the same shapes at all processes (default: results).
+        """
         arguments.need_cpu(kind, [*inputs, *results])
         self._call_count += 1
         serving = self.calls.serving
@@ -256,6 +267,7 @@ class QueuedGroup(GroupFacts):
     # ---- point to point: by gloo ----
 
     def _note_begun(self, work: Any) -> Any:
+        """Add the work to those that PyTorch coalesces at present, if it does."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -1,4 +1,11 @@
-"""PyTorch's work objects for calls in progress, and the worker threads that execute them."""
+"""PyTorch's work objects for calls in progress, and the worker threads that execute them.
+
+`all_reduce(x, async_op=True)` returns at once with a work object; `work.wait()` returns when the call is done. A group
+has one `Worker`, a thread that executes calls in order; each call is a `WorkerWork`, whose state is guarded by two
+locks: `_under_way` is held from creation to the end, so that acquiring it means waiting. Futures of PyTorch
+(`get_future`) run callbacks, which may make or wait for calls themselves; a `Pool` of other threads completes them, so
+that the worker never waits for itself.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +44,7 @@ class NotYet(CollectiveFailed):
 
 
 class Waited(_Work):
-    """Work on the CPU: synchronizing means waiting."""
+    """Base of work objects on the CPU, where synchronizing with a stream means waiting."""
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         raise NotImplementedError
@@ -59,7 +66,10 @@ def future_of(
 
 
 class WorkerWork(Waited):
-    """A call that a worker executes. `wait` raises the exceptions of the call."""
+    """A call that a worker executes: `do`. `wait` raises the exceptions of the call.
+
+    `results`: the tensors that it fills. `profiled`, `moments`: where its begin and end are recorded for a profiler.
+    """
 
     def __init__(
         self,
@@ -109,6 +119,7 @@ class WorkerWork(Waited):
             self.end(None)
 
     def end(self, error: BaseException | None) -> None:
+        """Note the end of the call, let all waits go on, and complete the future if there is one."""
         # PyTorch expects its usual kinds of exceptions
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
             error = CollectiveFailed(str(error) or type(error).__name__)
@@ -126,6 +137,7 @@ class WorkerWork(Waited):
     # ---- for PyTorch ----
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the end; a timeout of 0 is none. Raise the exception of the call, or NotYet."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         if not self._wait_profiled(seconds if seconds > 0 else -1):
             raise NotYet(seconds)
@@ -134,6 +146,7 @@ class WorkerWork(Waited):
         return True
 
     def _wait_profiled(self, seconds: float) -> bool:
+        """Wait as `_wait_until_ended`, shown to the profiler that recorded the call, if any."""
         if self._profiled is None:
             return self._wait_until_ended(seconds)
         with self._profiled.waiting(self._moments):
@@ -326,16 +339,16 @@ class Worker:
                 work.execute(self._note_done)
             del work
 
-    def close(self, patience: float) -> bool:
-        """Refuse further calls and wait for those under way. Return whether all are done."""
+    def close(self, timeout: float) -> bool:
+        """Refuse further calls and wait for those under way, `timeout` seconds. Return whether all are done."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._todo.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join(patience)
+            self._thread.join(timeout)
         # wait for a call that another thread executes itself
-        over = self._caller != threading.get_ident() and self._turn.acquire(timeout=patience)
+        over = self._caller != threading.get_ident() and self._turn.acquire(timeout=timeout)
         if over:  # no thread executes its own call, nor does this one, in a signal handler
             self._turn.release()
         self.pool.close()

@@ -1,4 +1,9 @@
-"""Route lines between nodes around other nodes, and draw arrowheads."""
+"""Route lines between nodes around other nodes, and draw arrowheads.
+
+A line is a quadratic Bezier curve: start, control point, end. The control point lies beside the middle of the straight
+line; several distances ("bends", in pixels to the left) are tried, from none to large, and the first curve that hides
+behind no other node is taken. If all do, it is the one that is hidden least.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,18 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats, Floats]  # start, control point, end: quadratic
+# pixels, tried in this order
 _BENDS = (0, 24, -24, 40, -40, 56, -56, 80, -80, 110, -110, 140, -140, 170, -170)
 
 
 def least_hidden_bend(
     start: Floats, end: Floats, centres: Floats, radii: Floats, side: float, bends: Sequence[float], samples: int
 ) -> tuple[float, Floats]:
-    """Return the first of `side` + `bends` whose curve passes by all obstacles, else the one that overlaps them least,
-    and its control point. Obstacles are circles with these centres and radii. O(bends * samples * obstacles)."""
+    """Return the best bend (`side` plus one of `bends`) and its control point.
+
+    That is the first whose curve passes by all obstacles, else the one that overlaps them least at `samples` points.
+    Obstacles are circles with these centres and radii. O(bends * samples * obstacles).
+    """
     across = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
     t = np.linspace(0, 1, samples)[1:-1, None]
     best, least_hidden = (side, start), math.inf
@@ -33,21 +42,23 @@ def least_hidden_bend(
 
 
 def control_point(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
-    """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
-    is_obstacle, `side` pixels to the left to begin with. O(nodes)."""
+    """Return the control point of the curve from node a to node b, bent as little as needed to pass by other nodes.
+
+    `side`: pixels to the left to begin with. O(nodes).
+    """
     is_obstacle = np.ones(len(centres), bool)
     is_obstacle[[a, b]] = False
     return least_hidden_bend(centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, 33)[1]
 
 
 def curve_points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
-    """Where a quadratic curve is at t, from 0 to 1."""
+    """Return the points of a quadratic curve at `t`, from 0 (start) to 1 (end)."""
     position: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
     return position
 
 
 def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
-    """The part of the curve that is farther than so much from its ends."""
+    """Return the part of the curve that is farther than `gaps` pixels from its start and its end."""
     fine = np.linspace(0, 1, 257)[:, None]
     curve = curve_points(start, middle, end, fine)
     inside = np.flatnonzero(
@@ -55,6 +66,7 @@ def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, fl
     )
     if len(inside) < 2:
         return start, middle, end
+    # the control point of a part of the curve follows from de Casteljau's construction
     low, high = float(fine[inside[0], 0]), float(fine[inside[-1], 0])
     first = (1 - low) * ((1 - high) * start + high * middle) + low * ((1 - high) * middle + high * end)
     ends = curve_points(start, middle, end, np.array([[low], [high]]))
@@ -62,7 +74,7 @@ def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, fl
 
 
 def arrow_head(tip: Floats, before: Floats, size: float) -> str:
-    """A triangle that points from `before` to its tip, as the points of a polygon."""
+    """Return a triangle that points from `before` to its tip, as the points of an SVG polygon."""
     ahead = (tip - before) / (math.dist(tip, before) or 1.0)
     side = np.array([-ahead[1], ahead[0]])
     foot = tip - ahead * size

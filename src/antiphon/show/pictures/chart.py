@@ -1,4 +1,9 @@
-"""Plot time against size as SVG: all candidates in grey, the best ones in colour, and the lower bound."""
+"""Plot time against size as SVG: all candidates in grey, the best ones in colour, and the lower bound.
+
+`chart` draws one collective of a tuning, on logarithmic axes: predicted seconds, or (`relative`) the gap, which is the
+time divided by the lower bound. Each line is a candidate, with a style by its role: "best" if it wins some size, "nccl"
+if it stands for what NCCL would do, else "other". `chart_svg` makes a file of all collectives, with legends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the axes lie, and what they span: decimal logarithms of bytes and of the value."""
+    """Where the axes lie, in pixels, and what they span: `low` and `high`, logarithms of (bytes, value) to base 10."""
 
     left: float
     top: float
@@ -28,9 +33,11 @@ class Frame:
     high: tuple[float, float]
 
     def x(self, size: float) -> float:
+        """Return the pixel of a message size."""
         return self.left + self.width * (math.log10(size) - self.low[0]) / ((self.high[0] - self.low[0]) or 1)
 
     def y(self, value: float) -> float:
+        """Return the pixel of a value, at most the edge."""
         share = (math.log10(value) - self.low[1]) / ((self.high[1] - self.low[1]) or 1)
         return self.top + self.height * (1 - min(max(share, 0.0), 1.0))
 
@@ -39,7 +46,7 @@ class Frame:
 
 
 def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
-    """Per candidate of a collective that has times, by its place in tuning.of(kind): (class, colour).
+    """Return (role, colour) per candidate that has times, by its number in tuning.of(kind).
 
     "best": wins somewhere; "nccl": the baseline's best at the greatest size; "other".
     """
@@ -51,7 +58,7 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
             best.setdefault(place, COLOURS[len(best) % len(COLOURS)])
     timed = [i for i, c in enumerate(candidates) if c.seconds]
     names, top = tuning.baselines.get(kind, ()), tuning.sizes[-1]
-    # of equals one that is best somewhere: it stands for both
+    # among equals, prefer one that is best somewhere: its line then shows both
     nccl = min(
         (i for i in timed if candidates[i].planner in names),
         key=lambda i: (candidates[i].seconds[top], i not in best),
@@ -65,7 +72,7 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
 
 
 def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
-    """Axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
+    """Return axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
     value = value_scale(tuning, kind, relative)
     limit = tuning.limits.get(kind)
     values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
@@ -91,7 +98,7 @@ def value_scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, flo
 
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
-    """One chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
+    """Return one chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
     frame, value = frame_of(tuning, kind, width, height, relative), value_scale(tuning, kind, relative)
     candidates, limit = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
@@ -152,6 +159,7 @@ def _draw_axes(frame: Frame, relative: bool, height: float) -> list[str]:
 
 
 def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
+    """Return the values marked on the y axis, with their labels."""
     if relative:
         steps = [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
         return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]
@@ -168,7 +176,7 @@ def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
 
 
 def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
-    """(colour, dash, words) of what stands out in the chart, and of the rest."""
+    """Return the rows of a chart's legend: (colour, dash pattern, text)."""
     candidates, style_of = tuning.of(kind), line_styles(tuning, kind)
     rows = []
     for role in ("best", "nccl"):
@@ -186,7 +194,7 @@ def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
 
 
 def chart_svg(tuning: Tuning) -> str:
-    """A file of its own: one chart for each collective, below each other, with title and legend."""
+    """Return a whole SVG file: one chart for each collective, below each other, with title and legend."""
     width, tall = 900, 460
     body: list[str] = []
     y = 0

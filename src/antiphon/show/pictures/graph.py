@@ -1,5 +1,8 @@
-"""Prepare a machine for drawing: nodes with labels, links merged per pair and kind, identical boxes folded into
-stacks.
+"""Prepare a machine for drawing: nodes with labels, links merged per pair and kind, identical ranks or boxes folded.
+
+`graph_of` turns a topology into a `Graph`: an `Edge` stands for all links of one kind between two nodes, both ways.
+A machine with too many nodes is folded (`fold_nodes`): first the equal ranks of each switch become one node, a stack;
+if that is not enough, each box of a cluster does. For 32 boxes of 8 GPUs, 256 circles become 32 stacks of 8 ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ _CONTAINER = re.compile(r"((?:host|box|node|group|dc)\d+)/")
 
 @dataclass(frozen=True)
 class Node:
-    """Something drawn: a rank, a switch, or a stack of ranks (`ranks` lists them)."""
+    """A node as drawn: a rank, a switch, or a stack of ranks (`ranks` lists them). `place`: its name in the machine."""
 
     shape: str
     label: str
@@ -38,7 +41,7 @@ class Node:
 
     @property
     def container(self) -> str:
-        """The box of a cluster it stands in, or nothing."""
+        """The box of a cluster that it is in, or ""."""
         match = _CONTAINER.match(self.place)
         return match[1] if match else ""
 
@@ -57,11 +60,11 @@ class Edge:
 
     @property
     def bandwidth(self) -> Fraction:
-        """What they carry together, one way."""
+        """The bandwidth of all of them together, in one direction."""
         return self.times * max(self.forward, self.backward)
 
     def speed(self, back: bool = False) -> str:
-        """One way, as people write it: 25 GB/s, or 24 x 25 GB/s."""
+        """Return the bandwidth of one direction as text: 25 GB/s, or 24 x 25 GB/s."""
         each = format_bandwidth(self.backward if back else self.forward)
         return each if self.times == 1 else f"{self.times} x {each}"
 
@@ -72,9 +75,11 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
+    """The machine as drawn. `limits`: shared limits by name, each described in words."""
+
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
-    limits: dict[str, str] = field(default_factory=dict)  # name -> bandwidth, and the number of links that share it
+    limits: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def near(self) -> list[list[int]]:
@@ -86,7 +91,7 @@ class Graph:
         return [sorted(near) for near in neighbours]
 
     def is_tree(self, among: Sequence[int]) -> bool:
-        """Whether these nodes are joined without any cycle, ranks at the ends."""
+        """Whether these nodes form a tree whose leaves are the ranks."""
         inside = set(among)
         degree = {node: sum(other in inside for other in self.near[node]) for node in among}
         ends = all(degree[n] == 1 for n in among if self.nodes[n].shape != SWITCH)
@@ -103,13 +108,14 @@ class Graph:
 
 
 def graph_of(topology: Topology) -> Graph:
-    """Every rank and switch, and a line per pair and kind. O(links)."""
+    """Return the graph of every rank and switch, with an edge per pair of nodes and kind of link. O(links)."""
     nodes = [Node(RANK, str(r), topology.places[r], (r,)) for r in range(topology.ranks)]
     for switch in range(topology.ranks, topology.nodes):
         place = topology.places[switch]
         last = place.rpartition("/")[2]
         nodes.append(Node(SWITCH, "" if last == "router" else last[:16], place))
-    named: dict[int, list[str]] = defaultdict(list)
+    # shared limits: equal ones of both directions ("card0 out", "card0 in") are one
+    named: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
     limits: dict[str, str] = {}
     sizes = {limit.name: (limit.bandwidth, len(limit.links)) for limit in topology.limits}
     for limit in topology.limits:
@@ -136,6 +142,7 @@ def graph_of(topology: Topology) -> Graph:
 def _gather_edges(
     speeds: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
 ) -> tuple[Edge, ...]:
+    """Return an edge per pair of nodes and kind, from bandwidths by (from, to, kind) and shared limits by pair."""
     pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in speeds})
     zero = Fraction(0)
     return tuple(
@@ -152,8 +159,10 @@ def _gather_edges(
 
 
 def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
-    """The same with alike ranks of a switch drawn as one where there are more than `max_nodes` nodes; if that does not
-    do, with every box of a cluster drawn as one."""
+    """Return a graph of at most `max_nodes` nodes, if folding can do it.
+
+    Equal ranks of a switch are drawn as one; if that is not enough, every box of a cluster is.
+    """
     if len(graph.nodes) > max_nodes:
         graph = _merge_nodes(graph, _leaf_names(graph))
     if len(graph.nodes) > max_nodes:
@@ -162,7 +171,7 @@ def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
 
 
 def _leaf_names(graph: Graph) -> list[str]:
-    """A common name for the ranks that hang on one switch, by nothing else and alike."""
+    """Return a name per node: the same for equal ranks connected to one switch only, "" for all other nodes."""
     speed = {}
     for edge in graph.edges:
         speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)
@@ -174,7 +183,7 @@ def _leaf_names(graph: Graph) -> list[str]:
 
 
 def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
-    """Nodes of the same name become a stack in the place of the first, called by its box if that is its name."""
+    """Merge nodes of the same name into a stack in the place of the first, labelled by the box if that is the name."""
     first: dict[str, int] = {}
     new_number, members = [], defaultdict(list)
     representatives: list[Node] = []

@@ -1,8 +1,13 @@
-"""Recover the trees along which chunks travel from the rows of any schedule.
+"""Recover the trees along which chunks travel from the rows (transfers) of any schedule, to draw them.
 
-The rows of a chunk form an out-tree if its data has one source, an in-tree if it has one destination, or both for an
-allreduce. Chunks that travel along the same tree are merged, and their shares of the data added; the heaviest tree
-comes first. Data that follows no tree is shown by step instead. O(rows log rows).
+The rows of a chunk form an out-tree if its data has one source (broadcast), an in-tree if it has one destination
+(reduce), or both for an allreduce: what happens up to the last reduction leads in, the rest out. A growth is such a
+tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
+their shares of the data added; the heaviest tree comes first. Data that follows no tree is shown by step instead.
+
+Example: an allreduce on 3 ranks in a chain 1 - 0 - 2 with one chunk: rows 1 -> 0 and 2 -> 0 reduce, then 0 -> 1 and
+0 -> 2 copy. Both halves are the same tree with root 0, so there is one growth, SAME_BOTH_WAYS, with the arrows
+0 -> 1 and 0 -> 2, numbered 1, and all of the data. `growths_of` does this in O(rows log rows).
 """
 
 from __future__ import annotations
@@ -20,16 +25,17 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
 OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
-ROOTS_APART = 12  # more trees than these of several roots: those of one root are drawn
+ROOTS_APART = 12  # up to so many trees of several roots are drawn; of more, those of one root
 
 Pair = tuple[int, int]  # parent, child
-Via = tuple[int, ...]
+Via = tuple[int, ...]  # switches between two ranks
 Row = tuple[int, int, int, int, Via]  # step, from, to, op, switches on the way
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """A hop via these switches, with its depth below the root (1 for the first); without a tree, with its step."""
+    """A transfer as drawn. `number`: depth below the root (1 for the first), or without a tree its step; `inwards`:
+    towards the root; `via`: the switches on the way."""
 
     src: int
     dst: int
@@ -39,14 +45,15 @@ class Arrow:
 
     @property
     def parent(self) -> int:
-        """Which of the two is nearer to the root."""
+        """The end that is nearer to the root."""
         return self.dst if self.inwards else self.src
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How one part of the data travels: out of a root, in to it, both ways over the same hops (drawn outwards), in and
-    out over different ones, or (ANY) not along a tree: then `root` is -1 and the arrows are numbered by step."""
+    """How one part of the data travels. `shape`: out of a root (OUT), in to it (IN), both ways over the same hops
+    (SAME_BOTH_WAYS, drawn outwards), in and out over different ones (IN_AND_OUT), or not along a tree (ANY): then
+    `root` is -1 and the arrows are numbered by step."""
 
     shape: str
     root: int
@@ -59,9 +66,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Grown:
-    """The distinct growths, the heaviest first, each with its share: a whole number over `total`.
+    """The distinct growths, the heaviest first, each with its share of the data: a whole number over `total`.
 
-    `root`: all are of this one, of `roots` that there are; -1 if nothing was left out.
+    `root`: the root of all of them, one of `roots`; -1 if the growths of all roots are here.
     """
 
     growths: tuple[tuple[int, Growth], ...]
@@ -71,10 +78,10 @@ class Grown:
 
 
 def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) -> Grown:
-    """The trees of a schedule; of many roots those of `root`, or of the first. O(rows log rows).
+    """Return the trees of a schedule; if there are many roots, those of `root`, or of the first. O(rows log rows).
 
-    What has several blocks has several roots: of these one is drawn. An allreduce has one block; there all trees are
-    drawn unless they are many.
+    A collective with several blocks has several roots, of which one is drawn. An allreduce has one block; all of its
+    trees are drawn, unless they are many.
     """
     shares = _sum_shares(schedule, _rows_by_chunk(schedule, topology), *_tree_ends(schedule.collective))
     roots = sorted({key for key, _ in shares})
@@ -97,8 +104,10 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
 
 
 def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
-    """Whether trees go out of the rank that has a block or in to the one that wants it, and that rank by block; ANY
-    where neither is one rank. What goes from everyone to everyone goes out."""
+    """Return whether trees go out of the rank that has a block, or in to the one that wants it, and that rank by block.
+
+    ANY if neither is a single rank for every block (allreduce). If both are (alltoall), the side with fewer roots.
+    """
     relation = collective.relation
     # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
     have = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
@@ -109,7 +118,7 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
 
 
 def _single_ranks(pairs: Iterable[int]) -> dict[int, int]:
-    """Of pairs block << 32 | rank those whose block has one rank."""
+    """Return the rank of every block that has exactly one, from pairs encoded as block << 32 | rank."""
     ranks_of: dict[int, list[int]] = defaultdict(list)
     for pair in pairs:
         ranks_of[pair >> 32].append(pair & 0xFFFFFFFF)
@@ -119,8 +128,10 @@ def _single_ranks(pairs: Iterable[int]) -> dict[int, int]:
 def _sum_shares(
     schedule: Schedule, rows: Sequence[Sequence[Row]], shape: str, root_of: Mapping[int, int]
 ) -> dict[tuple[int, Growth], int]:
-    """Shares by root and growth. Of blocks with a common root (a scatter's) the chunks in the same place are drawn as
-    one, if that is a tree."""
+    """Return shares of the data by (root, growth).
+
+    Of blocks with a common root (a scatter's), chunks at the same offset are drawn as one tree, if they form one.
+    """
     chunks = schedule.chunks
     places: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for chunk, (block, offset, share) in enumerate(
@@ -142,7 +153,7 @@ def _sum_shares(
 
 
 def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
-    """The transfers of every chunk, without those between slots of a rank."""
+    """Return the transfers of every chunk, without those between slots of a rank."""
     by_chunk: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     heads = topology.link_dst.tolist()
@@ -155,8 +166,11 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
 
 
 def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
-    """What these rows are. Without a root (an allreduce) what is done up to the last addition leads in to it, the rest
-    out of it."""
+    """Return the growth that these rows form.
+
+    `shape` ANY (an allreduce): rows up to the last reduction lead in to the root, which is still to find, later ones
+    out.
+    """
     # an allreduce has two phases; the last reduction ends the first
     last = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
     into: dict[Pair, Via] = {}
@@ -189,7 +203,7 @@ def _arrow_order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
 
 
 def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
-    """How deep every rank is below the root along (parent, child); None if they are no tree."""
+    """Return the depth of every rank below the root along pairs (parent, child); None if they are no tree."""
     below: dict[int, list[int]] = defaultdict(list)
     for parent, child in pairs:
         below[parent].append(child)

@@ -1,4 +1,10 @@
-"""Plot, per planner, sizes against values of an option: the time of each value relative to the best at that size."""
+"""Plot, per planner, sizes against values of an option: the time of each value relative to the best at that size.
+
+`tune --sweep pieces=1,4,16` tries several values of an option. `heatmap_svg` draws a panel per planner: a column per
+size, a row per value, and each cell in a colour that says how much slower than the best value of the column it is. A
+dot marks the best value. Few cells carry their time as a tooltip; more than MAX_TITLES are drawn as one shape per
+colour.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from antiphon.show.pictures.chart import FONT
 from antiphon.show.words import model_text, options_text
 from antiphon.units import format_seconds, format_size
 
-# seconds over those of the best: up to so much, in light, in dark, and in words
+# seconds over those of the best up to which a level applies, its colour on light and dark pages, and its label
 LEVELS = (
     (1.02, "#0d3f73", "#a9d4ff", "2 %"),
     (1.05, "#2f6fab", "#6fb0ee", "5 %"),
@@ -23,7 +29,7 @@ LEVELS = (
     (float("inf"), "#f3f0e9", "#22262b", "more"),
 )
 MAX_ROWS = 160
-MAX_TITLES = 1500  # cells that tell themselves when pointed at; more of them are drawn as one shape per colour
+MAX_TITLES = 1500  # cells with tooltips; more of them are drawn as one shape per colour
 WIDEST = 1400
 TITLE, FOOT, GAP, EDGE = 40, 34, 30, 16  # pixels: above a collective, below a panel, between panels, at the edges
 SHORT = 5  # letters of a value that fits above a column
@@ -34,7 +40,8 @@ DARK = """<style>@media (prefers-color-scheme: dark) {
 
 @dataclass(frozen=True)
 class Panel:
-    """One planner: its settings with their seconds per size, the best row per size, and where the panel stands."""
+    """One planner: its settings (values of options) with their seconds per size, the best row per size, and sizes in
+    pixels of a cell and of the labels to the left of the cells."""
 
     planner: str
     rows: tuple[Setting, ...]
@@ -66,7 +73,7 @@ class Panel:
 
 
 def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: float = WIDEST) -> str:
-    """A picture of its own: for every collective (or just one) a panel per planner that was swept, side by side.
+    """Return a picture: for every collective (or just one) a panel per planner that was swept, side by side.
 
     Rows: the values; columns: sizes; colour: seconds over those of the planner's best value at this size, which is
     marked. `alone`: with titles, and it follows a dark screen; else it is part of a light page. `widest`: pixels,
@@ -110,7 +117,7 @@ def _svg_head(width: float, height: float, themed: bool) -> list[str]:
 
 
 def panels(tuning: Tuning, kind: str) -> list[Panel]:
-    """A panel for every planner with schedules from more than one setting."""
+    """Return a panel for every planner with schedules from more than one setting."""
     fastest = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
@@ -119,6 +126,7 @@ def panels(tuning: Tuning, kind: str) -> list[Panel]:
 
 
 def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fastest: Sequence[float]) -> Panel:
+    """Return the panel of a planner. `fastest`: seconds of the best candidate of all planners, per size."""
     seconds, sizes = list(by_setting.values()), range(len(fastest))
     # Per size the row of the fastest value, the first among equals.
     best = [min(range(len(seconds)), key=lambda row: seconds[row][size]) for size in sizes]
@@ -138,14 +146,14 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
 
 
 def _shown_rows(count: int, best: set[int]) -> list[int]:
-    """All rows, or of too many those that are best somewhere and others evenly between."""
+    """Return all rows, or if they are too many, those that are best somewhere and others evenly between."""
     if count <= MAX_ROWS:
         return list(range(count))
     return sorted(best | {i * (count - 1) // (MAX_ROWS - 1) for i in range(MAX_ROWS)})
 
 
 def _break_lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
-    """As many panels beside each other as the page is wide."""
+    """Yield lines of panels, as many beside each other as fit the width."""
     line: list[Panel] = []
     for panel in panels:
         if line and sum(p.width + GAP for p in [*line, panel]) > widest:
@@ -181,13 +189,14 @@ _MIDDLE = 'text-anchor="middle" font-size="11"'
 
 
 def _level_of(panel: Panel, row: int, size: int) -> int:
+    """Return the number in LEVELS of a cell."""
     fastest = panel.seconds[panel.best[size]][size]
     ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
     return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + 1e-9))
 
 
 def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
-    """Every cell as a shape with its time as a title."""
+    """Draw every cell as a shape with its time as a tooltip."""
     wide, tall = panel.cell
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
@@ -199,7 +208,7 @@ def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
 
 
 def _draw_shapes(tuning: Tuning, panel: Panel) -> Iterator[str]:
-    """One shape per colour, of runs of cells."""
+    """Draw one shape per colour, of all its cells."""
     wide, tall = panel.cell
     shapes: dict[int, list[str]] = {}
     for row in range(len(panel.rows)):
@@ -221,7 +230,7 @@ def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
 
 
 def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
-    """A dot on the best cell of every column, and where it is short its value above the column."""
+    """Draw a dot on the best cell of every column, and its value above the column if values are short."""
     wide, tall = panel.cell
     radius = min(wide, tall) * 0.24
     for size, row in enumerate(panel.best):
@@ -240,7 +249,7 @@ def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
 
 
 def _row_labels(panel: Panel) -> Iterator[str]:
-    """Those of the best rows, and between them as many as there is room for."""
+    """Draw the labels of the best rows, and as many others as there is room for."""
     tall = panel.cell[1]
     best, apart = set(panel.best), 10.5 / tall
     shown: list[int] = []

@@ -1,9 +1,18 @@
 """Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
-Bottom-up: each box of a cluster is laid out by itself (`inner`), by the first rule that matches its structure:
-coordinates in the names of nodes, no switches (circles), a tree, routers with ranks of their own, else levels. The
-boxes are then placed in rows below or around their fabric (`below`). A `Drawing` is a block of nodes and frames that
-is moved, flipped and framed as one.
+Input: a `Graph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes, in
+pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`inner`), by the first rule that matches
+its structure:
+
+    names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
+    there are no switches                           circles, one per group
+    a tree with one or two switches                 ranks around each switch
+    any other tree                                  a tree, root on top
+    every rank has one switch (router)              routers on a circle, their ranks outside
+    else                                            ranks at the bottom, switches in levels above
+
+The boxes are then placed in rows below their fabric (`below`), or in a circle without one (`place_around`). A `Drawing`
+is a block that is moved, flipped and framed as one.
 """
 
 from __future__ import annotations
@@ -20,13 +29,14 @@ Point = tuple[float, float]
 Frame = tuple[float, float, float, float, str]  # left, top, width, height, label
 _MARGIN = 26.0
 _LEVEL = 84.0  # pixels between levels of switches
-_AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")
-_DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15)}  # cell, shift
+_AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
+# by the number of layers of a third axis: pixels of a cell, and the shift of a layer in cells
+_DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15)}
 
 
 @dataclass
 class Drawing:
-    """Nodes and frames with their places, from (0, 0) to (width, height)."""
+    """The points of nodes (`at`) and the frames around boxes, within (0, 0) to (width, height)."""
 
     at: dict[int, Point]
     frames: list[Frame] = field(default_factory=list)
@@ -55,12 +65,13 @@ def fit_drawing(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()
 
 
 def flip_drawing(block: Drawing) -> Drawing:
-    """Upside down, labels of frames aside."""
+    """Return the block upside down; frames stay."""
     at = {node: (x, block.height - y) for node, (x, y) in block.at.items()}
     return Drawing(at, list(block.frames), block.width, block.height)
 
 
 def frame_drawing(block: Drawing, label: str) -> Drawing:
+    """Return the block with a frame around it."""
     block = block.moved(0, 8)
     block.height += 16
     block.frames.insert(0, (4, 4, block.width - 8, block.height - 8, label))
@@ -109,7 +120,7 @@ def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
 
 
 def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
-    """The position of every node, if places contain it: x1/y2."""
+    """Return the coordinates of every node, if all places contain as many: x1/y2. Else None."""
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         levels = graph.nodes[node].place.split("/")
@@ -122,7 +133,7 @@ def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int
 
 
 def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
-    """The last axis runs across, the one before down, the third last into the depth, further ones in blocks."""
+    """Lay out a grid: last axis to the right, the one before down, the third last into the depth, more in blocks."""
     axes = len(next(iter(coordinates.values())))
     sizes = [1 + max(at[axis] for at in coordinates.values()) for axis in range(axes)][::-1]
     layers = sizes[2] if axes > 2 else 1  # drawn one behind the other where they are few
@@ -153,7 +164,7 @@ def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawin
 
 
 def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
-    """Each group on a circle of its own, the groups in rows."""
+    """Place each group of nodes (those with a common parent in their places) on a circle, the circles in rows."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
         by_place[graph.nodes[node].place.rpartition("/")[0]].append(node)
@@ -179,7 +190,7 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
 
 
 def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
-    """Each switch with its ranks around it, side by side."""
+    """Place each switch with its ranks around it, side by side."""
     at: dict[int, Point] = {}
     for number, (switch, ends) in enumerate(hubs.items()):
         radius = max(88.0, 7.6 * len(ends) + 30)
@@ -192,7 +203,7 @@ def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
 
 
 def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
-    """The ranks of each switch in a row above it, side by side."""
+    """Place the ranks of each switch in a row above it, side by side."""
     at: dict[int, Point] = {}
     x = 0.0
     for switch, ends in hubs.items():
@@ -204,7 +215,7 @@ def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
 
 
 def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
-    """The switch called root, or the one or two in the middle of the tree."""
+    """Return the switch called root, or the one or two in the middle of the tree."""
     named = [n for n in nodes if graph.nodes[n].label == "root"]
     if len(named) == 1:
         return named
@@ -217,21 +228,22 @@ def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
 
 
 def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
-    """Switches over what hangs on them."""
+    """Lay out a tree, each switch centred above its children."""
     inside, roots = set(nodes), _find_roots(graph, nodes)
     at: dict[int, Point] = {}
-    edge = [0.0]  # how far to the right it is drawn already
+    edge = [0.0]  # the right edge of what has been placed
     visited = set(roots)
     level = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
     def lowest_rank(node: int, above: int) -> int:
-        """The lowest rank below a node: children stand in this order."""
+        """Return the lowest rank below a node: children are sorted by it."""
         own = graph.nodes[node].ranks[:1]
         return min(
             [*own, *(lowest_rank(n, node) for n in graph.near[node] if n in inside and n != above)], default=node
         )
 
     def visit(node: int, depth: int) -> float:
+        """Place a node and all below it; return its x."""
         visited.add(node)
         below = [n for n in graph.near[node] if n in inside and n not in visited]
         # children in the order of ranks, so that numbers ascend from left to right
@@ -254,7 +266,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
 
 
 def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
-    """Switches on a circle, the ranks of each outside of it."""
+    """Place switches on a circle, the ranks of each outside of it. `owner`: the switch of each rank."""
     most_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
     # large enough that neither switches nor the ranks outside overlap
     radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most_ranks - 40)
@@ -270,7 +282,7 @@ def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int])
 
 
 def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
-    """Ranks in rows at the bottom, switches in levels above."""
+    """Place ranks in rows at the bottom, switches in levels above, by their distance from the ranks."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
     at: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
@@ -291,7 +303,7 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
 
 
 def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
-    """Boxes that are joined directly: in a circle, two side by side."""
+    """Place boxes that are connected directly, without a fabric: in a circle, two side by side."""
     size = max(max(block.width, block.height) for block in blocks)
     count = len(blocks)
     radius = 0.0 if count < 2 else size * 0.56 if count == 2 else size * 0.66 / math.sin(math.pi / count)
@@ -304,7 +316,7 @@ def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
 
 
 def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
-    """Up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
+    """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     # boxes of the upper row are flipped, so that their cards face the fabric
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
@@ -362,7 +374,7 @@ def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[in
 
 
 def _switch_sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
-    """Whether what hangs below a switch is all in the upper row of boxes, all in the lower one, or in both."""
+    """Return whether all boxes below a switch are in the "upper" row, in the "lower" one, or in "both"."""
     if rows == 1:
         return dict.fromkeys(level, "both")
     side = {node: "upper" if node in upper else "lower" for node, number in level.items() if number == 0}
@@ -374,7 +386,7 @@ def _switch_sides(graph: Graph, upper: set[int], level: dict[int, int], rows: in
 
 
 def _spread_switches(graph: Graph, row: Sequence[int], at: dict[int, Point], y: float, width: float) -> None:
-    """Each switch over the middle of what hangs on it, as far as they do not overlap."""
+    """Place each switch of a row at the mean x of its placed neighbours, as far as switches do not overlap."""
     if not row:
         return
     over = {}

@@ -1,4 +1,4 @@
-"""Convert our SVG pictures to PNG."""
+"""Convert our SVG pictures to PNG, with the optional packages of the extra [plot] (a renderer and fonts)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FONTS = {"regular.ttf": "notos", "bold.ttf": "notosbo"}
 
 
 def check_png() -> None:
-    """Missing unless PNG can be made here: to be called before long work for one."""
+    """Raise Missing unless PNG can be made here. Called before long work, so that it is not in vain."""
     for module in _NEEDS:
         if find_spec(module) is None:
             raise Missing(f"PNG needs the package {module}: pip install 'antiphon[plot]'; SVG needs nothing")
 
 
 def png_of(svg: str) -> bytes:
-    """The picture on white, three times as large in pixels, the same on every machine: fonts come with [plot].
+    """Return the picture on white, three times as large in pixels, the same on every machine: fonts come with [plot].
 
-    Only for letters that its Noto Sans lacks (it has Latin, Greek and Cyrillic) are the fonts of the machine asked.
+    Fonts of the machine are only used for letters that its Noto Sans lacks (it has Latin, Greek and Cyrillic).
     """
     check_png()
     import resvg_py

@@ -1,4 +1,9 @@
-"""Draw a machine as SVG: ranks and switches at their positions, links as wide as their bandwidth."""
+"""Draw a machine as SVG: ranks and switches at their positions, links as wide as their bandwidth.
+
+Stages of `topology_svg`: merge links and fold large machines (`graph`), compute positions (`layout`), route lines
+around nodes (`_bend`), then write elements from back to front: frames of boxes, bands of shared limits, links, nodes,
+labels, and a legend of colours and widths below.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,8 @@ _ROW = 24.0
 
 
 def topology_svg(topology: Topology) -> str:
-    """One self-contained SVG: both ways of a pair of links are one line, a one-way link is dashed, links with a
-    shared limit lie on a yellow band. Above 128 nodes alike ranks of a switch, then boxes, are drawn as one."""
+    """Return a picture: both directions of a link are one line, a one-way link is dashed, links with a shared limit
+    lie on a yellow band. Above 128 nodes equal ranks of a switch, then boxes, are drawn as one."""
     graph = graph_of(topology)
     tree = graph.is_tree(range(len(graph.nodes)))
     graph = fold_nodes(graph, FOLD_TREES if tree else MAX_NODES)
@@ -76,7 +81,8 @@ def _kind_colours(graph: Graph) -> dict[str, str]:
 
 
 def _stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
-    """Pixels by bytes per second: in proportion where the widest then stays below 10, else squeezed evenly."""
+    """Return the pixels of a line by bytes per second: in proportion to the bandwidth, or if the widest would then have
+    more than 10, in proportion to a power of it."""
     speeds = sorted({edge.bandwidth for edge in graph.edges})
     if not speeds:
         return {}
@@ -94,7 +100,7 @@ def _draw_frames(block: Drawing) -> list[str]:
 
 
 def _draw_labels(graph: Graph, block: Drawing) -> list[str]:
-    """The names of the frames, on the side away from the fabric, with a rim to be read over links."""
+    """Draw the names of the frames, on the side away from the fabric, with a rim, to be readable on links."""
     outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
     level = sum(outside) / len(outside) if outside else 0.0
     rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
@@ -105,7 +111,7 @@ def _draw_labels(graph: Graph, block: Drawing) -> list[str]:
 
 
 def _draw_links(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
-    """Bands of shared limits first, then the links, the slow ones on top."""
+    """Draw bands of shared limits first, then the links, the slow ones on top."""
     tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
     radii = np.array([min(node.half) for node in graph.nodes])
@@ -146,7 +152,7 @@ def _node_name(graph: Graph, node: int) -> str:
 
 
 def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
-    """A line from centre to centre, bent as little as needed to pass by the other nodes."""
+    """Return a line from centre to centre, bent as little as needed to pass by the other nodes."""
     a, b = centres[edge.a], centres[edge.b]
     is_obstacle = np.ones(len(centres), bool)
     is_obstacle[[edge.a, edge.b]] = False
@@ -185,7 +191,8 @@ def _draw_text(at: Point, text: str, fill: str = "#111", size: int = 13) -> str:
 
 
 def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
-    """A row per kind of link with a sample of each width, then one per kind of shared limit: plain text, SVG."""
+    """Return the legend as rows of (plain text, SVG): a row per kind of link with a sample of each width, then one per
+    kind of shared limit."""
     rows = []
     for kind, paint in colour.items():
         samples = {(e.bandwidth, e.speed(e.backward > e.forward)) for e in graph.edges if e.kind == kind}

@@ -1,4 +1,10 @@
-"""Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture."""
+"""Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture.
+
+Stages of `trees_svg`: recover the trees (`growth`), lay out the machine once for all panels (`_make_stage`), route the
+arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in grey, arrows coloured by their
+distance from the root, the root filled. Title lines compare the schedule's rate with the bound; a panel's caption says
+which share of the data its tree carries.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +35,21 @@ MAX_NODES = 128
 MAX_PANELS = 24
 _WIDTH = 1150.0  # of the whole picture, as far as one panel allows
 _APART = 62.0  # pixels from node to node that suffice
-_MARGIN = 31.0
-_CAPTION = 30.0
-_ROOM = 10.0
+_MARGIN = 31.0  # around the nodes of a panel
+_CAPTION = 30.0  # height of the text below a panel
+_ROOM = 10.0  # between lines and the edge of a panel
 _RAMP = ("#12406e", "#1f7fa8", "#2e9e78", "#8aa81c", "#dd9a12", "#d0591f", "#a3243f", "#6d2a76")
 _ROOT, _GREY, _PALE, _LINK = "#12406e", "#5b6672", "#8b95a0", "#d5dae0"
 _LOUD, _QUIET = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
 
 
 def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = None, root: int | None = None) -> str:
-    """One self-contained SVG. Arrows are coloured by their distance from the root; what travels along no tree is
-    coloured by step. Of many roots the trees of `root` are drawn, or of the first. A hop through switches is drawn
-    along its links where none but its parent sends (or receives) through them, else straight.
+    """Return a picture of the trees of a schedule.
 
-    `limits`: what the title compares the rate with. Unsupported above 128 nodes: ranks then have no place of their own.
+    Arrows are coloured by their distance from the root; data that travels along no tree is coloured by step. If there
+    are many roots, the trees of `root` are drawn, or of the first. A hop through switches is drawn along its links if
+    only one rank sends (or receives) through them, else straight. `limits`: the bound that the title compares the rate
+    with. Unsupported above 128 nodes, which would not be readable.
     """
     check_drawable(topology)
     graph = graph_of(topology)
@@ -76,7 +83,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
 
 
 def check_drawable(topology: Topology) -> None:
-    """Unsupported unless every node has room: to be called before long work for a picture."""
+    """Raise Unsupported unless every node has room. Called before long work, so that it is not in vain."""
     if topology.nodes > MAX_NODES:
         raise Unsupported(
             f"a picture of trees over {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
@@ -108,7 +115,7 @@ def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, g
 
 
 def _rate_lines(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[str]:
-    """How fast it comes to be in ever finer pieces, beside the bound."""
+    """Return the schedule's rate in the limit of many pieces, compared with the bound."""
     rate = throughput(schedule, topology)
     if rate is None:
         return []
@@ -130,7 +137,7 @@ def _caption_text(share: int, grown: Grown, growth: Growth) -> str:
 
 
 def _make_legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
-    """What the colours say, and how wide that is."""
+    """Return the legend of colours as SVG, and its width."""
     steps = any(growth.shape == ANY for growth in shown)
     words = "steps:" if steps else "root, and hops from it:"
     at = 0 if steps else 25
@@ -151,7 +158,7 @@ def _make_legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, 
 
 @dataclass(frozen=True)
 class Stage:
-    """What all panels have in common: where the nodes stand, and the machine's links behind them."""
+    """What all panels have in common: the positions of nodes, and the machine's links behind them."""
 
     graph: Graph
     block: Drawing
@@ -160,14 +167,14 @@ class Stage:
     links: tuple[Curve, ...]
 
     def line(self, a: int, b: int, side: float = 0.0) -> Curve:
-        """From centre to centre: the same line there and back, if both are not moved aside."""
+        """Return the line from centre to centre; there and back are the same line unless moved to a `side`."""
         low, high = min(a, b), max(a, b)
         middle = control_point(low, high, self.centres, self.radii, side if a == low else -side)
         return self.centres[a], middle, self.centres[b]
 
 
 def _make_stage(graph: Graph) -> Stage:
-    """The layout of the machine's picture, closer together where there is room."""
+    """Return the layout of the machine's picture, with nodes closer together if there is room."""
     block = arrange(graph)
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
@@ -183,7 +190,7 @@ def _make_stage(graph: Graph) -> Stage:
 
 
 def _measure_overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
-    """How far lines go beyond the ranks and switches: to the left, above, to the right, below."""
+    """Return by how many pixels lines exceed the block of nodes: to the left, above, to the right, below."""
     control_points = np.array([*stage.links, *curves]).reshape(-1, 3, 2)
     if not len(control_points):
         return [0.0] * 4
@@ -196,7 +203,7 @@ def _measure_overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
 
 
 def _count_columns(wide: float, count: int) -> int:
-    """As many as fit, then as few as need no more rows."""
+    """Return the number of columns: as many panels as fit, then as few as need no more rows."""
     fitting = max(1, int(_WIDTH // wide))
     return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
@@ -219,7 +226,7 @@ def _draw_panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colou
 
 
 def _unambiguous_switches(growth: Growth) -> set[int]:
-    """The switches through which only one rank sends, or only one receives: lines that meet there are unambiguous."""
+    """Return the switches at which lines may meet: all arrows through them have the same parent."""
     if growth.shape == ANY:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
@@ -241,7 +248,7 @@ class DrawnArrow:
 
 
 def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
-    """The hops farthest from the root first. What several of them share is drawn once."""
+    """Return the arrows to draw, those farthest from the root first; a line that several hops share is drawn once."""
     alone = _unambiguous_switches(growth)
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
     for arrow in reversed(growth.arrows):
@@ -280,7 +287,7 @@ def _draw_switch(stage: Stage, number: int) -> str:
 
 
 def _draw_ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
-    """The root filled, what it reaches rimmed in the colour of its hop, all else pale."""
+    """Draw ranks: the root filled, those that it reaches rimmed in the colour of their hop, all others pale."""
     rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(growth.arrows)}
     shapes = []
     for number, node in enumerate(stage.graph.nodes):
@@ -303,7 +310,7 @@ def _draw_ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[st
 
 
 def _colour_ramp(count: int) -> list[str]:
-    """`count` colours, from dark blue on."""
+    """Return `count` colours, mixed between those of _RAMP, from dark blue on."""
     if count <= len(_RAMP):
         return list(_RAMP[:count])
     fixed = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _RAMP])
