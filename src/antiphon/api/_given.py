@@ -1,4 +1,9 @@
-"""Read a machine, collective or plan from the object, its name, or its file."""
+"""Convert an argument of a public function to a machine, a collective or plans: an object, its name, or its file.
+
+`antiphon.plan("allreduce", "dgx1v")`, `plan(Collective(...), topology)` and `plan("my.json", Path("box.json"))` all
+arrive as objects. Plans also come from results of `tune` and `frontier`; `right` and `all_right` verify them, before
+anything is run or written by them.
+"""
 
 from __future__ import annotations
 
@@ -119,6 +124,7 @@ def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
 
 
 def _refuse_wrong(plan: Plan, value: Any, use: str, op: str | None = None, dtype: str | None = None) -> None:
+    """Raise Infeasible if a plan is wrong. `value`: the argument, named in the message; `use`: as of `right`."""
     from antiphon.select import check
 
     fault = check(plan, plan.topology, op=op, dtype=dtype)

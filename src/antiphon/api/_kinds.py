@@ -24,4 +24,4 @@ Size = int | str
 Sizes = Size | Sequence[Size]
 Seconds = float | str
 Row = dict[str, Any]
-Ground = str  # a runtime by name, also one of an installed package
+RuntimeName = str  # also a runtime of an installed package

@@ -77,6 +77,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
 
 
 def _read_file(name: str) -> Any:
+    """Return the content of a file by its first bytes: a magic number, XML, JSON, else CSV."""
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
     from antiphon.formats.foreign import reader_of
@@ -110,6 +111,7 @@ def _read_foreign(name: str, data: bytes) -> Any:
 
 
 def _read_json(name: str, data: bytes) -> Any:
+    """Read a table, a profile, or any other JSON file of ours, by its field `format`."""
     from antiphon.core.files import reading
     from antiphon.core.jsontext import decode
     from antiphon.core.serialize import loads
@@ -125,6 +127,7 @@ def _read_json(name: str, data: bytes) -> Any:
 
 
 def _read_piccl(name: str, data: bytes) -> Any:
+    """Read PICCL's XML: a topology, or a schedule (a plan if Antiphon wrote it)."""
     from antiphon.formats.piccl.readers import read_schedule, read_topology
 
     if re.search(rb"<\s*topo\b", data[: 2**16]):
@@ -134,7 +137,7 @@ def _read_piccl(name: str, data: bytes) -> Any:
 
 
 def _read_measurements(name: str, data: bytes) -> Any:
-    """Rows of measurements by the names of their columns."""
+    """Read CSV of measurements; its column names tell of which kind they are."""
     from antiphon.cost.fit import read_added, read_measured, read_round_trips
     from antiphon.formats.piccl.readers import read_figures
 

@@ -105,9 +105,9 @@ def command(
     from antiphon.runtimes.lab import lab
 
     is_up = isinstance(where, str) and (not where or where in lab.lab_names())
-    ground: Any = where if is_up else _given.machine(where)
+    lab_or_machine: Any = where if is_up else _given.machine(where)
     return lab.lab_command(
-        ground, command, scale=scale, name=name, timeout=float(timeout), quiet=yes_or_no(quiet, "quiet")
+        lab_or_machine, command, scale=scale, name=name, timeout=float(timeout), quiet=yes_or_no(quiet, "quiet")
     )
 
 

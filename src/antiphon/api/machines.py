@@ -119,6 +119,7 @@ def doctor() -> Row:
 
 
 def _with_missing(kind: str) -> list[Row]:
+    """List the entries of a kind, with the libraries and tools that are not installed here."""
     from antiphon.formats import lacks
     from antiphon.registry import table
     from antiphon.show.listing import list_entries

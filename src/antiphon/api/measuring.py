@@ -18,12 +18,12 @@ from antiphon.errors import Invalid
 if TYPE_CHECKING:
     from antiphon.api._kinds import (
         CollectiveLike,
-        Ground,
         MachineLike,
         Path,
         PlanLike,
         ProfileLike,
         Row,
+        RuntimeName,
         Seconds,
         Size,
         Sizes,
@@ -41,7 +41,7 @@ def bench(  # noqa: PLR0913
     topology: MachineLike | None = None,
     nbytes: Sizes | None = None,
     *,
-    on: Ground = "mpi",
+    on: RuntimeName = "mpi",
     planner: str = "",
     options: Mapping[str, Any] | None = None,
     root: int | None = None,
@@ -130,7 +130,7 @@ def micro(  # noqa: PLR0913
     topology: MachineLike | None = None,
     nbytes: Sizes | None = None,
     *,
-    on: Ground = "mpi",
+    on: RuntimeName = "mpi",
     processes: int | None = None,
     patterns: Sequence[str] = (),
     pieces: int | None = None,
@@ -303,6 +303,7 @@ def memory(
 
 
 def _parse_sizes(nbytes: Any) -> dict[str, Any]:
+    """Return the argument `sizes` of a measurement; nothing for its default."""
     from antiphon.units import parse_sizes
 
     return {} if nbytes is None else {"sizes": parse_sizes(nbytes, "nbytes")}
@@ -313,7 +314,7 @@ def tune(  # noqa: PLR0913
     wanted: CollectiveLike,
     topology: MachineLike,
     *,
-    on: Ground | None = None,
+    on: RuntimeName | None = None,
     logs: Path | None = None,
     command: str = "",
     nbytes: Sizes | None = None,

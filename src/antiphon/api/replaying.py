@@ -1,4 +1,4 @@
-"""Replay recorded jobs with our plans."""
+"""Replay recorded jobs with our plans: read the traces, price each collective by our plans, and predict a step."""
 
 from __future__ import annotations
 

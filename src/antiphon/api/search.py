@@ -66,7 +66,7 @@ class Search:
             object.__setattr__(self, "plans", several(path)(self.plans, "plans"))
 
     def options(self) -> dict[str, Any]:
-        """Return the fields by name; `plans` only where there are some."""
+        """Return the fields by name; `plans` only if there are any."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return values if values["plans"] else {k: v for k, v in values.items() if k != "plans"}
 

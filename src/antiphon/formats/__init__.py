@@ -18,7 +18,7 @@ __all__ = ["emit", "export", "find_format", "lacks", "names_file", "refuse_choos
 
 
 def lacks(entry: Entry[BackendCapabilities] | Entry[RuntimeCapabilities]) -> str:
-    """What must be installed before a back end or runtime can be used; "" if nothing. It imports nothing."""
+    """Return what must be installed before a back end or runtime can be used; "" if nothing. It imports nothing."""
     modules = [name for name in entry.can.modules if importlib.util.find_spec(name) is None]
     programs = [name for name in entry.can.programs if shutil.which(name) is None]
     return ", ".join([*(f"Python package {name}" for name in modules), *(f"program {name}" for name in programs)])
@@ -52,8 +52,10 @@ def emit(
     plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Files[Contents]:  # fmt: skip
-    """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name. For those that
-    write whole tables also plans for one machine, by collective."""
+    """Return the files of a plan as a back end writes them, by name: a text, bytes, or bytes in parts.
+
+    Back ends that write whole tables also take plans for one machine, by collective.
+    """
     entry = find_format(name)
     missing = lacks(entry)
     if missing:

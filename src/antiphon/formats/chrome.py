@@ -1,4 +1,10 @@
-"""Read traces in Chrome's format, ours and others, and merge them into one file, each starting at time 0."""
+"""Read traces in Chrome's format, ours and others, and merge them into one file, each starting at time 0.
+
+Such a trace is JSON: a list of events with a phase ("ph": X is a slice with a begin and a length, M names a process or
+thread, others are arrows and marks), a process and a thread ("pid", "tid") and times in microseconds. `Read` checks
+one; `merge_traces` puts several side by side, to compare runs: pids and the ids of arrows are renumbered, process names
+get the title of their trace, and processes of the same place follow each other.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +21,14 @@ from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
 MAX_FILES, MAX_EVENTS = 64, 2**22
-FREE_OBJECTS, MIN_OBJECT = 2**13, 24  # objects never refused; bytes each beyond, as one takes 20 times that in memory
+FREE_OBJECTS, MIN_OBJECT = 2**13, 24  # objects that any file may have; bytes per further one, as memory is 20 times
 _TIMES = ("ts", "dur", "tts", "tdur")
 _MAX_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
 
 
 class _Trace(msgspec.Struct):
+    """The JSON of a trace."""
+
     events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
     about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
     job: Any = msgspec.field(name="distributedInfo", default=None)  # as PyTorch's profiler tells it
@@ -53,7 +61,7 @@ class Read:
 
 
 def _look_at(event: dict[str, Any], number: int) -> None:
-    """Invalid if an event is ambiguous to readers of traces."""
+    """Raise Invalid if an event is ambiguous to readers of traces."""
     if not isinstance(event.get("ph"), str):
         raise Invalid(f"event {number}: has no phase (ph)")
     for key in _TIMES:
@@ -106,7 +114,7 @@ def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[d
 
 
 def _unique_titles(titles: Sequence[str]) -> list[str]:
-    """Those that are alike get a number."""
+    """Return the titles, with numbers added to equal ones."""
     return [
         title if titles.count(title) == 1 else f"{title} ({titles[: place + 1].count(title)})"
         for place, title in enumerate(titles)
@@ -119,7 +127,7 @@ def _pid_of(event: Mapping[str, Any]) -> int | str:
 
 
 def _sort_processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
-    """In the order in which they want to stand."""
+    """Return the processes of a trace in the order of their sort indices."""
     place: dict[int | str, float] = {}
     for event in events:
         place.setdefault(_pid_of(event), math.inf)
@@ -136,8 +144,7 @@ def _names_process(event: Mapping[str, Any]) -> bool:
 def _name_processes(
     trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    """The names of its processes, and their places among those of all traces (`position`: this trace's number, and the
-    number of traces)."""
+    """Return events that name and order the processes of a trace. `position`: its number, and the number of traces."""
     names = {
         _pid_of(event): str(event.get("args", {}).get("name", ""))
         for event in trace.events
@@ -159,12 +166,15 @@ def _shift_event(
     start: float,
     ids: dict[tuple[int, str, str], int],
 ) -> dict[str, Any]:
-    """An event of trace `number`, which begins at `start`; changed where it is, as there may be millions."""
+    """Return an event with its new process, time and ids, changed in place, as there may be millions.
+
+    `number`: of the trace; `start`: its first time; `ids`: the new id by (trace, category, old id).
+    """
     event["pid"] = pids[_pid_of(event)]
     if "ts" in event and event["ph"] != "M":
         event["ts"] -= start
     for key in ("id", "bind_id"):
-        if key in event:  # of one category, as those who read traces see it
+        if key in event:  # ids are distinct per category
             event[key] = ids.setdefault((number, str(event.get("cat", "")), repr(event[key])), len(ids) + 1)
     if isinstance(event.get("id2"), dict) and "global" in event["id2"]:
         event["id2"] = {"global": f"{number + 1}.{event['id2']['global']}"}

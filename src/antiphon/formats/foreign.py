@@ -24,11 +24,11 @@ from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.planners.shared.routing import with_routes
 
-NOWHERE = "no machine"  # how the name of a machine begins that a file does not tell
+NOWHERE = "no machine"  # prefix of the name of a machine derived from the links that a file uses
 
 
 def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
-    """Return the reader of such a file, or None."""
+    """Return the reader of MSCCL XML or an MSCCL++ plan by the file's content; None if it is neither."""
     start = opening(data)
     if start.startswith("<") and re.search(r"<\s*algo\b", start):
         from antiphon.formats.msccl.code import read as read_xml
@@ -42,7 +42,7 @@ def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
 
 
 def written_for_others(path: str | os.PathLike[str]) -> bool:
-    """Whether that is such a file."""
+    """Whether a file is MSCCL XML or an MSCCL++ plan."""
     with reading(name_of(path)):
         return reader_of(read_bytes(path)) is not None
 
@@ -56,13 +56,15 @@ def check_correct(written: Written) -> None:
 
 
 def plan_of(written: Written, machine: Topology | None = None) -> Plan:
-    """Convert a program (see `check_correct`) to a plan on this machine; without one, on a machine with a link wherever
-    the file sends, whose times mean nothing. If only a subset of the machine's ranks has links, these count, in order.
+    """Convert a program that `check_correct` accepts to a plan on this machine.
+
+    Without one, on a machine with a link wherever the file sends, whose times mean nothing. If only some ranks of the
+    machine have links, those are the file's ranks, in order.
     """
     head, code = written.head, next(iter(written.codes.values()))
     schedule = schedule_of(code)
     if machine is None:
-        return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
+        return Plan.of(_machine_of_sends(head.name, schedule), schedule, {"planner": head.format})
     machine = _keep_linked(machine)
     if machine.ranks != head.ranks:
         raise Invalid(
@@ -75,15 +77,15 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
 
 
 def _keep_linked(machine: Topology) -> Topology:
-    """Without the ranks that no link reaches."""
+    """Return the machine without the ranks that no link reaches."""
     linked = np.zeros(machine.nodes, bool)
     linked[machine.link_src] = linked[machine.link_dst] = True
     ranks = np.flatnonzero(linked[: machine.ranks]).tolist()
     return keep(machine, ranks, name=machine.name).topology if 0 < len(ranks) < machine.ranks else machine
 
 
-def _of_its_ways(name: str, schedule: Schedule) -> Topology:
-    """A link wherever something is sent, all alike."""
+def _machine_of_sends(name: str, schedule: Schedule) -> Topology:
+    """Return a machine with a link wherever the schedule sends, all alike."""
     ranks = schedule.collective.ranks
     across = schedule.src != schedule.dst
     pairs = distinct(schedule.src[across].astype(np.int64) * ranks + schedule.dst[across])

@@ -1,6 +1,7 @@
 """Read recorded jobs: traces of PyTorch's profiler, of Chakra's tools and of NCCL's profilers.
 
-The format follows from the content of the files; all readers return the same type of job.
+The format follows from the content of the files; all readers return the same type of job: per rank, when collectives
+were called, when they ran, and when computation waited for them (cost/replay).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
 
 
 def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the files, with the traces in a folder instead of the folder."""
     paths: list[Path] = []
     for entry in map(Path, files):
         if entry.is_dir():
@@ -52,6 +54,7 @@ def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _read_file(name: str, data: bytes) -> list[Recorded] | Profile:
+    """Return the recordings of ranks in a file; of NCCL's example profiler its calls, which need all files."""
     if is_inspected(data):
         return read_inspector(data)
     from antiphon.formats.chrome import Read

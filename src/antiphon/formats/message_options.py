@@ -17,7 +17,7 @@ def check_order(order: str) -> None:
 
 
 def read_gamma(gamma: object) -> Fraction:
-    """Seconds per byte that is combined."""
+    """Return the option gamma: seconds per byte that is combined."""
     seconds: Fraction = exact(gamma, "gamma")
     if not 0 <= seconds <= 1:
         raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")

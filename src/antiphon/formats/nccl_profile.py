@@ -1,8 +1,9 @@
 """Read the output of NCCL's profilers: the example plugin (Chrome's events, a file per rank) and Inspector (JSON
 lines).
 
-Both record collectives, but neither computation nor dependencies. github.com/NVIDIA/nccl: ext-profiler/example
-(print_event.cc), ext-profiler/inspector (README.md).
+Both record collectives, but neither computation nor dependencies, so a job from them consists of collectives that are
+waited for. Both count elements or bytes of one rank; sizes are converted to those of nccl-tests. The formats are those
+of github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BYTES = {
     "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
     "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
-_PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # NCCL counts what is of one rank
+_PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # NCCL counts one rank's block
 NOTE = "a profiler of NCCL tells nothing of computation: all collectives are taken to be waited for, none to be hidden"
 
 
@@ -37,6 +38,7 @@ NOTE = "a profiler of NCCL tells nothing of computation: all collectives are tak
 
 
 def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether NCCL's example profiler wrote these events."""
     return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
 
 
@@ -44,7 +46,7 @@ Call = tuple[float, float, str, int, str]  # begin, end, kind, bytes as NCCL cou
 
 
 def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
-    """What each rank called, of one file."""
+    """Return the calls of each rank in one file."""
     ends = {
         _name_of(event): event["ts"]
         for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
@@ -65,7 +67,10 @@ def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
 
 
 def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
-    """All ranks. The size of a communicator is not recorded: it is the number of ranks that use it in these files."""
+    """Return the recordings of all ranks.
+
+    The size of a communicator is not recorded: it is the number of ranks that use it in these files.
+    """
     ranks: dict[int, list[Call]] = {}
     for file in files:
         for rank, calls in file.items():

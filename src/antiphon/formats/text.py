@@ -19,7 +19,7 @@ _LINES = 2**18  # written at a time
 
 
 class Lines:
-    """Pieces of text, each with a place; `text` gives them in the order of places, equal places as they were added."""
+    """Pieces of text, each with a place; `text` writes them in the order of places, equal places as they were added."""
 
     def __init__(self) -> None:
         self.templates: list[bytes] = []
@@ -29,11 +29,11 @@ class Lines:
         self.numbers: list[Longs] = []
 
     def add(self, places: ArrayLike, template: str, *numbers: NDArray[Any]) -> None:
-        """A piece for each of these places (whole numbers from 0): the template with the numbers of its row for %d."""
+        """Add a piece at each of these places (whole numbers from 0): the template with its row's numbers for %d."""
         self.mixed(places, (template,), np.zeros(len(np.asarray(places)), np.int64), *numbers)
 
     def mixed(self, places: ArrayLike, templates: Sequence[str], kinds: Longs, *numbers: NDArray[Any]) -> None:
-        """The same with a choice of templates; each takes as many of the first columns as it has %d."""
+        """Add pieces with a choice of templates by `kinds`; each takes as many of the first columns as it has %d."""
         at = np.asarray(places, np.int64)
         widths = [template.count("%d") for template in templates]
         values = np.empty((len(at), len(numbers)), np.int64)
@@ -47,7 +47,7 @@ class Lines:
         self.widths += widths
 
     def text(self) -> Iterator[bytes]:
-        """O(pieces), but for one sort of whole numbers.
+        """Yield the text in parts. O(pieces), but for one sort of whole numbers.
 
         >>> lines = Lines()
         >>> lines.add([0, 2], "begin %d:", np.array([7, 8]))

@@ -1,5 +1,11 @@
 """Encode and decode the nodes of a Chakra execution trace (schema/protobuf/et_def.proto of
 github.com/mlcommons/chakra).
+
+A trace is a file of Protocol Buffers messages, each with its length before it: first a head with attributes, then a
+node per operation of the rank. A node has a number, a name, a type (compute, send, receive, collective, metadata), the
+numbers of the nodes that it waits for, a duration, and attributes such as comm_size. `head` and `node` encode them,
+`read_nodes` decodes a file with limits on its memory, and `read_in_order` sorts nodes so that each follows those that
+it waits for. The encoding of numbers and fields is in `wire`.
 """
 
 from __future__ import annotations
@@ -38,22 +44,23 @@ COLLECTIVES = (
 )  # fmt: skip
 VERSION = "0.0.4"
 MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
-FEW_PARTS, LEAST_PART = 2**14, 12  # bytes: a node in memory is two parts, an attribute one
+# parts (a node counts as two, an attribute as one) that any file may have, and bytes of it for each further part
+FEW_PARTS, LEAST_PART = 2**14, 12
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
-# Fields 3 to 32 of an attribute: what one value of each is; those with even numbers are lists of it.
+# The types of fields 3 to 32 of an attribute, two of each: an odd field holds one value, an even one a list.
 _KINDS = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
 _NO_ATTRIBUTES: Mapping[str, Value] = {}
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
-_INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29
+_INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29  # numbers of these fields
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operation of a rank. `inputs`: the values of a node of PyTorch, as text."""
+    """An operation of a rank. `waits`: the nodes that must be done before; `inputs`: values of PyTorch, as text."""
 
     id: int
     name: str
@@ -65,7 +72,7 @@ class Node:
     inputs: str = ""
 
     def integer(self, name: str) -> int | None:
-        """An attribute that is a whole number."""
+        """Return an attribute if it is a whole number, else None."""
         value = self.attributes.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -74,21 +81,22 @@ class Node:
 
 
 def attribute(name: str, value: int | bool | str | Sequence[int], short: bool = False) -> bytes:
-    """An attribute, as field 10 of a node holds it (2 of the head); `short`: a number of 32 bits.
+    """Encode an attribute, which is field 10 of a node (2 of the head). `short`: as a number of 32 bits.
 
-    Of the kinds that older readers of ASTRA-sim insist on; newer ones take any."""
+    The types are those that older readers of ASTRA-sim insist on; newer ones take any.
+    """
     name_field = octets(1, name.encode())
     if isinstance(value, bool):
         return name_field + varint(_BOOL << 3) + varint(value)
     if isinstance(value, str):
         return name_field + octets(_STRING, value.encode())
-    if isinstance(value, int):  # written also where it is 0: which kind there is says something
+    if isinstance(value, int):  # 0 is written, too: the presence of a field says that the attribute is a number
         return name_field + varint((_INT32 if short else _INT64) << 3) + varint(value)
     return name_field + octets(_INT64S, packed(1, value))
 
 
 def head(attributes: Mapping[str, str]) -> bytes:
-    """The first message of a file."""
+    """Encode the first message of a file."""
     attribute_fields = b"".join(octets(2, attribute(name, value)) for name, value in attributes.items())
     return delimited(octets(1, VERSION.encode()) + attribute_fields)
 
@@ -96,7 +104,7 @@ def head(attributes: Mapping[str, str]) -> bytes:
 def node(
     number_: int, name: str, kind: int, waits: Sequence[int] = (), duration_us: int = 0, attributes: bytes = b""
 ) -> bytes:
-    """A node; `attributes` as fields 10 one after another."""
+    """Encode a node; `attributes`: encoded, one after another."""
     return delimited(
         number(1, number_) + octets(2, name.encode()) + number(3, kind) + packed(5, waits) + number(7, duration_us)
         + attributes
@@ -107,7 +115,7 @@ def node(
 
 
 def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
-    """The attributes of the head of a file, and its nodes in their order. Invalid, and the byte, where it is none."""
+    """Return the attributes of a file's head, and its nodes in their order. Invalid names the byte of a fault."""
     spans = messages(data)
     first = next(spans, None)
     if first is None:
@@ -231,7 +239,8 @@ def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
     """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + waits)."""
     place = {entry.id: number_ for number_, entry in enumerate(nodes)}
     missing, last = array("q", (len(entry.waits) for entry in nodes)), array("q", [-1]) * len(nodes)
-    reader, before = array("q"), array("q")  # of every wait who waits, and the wait before it for the same
+    # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
+    reader, before = array("q"), array("q")
     for number_, entry in enumerate(nodes):
         for other in entry.waits:
             reader.append(number_)
@@ -239,7 +248,7 @@ def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
             last[place[other]] = len(reader) - 1
     del place
     todo = array("q", (number_ for number_, count in enumerate(missing) if not count))
-    for done in todo:  # which grows meanwhile
+    for done in todo:  # it grows meanwhile
         yield nodes[done]
         wait = last[done]
         while wait >= 0:

@@ -1,5 +1,13 @@
 """Read Chakra execution traces: our own as their plan, others as the collectives that they call, or as a recorded job
-with computation and dependencies."""
+with computation and dependencies.
+
+Input: files named NAME.RANK.et, one per rank (`read_traces`). Three readings of the nodes:
+
+    plan_of          our own traces: sends and receives are paired by source, destination, tag and size, and the
+                     attributes of each send name the rows of the schedule that it carries
+    collectives_of   traces of others: a row per call of a collective
+    recorded_of      traces of others: a timeline per rank, from the durations of nodes and their dependencies
+"""
 
 from __future__ import annotations
 
@@ -37,13 +45,13 @@ from antiphon.formats.chakra.nodes import (
 from antiphon.formats.chakra.write import ROWS
 
 MAX_FILES = 2**16
-Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank the head of its file, and its nodes
+Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # by rank: head of the file, and its nodes
 _US = 1e-6
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
 
 def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
-    """The file of each rank, by the number before `.et`; of a folder those in it."""
+    """Return the file of each rank, by the number before `.et`; a folder stands for the files in it."""
     paths: list[Path] = []
     for entry in map(Path, paths_given):
         try:
@@ -74,6 +82,7 @@ def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Traces:
 
 
 def is_ours(traces: Traces) -> bool:
+    """Whether Antiphon wrote the traces, so that they contain a plan."""
     return any("antiphon" in head for head, _ in traces.values())
 
 
@@ -81,9 +90,10 @@ def is_ours(traces: Traces) -> bool:
 
 
 def plan_of(traces: Traces) -> Plan:
-    """The plan that `export --to chakra` wrote, its pieces written out, for the size that it was written for; whether
-    it is right is for `verify` to say. Invalid where sends and receives do not belong together, or carry other sizes
-    than the plan says."""
+    """Return the plan that `export --to chakra` wrote, with pieces as chunks, for the size that it was written for.
+
+    Invalid if sends and receives do not match, or carry other sizes than the plan says. The plan is not verified here.
+    """
     head = next((head for head, _ in traces.values() if "antiphon" in head), None)
     if head is None:
         raise Invalid("these traces contain no plan: they were not written by export --to chakra")
@@ -99,7 +109,7 @@ def plan_of(traces: Traces) -> Plan:
 
 
 def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
-    """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
+    """Return the sends and copies of all ranks with their rank, in the order of tags. Invalid without its receive."""
     # a message is identified by both ends, tag and size
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
@@ -125,7 +135,7 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
 
 
 def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
-    """The rows that the nodes name. A copy has no other end."""
+    """Return the schedule with the rows that the nodes name. A copy stays within its rank."""
     columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
     # slot columns are optional: schedules without scratch slots omit them
     slots = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
@@ -155,6 +165,7 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
 
 
 def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node]]) -> None:
+    """Check that every message has the size that the schedule gives it for a call of `nbytes`."""
     if not nbytes.isascii() or not nbytes.isdigit() or len(nbytes) > 18:
         raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(nbytes)}")
     table = messages(schedule)
@@ -169,9 +180,11 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
 
 
 def collectives_of(traces: Traces) -> list[dict[str, Any]]:
-    """The collectives that each rank calls, in an order in which it may: a row each. Keys: rank, node, name,
-    collective, nbytes (as the trace tells them), group and members (None: all, or not told), root, start_us,
-    duration_us."""
+    """Return a row per collective that each rank calls, in an order that its dependencies allow.
+
+    Keys: rank, node, name, collective, nbytes (as in the trace), group and members (None: all, or unknown), root,
+    start_us, duration_us.
+    """
     rows = []
     for rank, (_, nodes) in traces.items():
         groups = groups_of(nodes)
@@ -182,6 +195,7 @@ def collectives_of(traces: Traces) -> list[dict[str, Any]]:
 
 
 def collective_of(node: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
+    """Return the row of a collective (`collectives_of`, without the rank)."""
     kind, size = node.integer("comm_type"), node.integer("comm_size")
     if kind is None or not 0 <= kind < len(COLLECTIVES):
         raise Unsupported(f"node {node.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
@@ -203,8 +217,7 @@ class _Group(msgspec.Struct):
 
 
 def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """Process groups in a metadata node of PyTorch: its inputs contain a list of names and ranks, as
-    JSON."""
+    """Return the ranks of process groups by name, from metadata nodes of PyTorch whose inputs list them as JSON."""
     ranks_of: dict[str, list[int]] = {}
     for node in nodes:
         begin, end = node.inputs.find("[{"), node.inputs.rfind("}]")
@@ -222,17 +235,18 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
 
 
 def recorded_of(traces: Traces) -> list[Recorded]:
-    """Of each rank: computation one after another, on one lane, in an order in which it may; collectives beside it, of
-    one group one after another. The times of nodes are how long they take; when they began is not looked at."""
+    """Return a timeline per rank: computation one after another, in an order that dependencies allow; collectives
+    beside it, those of one group one after another. Only durations of nodes count, not when they began."""
     return [_record_rank(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
 
 
 def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
+    """Return the timeline of a rank: simulate its nodes in order. `now`: end of computation so far."""
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
     calls: list[Heard] = []
     waits: list[tuple[float, float, int]] = []
-    done: dict[int, tuple[float, int]] = {}  # of a node when it is done, and the last collective that it comes after
+    done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
     waited: set[int] = set()
     now, free = 0.0, dict[str, float]()
     for node in sorted_as_recorded(nodes):

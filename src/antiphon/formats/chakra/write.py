@@ -76,9 +76,9 @@ def chakra(
 
 
 class _Files:
-    """What all files are made of. Node numbers: message m is sent by 4 m + 1, received by 4 m + 2, combined by 4 m +
-    3. `rows`: those of the schedule, by message. `by_rank`: of each rank the messages that it sends, and, plus their
-    number, those that it receives.
+    """The columns from which all files are written. Node numbers: message m is sent by node 4 m + 1, received by 4 m +
+    2, combined by 4 m + 3. `waits`: per message the nodes that its send waits for. `rows`: rows of the schedule, sorted
+    by message. `by_rank`: per rank the messages that it sends, and those that it receives plus the number of messages.
 
     The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
 
@@ -112,12 +112,13 @@ class _Files:
         self.by_rank = np.split(order_by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
 
     def _node_number(self, message: int, sent: bool) -> int:
-        """The node whose end others wait for: the send, or that the message is received and combined."""
+        """Return the node whose end others wait for: the send, or the receive, or the combination if there is one."""
         if sent or self.src[message] == self.dst[message]:
             return _IDS * message + 1
         return _IDS * message + (3 if self.combined[message] else 2)
 
     def text(self, rank: int, head_attributes: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the file of a rank."""
         yield head(head_attributes)
         finished: list[int] = []
         for message in np.unique(self.by_rank[rank] % max(len(self.messages), 1)).tolist():
@@ -158,7 +159,7 @@ class _Files:
         return _encode_attributes(ends, short=True) + _encode_attributes({"comm_size": self.size[message]})
 
     def _row_attributes(self, message: int) -> dict[str, list[int] | int]:
-        """Which rows of the schedule this message is."""
+        """Return the rows of the schedule that a message carries, as lists by column."""
         rows: Longs = self.rows[self.row_ptr[message] : self.row_ptr[message + 1]]
         columns: dict[str, list[int] | int] = {name: column[rows].tolist() for name, column in self.columns.items()}
         route = int(self.messages.route[message])

@@ -1,4 +1,15 @@
-"""Read a rank that computes on a GPU: its timeline is the union of all its CUDA streams."""
+"""Read a rank that computes on a GPU from PyTorch's trace: its timeline is the union of all its CUDA streams.
+
+Output (`on_gpu`): a `Recorded` with the rank's collectives, and the times in which computation waited for each. A trace
+has kernels with begin and end, and the launches of the processor that started them, joined by a correlation number:
+
+    processor   launch A   launch allreduce   launch B
+    GPU stream 1   [--- A ---]                    [--- B ---]
+    GPU stream 2              [--- allreduce ---]
+
+The allreduce could have begun when A was done, since A was launched before it: that is its `called` time. The GPU was
+idle from the end of A, and B begins within 20 us of the end of the allreduce: so the rank waited for it in between.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +21,20 @@ from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import Event, Groups, args_of, call_of
 
 _US = 1e-6
-_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
-_LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events on the GPU
+_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")  # categories of launches by the processor
+_LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")  # names of kernels of collectives begin like this
 _SOON = 20.0  # us in which a kernel begins that waited for nothing but a collective
 
 
 def on_gpu(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> Recorded:
-    """A collective may begin when what was launched before it is done; computation waited for it where the GPU had
-    nothing to do until it was over, and went on at once then."""
+    """Return the recording of a rank. `slices`: events with a begin and an end; `steps`: of training, in seconds.
+
+    A collective may begin when what was launched before it is done; computation waited for it where the GPU had
+    nothing to do until it was over, and went on at once then. `size`: ranks of the job, if known.
+    """
     work = sorted((e for e in slices if e.get("cat") in _WORK), key=lambda e: e["ts"])
     comm = [e for e in work if str(e.get("name", "")).startswith(_LIBRARIES)]
     computed = [e for e in work if not str(e.get("name", "")).startswith(_LIBRARIES)]
@@ -59,13 +73,13 @@ def on_gpu(
 
 
 def _correlation_of(event: Event) -> int | None:
-    """The number that a kernel shares with the call that launched it."""
+    """Return the number that a kernel shares with the call that launched it."""
     number = args_of(event).get("correlation")
     return number if isinstance(number, int) else None
 
 
 class _Ready:
-    """When the GPU is done with what was launched before a moment of the processor."""
+    """Answers when the GPU is done with all that the processor launched before a moment."""
 
     def __init__(self, computed: Sequence[Event], launched: Mapping[int | None, float]) -> None:
         ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
@@ -76,12 +90,13 @@ class _Ready:
             self.ends.append(max(end, self.ends[-1] if self.ends else end))
 
     def at(self, launch: float, otherwise: float) -> float:
+        """Return that time for a moment; `otherwise` if nothing was launched before."""
         before = bisect_right(self.launches, launch)
         return self.ends[before - 1] if before else otherwise
 
 
 def _join_spans(spans: Sequence[Span]) -> list[Span]:
-    """Spans that overlap as one; they are in the order of their begins."""
+    """Merge spans that overlap; they are in the order of their begins."""
     merged: list[Span] = []
     for begin, end in spans:
         if merged and begin <= merged[-1][1]:
@@ -92,13 +107,14 @@ def _join_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 def _find_waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
+    """Return (begin, end, number of the collective) of the times in which the GPU waited; `busy`: its computation."""
     begins = [begin for begin, _ in busy]
     waits = []
     for number, call in enumerate(calls):
         end = call.end / _US
         place = bisect_right(begins, end)
         if place < len(busy) and begins[place] - end > _SOON:
-            continue  # something else kept it
+            continue  # it went on later, so it waited for something else
         idle = busy[place - 1][1] if place else call.called / _US
         if idle < end:
             waits.append((max(idle * _US, call.called), call.end, number))

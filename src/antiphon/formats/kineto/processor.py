@@ -1,6 +1,17 @@
-"""Read a rank that computes on a CPU: its timeline is the thread that trains.
+"""Read a rank that computes on a CPU from PyTorch's trace: its timeline is the thread that trains.
 
-gloo executes collectives in other threads, so the end of a call must be derived from the events of this one.
+Output (`on_processor`): a `Recorded` with the rank's collectives, and the times in which the thread waited for each.
+Stages:
+
+    1. read the thread's events: innermost ones ("leaves") are computation, others enclose them (`_read_thread`)
+    2. find when each call was executed: gloo does that in other threads, in the order of calls, so the k-th execution
+       belongs to the k-th call (`_find_executions`); our backend records it in events of its own
+       (`_find_own_executions`)
+    3. find where the thread waited: our backend records that; for others it is a gap in computation that ends when the
+       collective does, right after the call, or (DistributedDataParallel, DDP, which calls from hooks within the
+       backward pass) after the backward pass
+
+Times in a trace are microseconds, in a `Recorded` seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +40,11 @@ from antiphon.formats.kineto.calls import (
 
 _US = 1e-6
 _LOOKED_AT = 512  # intervals of computation inspected before the recorded end of a collective
-_LATE, _LATE_SHARE = 1000.0, 0.02  # us, or of its time, that a thread may take to say that a collective is over
+_LATE, _LATE_SHARE = 1000.0, 0.02  # us, or share of its time, by which the end of a collective may be recorded late
 _HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _BACKWARD = "autograd::engine::evaluate_function"
 _GRADIENT = ("torch::distributed::reducer::mul_out", "torch::distributed::reducer::copy_")
-_CARRIED = ("gloo:", "ucc:", "mpi:")  # what carries a call out, in a thread of its own
+_CARRIED = ("gloo:", "ucc:", "mpi:")  # names of executions of calls, in threads of their own
 _OURS, _WAIT, _DONE = "antiphon:", "antiphon:wait", "antiphon:done"
 NO_CALLS = (
     "has no collectives in its steps; PyTorch's profiler tells those of gloo, NCCL and antiphon where it records "
@@ -43,7 +54,8 @@ NO_CALLS = (
 
 @dataclass
 class _Call:
-    """A call, and what carried it out; microseconds. `end`: of the call itself, not of the collective."""
+    """A call and its execution, in microseconds. `end`: when the call returned; `hook`: it was made in a hook of DDP;
+    `start`, `over`: of the execution, in thread `lane`; `carried`: its event."""
 
     event: Event
     end: float
@@ -61,7 +73,8 @@ class _Call:
 
 @dataclass
 class _Thread:
-    """What a thread does: computation leaf by leaf, calls, and where parts of the backward pass end."""
+    """What a thread does: computation leaf by leaf, calls, waits and ends that our backend recorded, and the ends of
+    parts of the backward pass."""
 
     busy: list[Span] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
@@ -74,13 +87,13 @@ class _Thread:
 def on_processor(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> Recorded:
-    """Waits are recorded by our backend; for others they are gaps in computation until a collective is over:
-    right after its call, or, where DDP's hooks called it, after the backward pass."""
+    """Return the recording of a rank. `slices`: events with a begin and an end; `steps`: of training, in seconds;
+    `size`: ranks of the job, if known."""
     line = _read_thread(_thread_of(slices, steps), slices)
     if not steps and line.busy:
         steps = [(line.busy[0][0] * _US, max(end for _, end in line.busy) * _US)]
-    _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
-    _by_ours(line)
+    _find_executions(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
+    _find_own_executions(line)
     steps = _complete_steps(steps, line.calls)
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     collectives: list[Heard] = []
@@ -100,13 +113,13 @@ def on_processor(
             calls.append(call)
     if not collectives:
         raise Invalid(NO_CALLS)
-    waits = [*_waits_told(line.waits, calls), *_waits_seen(line.busy, calls, collectives)]
+    waits = [*_recorded_waits(line.waits, calls), *_inferred_waits(line.busy, calls, collectives)]
     gradients = [(at * _US, nbytes) for at, nbytes in line.gradients]
     return Recorded(rank, host, known_groups, steps, collectives, waits, gradients, notes, processor=True)
 
 
 def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
-    """The thread that trains: where the steps are, else where most happens."""
+    """Return the thread that trains: the one with the marks of steps, else the one with most events."""
     marks = [e for e in slices if str(e.get("name", "")).startswith("ProfilerStep#")] if steps else slices
     counts = Counter(e.get("tid") for e in marks if e.get("cat") in ("cpu_op", "user_annotation"))
     return counts.most_common(1)[0][0] if counts else None
@@ -122,7 +135,7 @@ def _complete_steps(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]
 
 
 def _step_of(steps: Sequence[Span], at: float) -> int | None:
-    """The step in which a moment is."""
+    """Return the number of the step that contains a moment, or None."""
     place = bisect_right(steps, (at, float("inf"))) - 1
     return place if place >= 0 and at <= steps[place][1] else None
 
@@ -132,13 +145,14 @@ def _is_ours(event: Event) -> bool:
 
 
 def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
-    """Its events: innermost ones are computation."""
+    """Read the events of a thread: innermost ones are computation."""
     line = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
     # enclosing events; an event without inner events is computation
     stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
 
     def leave(now: float) -> None:
+        """Take the events that are over by `now` from the stack."""
         while stack and stack[-1][0] <= now:
             end, name, begin, outer, _ = stack.pop()
             if not outer and not is_call(name):
@@ -172,6 +186,7 @@ def _list_argument(event: Event, key: str) -> Sequence[Any]:
 
 
 def _tensor_bytes(event: Event) -> int:
+    """Return the bytes of the first tensor of an event; of unknown types with 4 bytes per element."""
     types = _list_argument(event, "Input type")
     return both_sides("allreduce", _list_argument(event, "Input Dims"))[0] * (
         (bytes_of(types[0]) if types else None) or 4
@@ -181,8 +196,8 @@ def _tensor_bytes(event: Event) -> int:
 # ---- when calls ran ----
 
 
-def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[Span]) -> None:
-    """Their threads take calls in the order in which they were made."""
+def _find_executions(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[Span]) -> None:
+    """Set begin and end of calls of other backends, whose threads take calls in the order in which they were made."""
     begins = [begin for begin, _ in busy]
     carriers = sorted(carried, key=lambda e: e["ts"])
     at = 0
@@ -192,14 +207,14 @@ def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[
             at += 1
         if at < len(carriers):
             carrier = call.carried = carriers[at]
-            end = _heard_of(busy, begins, call.at, carrier["ts"] + carrier.get("dur", 0.0))
+            end = _estimate_end(busy, begins, call.at, carrier["ts"] + carrier.get("dur", 0.0))
             call.start, call.over, call.lane = min(carrier["ts"], end), end, str(carrier.get("tid"))
             at += 1
 
 
-def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, reported_end: float) -> float:
-    """When a collective was over: as recorded, or a little earlier, when the line went on after the longest gap without
-    computation. The thread that carries it out may lose its core before it has written down that it is done."""
+def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, reported_end: float) -> float:
+    """Return when a collective was over: as recorded, or a little earlier, where computation went on after its longest
+    gap. The thread that executes it may lose its core before it has recorded the end."""
     last = bisect_right(begins, reported_end)
     longest = (
         10 * (reported_end - busy[last - 1][1]) if last else 0.0
@@ -216,30 +231,31 @@ def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, repo
 
 
 def _name_of(event: Event) -> tuple[str, str]:
-    """By which a call of ours, its wait and its end know each other."""
+    """Return the group and number that a call of our backend, its wait and its end have in common."""
     args = args_of(event)
     return str(args.get("Process Group Name", "")), str(args.get("call", ""))
 
 
-def _by_ours(line: _Thread) -> None:
-    """Calls of our backend are recorded afterwards, by how long ago they began and ended."""
+def _find_own_executions(line: _Thread) -> None:
+    """Set begin and end of our backend's calls, which record afterwards how long ago both were."""
     calls = {_name_of(call.event): call for call in line.calls if _is_ours(call.event)}
     for event in line.done:
         call, args = calls.get(_name_of(event)), args_of(event)
         ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
         if call is None:
-            continue  # made before the profiler heard anything
+            continue  # made before the profiler recorded
         if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in ago):
             raise Invalid(f"{_DONE} at {event['ts']} us: does not tell when its call was")
         begun, end = (max(event["ts"] - ns / 1000, call.at) for ns in ago if ns is not None)
         call.start, call.over, call.lane = begun, max(begun, end), _name_of(event)[0]
 
 
-# ---- what was called ----
+# ---- which collective ----
 
 
 def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
-    """c10d records shapes, but no group, and no type of lists, which the event that carries the call out has."""
+    """Return the collective of a call of c10d: it records shapes, but no group, and no type of lists of tensors, which
+    the event of the execution has."""
     kind = kind_of(str(call.event["name"])) or ""
     group = next(iter(groups))
     if len(groups) > 1:
@@ -257,16 +273,16 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
     return kind, nbytes, group
 
 
-# ---- where nothing went on ----
+# ---- where the thread waited ----
 
 
 def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
-    """When the backward pass is over in which this was called."""
+    """Return when the backward pass is over that contains a call: the last end of a part before `limit`."""
     last = bisect_right(ends, limit)
     return max(ends[last - 1], call) if last else call
 
 
-def _waits_told(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
+def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
     # our calls record their wait; it ends when the call does
     number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_ours(call.event)}
     spans = []
@@ -278,20 +294,20 @@ def _waits_told(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[fl
     return spans
 
 
-def _waits_seen(
+def _inferred_waits(
     busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[Heard]
 ) -> list[tuple[float, float, int]]:
-    """Where nothing was computed until a collective of others was over."""
+    """Return (begin, end, number) of waits for collectives of other backends: no computation until it was over."""
     begins = [begin for begin, _ in busy]
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
         if _is_ours(call.event) and collective.due is None:
-            continue  # it said itself where it was waited for
+            continue  # its wait was recorded
         # the idle time before the end of the collective is the wait for it
         place = bisect_left(begins, call.over)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0
         after = call.at
-        if idle > call.end:  # something was computed since: it waits at all only where DDP is known to
+        if idle > call.end:  # something was computed since the call: only DDP is known to wait later
             if collective.due is None or idle >= call.over or collective.due > call.over * _US:
                 continue
             after = max(idle, collective.due / _US)

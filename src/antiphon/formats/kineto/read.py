@@ -1,4 +1,8 @@
-"""Read traces of PyTorch's profiler: when each rank computed, called collectives, and waited for them."""
+"""Read traces of PyTorch's profiler: when each rank computed, called collectives, and waited for them.
+
+A trace is a JSON file of one rank in Chrome's format (formats/chrome reads and checks its events). `record_rank` reads
+rank, groups and steps of training, and leaves the events to `gpu` if there are kernels of GPUs, else to `processor`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,14 @@ _US = 1e-6
 
 
 def is_kineto(read: Read) -> bool:
-    """Whether PyTorch's profiler wrote it."""
+    """Whether PyTorch's profiler wrote the trace."""
     return read.job is not None or any(
         event.get("cat") in ("cpu_op", "kernel", "user_annotation") for event in read.events
     )
 
 
 def record_rank(read: Read, named: int | None) -> Recorded:
-    """`named`: the rank in the file's name, used if the trace has none."""
+    """Return the recording of the rank of a trace. `named`: the rank in the file's name, used if the trace has none."""
     about: Mapping[str, Any] = read.job if isinstance(read.job, dict) else {}
     rank, size = _checked_number(about.get("rank")), _checked_number(about.get("world_size"))
     slices = [event for event in read.events if event["ph"] == "X"]
@@ -48,13 +52,13 @@ def _checked_number(value: object) -> int | None:
 
 
 def rank_of(name: str) -> int | None:
-    """As in rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None if there is none."""
+    """Return the rank in a name such as rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None if none."""
     numbers = _RANK.findall(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", os.path.basename(name)))
     return int(numbers[-1]) if numbers else None
 
 
 def _read_groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
-    """By name. Without any in the trace, one of all ranks."""
+    """Return the process groups of a trace by name; without any in it, one of all ranks."""
     groups: dict[str, ProcessGroup] = {}
     configs = about.get("pg_config", [])
     for config in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:

@@ -1,4 +1,13 @@
-"""Write a machine and its LogGP parameters for PICCL: nested groups, and a file of parameters for each level."""
+"""Write a machine and its LogGP parameters for PICCL: nested groups, and a file of parameters for each level.
+
+Input: a topology and a profile with LogGP parameters, whose levels say for which pairs of ranks they hold ("within" a
+host, a rack, or all). Output: topology.xml with a <group> per place, nested, and a CSV file of parameters per level. In
+PICCL a pair of ranks has the parameters of its lowest common group, so the profile's levels must be nested likewise.
+
+    levels of the profile: "host", ""       <group level="1" param_file="level1.csv">     all ranks
+                                              <group level="0" param_file="level0.csv">   a host, with its <node
+                                              id=.../>
+"""
 
 from __future__ import annotations
 
@@ -25,8 +34,11 @@ class _Tier:
 
 
 def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
-    """topology.xml and level0.csv, ...; name and device radix are attributes of ours (PICCL takes the latter as an
-    argument), gamma a column of ours; the size of packets is not in them. O(ranks * levels)."""
+    """Return topology.xml and level0.csv, ... by name. O(ranks * levels).
+
+    PICCL's format has no name, device radix (an argument of PICCL) and gamma: they are additional attributes and an
+    additional column, which `_topology` reads. The size of packets is not written.
+    """
     tiers = _make_tiers(topology, loggp)
     names = _file_names(tiers)
     _check_nodes(topology, loggp, tiers)
@@ -59,7 +71,7 @@ def _write_groups(
 
 
 def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
-    """Levels as groups of all ranks, the inmost first. Groups that two levels have in common go by the inner one."""
+    """Return the levels as groups of all ranks, the inmost first; a group of two levels goes by the inner one."""
     tiers: list[_Tier] = []
     waiting: list[tuple[int, Longs]] = []  # levels whose groups are some of those of the next one
     for number, group in enumerate(loggp.groups(topology)):
@@ -98,7 +110,7 @@ def _refuse_level(level: Level, why: str) -> Unsupported:
 
 
 def _check_nodes(topology: Topology, loggp: LogGP, tiers: list[_Tier]) -> None:
-    """PICCL's hosts are its inmost groups, each with its ports."""
+    """Check that the nodes that share a network card are PICCL's inmost groups, which have the ports."""
     if loggp.node_radix is None or len(tiers) == 1:
         return
     nodes = loggp.nodes(topology)
@@ -110,6 +122,7 @@ def _check_nodes(topology: Topology, loggp: LogGP, tiers: list[_Tier]) -> None:
 
 
 def _file_names(tiers: list[_Tier]) -> dict[int, str]:
+    """Return the name of the parameter file of each level of the profile."""
     names: dict[int, str] = {}
     for number, tier in enumerate(tiers):
         for i, level in enumerate(np.unique(tier.level)[::-1].tolist()):  # the plain one is the outer, thus the last

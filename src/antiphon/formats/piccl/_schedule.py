@@ -1,7 +1,13 @@
 """Read PICCL's schedules: transfers with sizes, endpoints and dependencies; ours also name the data that they carry.
 
-The XML is read as a stream into arrays, in batches, so that memory stays a few times that of the arrays. A schedule
-without data can be timed but not verified; one that Antiphon wrote contains its plan.
+    <collective name="allreduce" algorithm="kring" nodes="4" buffer_size="1024">
+        <transfer id="7" size="256" src="0" dst="1" deps="3,5"/>
+
+says that rank 0 sends 256 bytes to rank 1 once transfers 3 and 5 are done, but not which data. So such a schedule can
+be timed (it becomes a graph of messages) but not verified. Files that Antiphon wrote also have <antiphon plan="..."/>
+with the plan, and on each transfer step, route and chunks (copy="3-5" reduce="7"), so that they can.
+
+The XML is read as a stream into arrays, in batches, so that memory stays a few times that of the arrays.
 """
 
 from __future__ import annotations
@@ -24,19 +30,20 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.xml import LONGEST, Attributes, read_integer, read_xml
 
 MAX_ROWS = 2**27
+# 3, 3-7, or 3:0:1 (from slot 0 to slot 1)
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
 _IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
 _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
-_WAITS = {"deps": 0, "left": 1}  # for transfers that are done; and (ours) for those whose last byte has left
-_BATCH = 2**12
+_WAITS = {"deps": 0, "left": 1}  # waits until transfers are done; (our attribute) until their last byte has left
+_BATCH = 2**12  # transfers converted at a time
 _OPS = {"copy": COPY, "reduce": REDUCE}
 
 
 @dataclass(frozen=True, eq=False)
 class PicclSchedule:
-    """What such a file says. `ids`: the id of each message of the graph, which has them in the order of the file.
+    """The content of a file. `graph`: its transfers as messages, in the order of the file; `ids`: the id of each.
 
-    `plan`: what Antiphon wrote beside it, for this size: None in files of others.
+    `plan`: the plan that Antiphon wrote beside them, for this size; None in files of others.
     """
 
     path: str
@@ -49,7 +56,7 @@ class PicclSchedule:
     plan: Plan | None = None
 
     def verifiable(self) -> Plan:
-        """The plan in the file; Unsupported where it has none."""
+        """Return the plan in the file; Unsupported if it has none."""
         if self.plan is None:
             raise Unsupported(
                 f"{self.path}: contains sizes, but not the data that moves (it has no <antiphon plan=.../>), so "
@@ -68,14 +75,14 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
 
 
 def _join_arrays(arrays: list[Longs], width: int) -> Longs:
-    """The parts of a column as one; a single one is not copied, as memory is short then."""
+    """Join the arrays of a column; a single array is not copied, to save memory."""
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays) if arrays else np.zeros((0, width) if width else 0, np.int64)
 
 
 def _rows_of(transfer: Longs, first: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Runs of chunks as rows: of each its transfer and its chunk.
+    """Expand runs of chunks to rows; return the transfer and the chunk of each row.
 
     Transfer 0 carries chunks 3 to 5, transfer 2 chunk 7:
 
@@ -140,6 +147,7 @@ class _Reader:
     # ---- a batch ----
 
     def _take_batch(self) -> None:
+        """Convert the attributes of the batch to arrays, and begin a new one."""
         if not self.batch:
             return
         everyone = list(range(len(self.batch)))
@@ -165,6 +173,7 @@ class _Reader:
         return f"line {self.lines[at]}: transfer"
 
     def _read_numbers(self, key: str, indices: list[int]) -> list[int]:
+        """Return the attribute `key` of these transfers of the batch as numbers."""
         texts = [self.batch[i].get(key, "") for i in indices]
         # fast path: all are plain digits; else find the faulty line
         if texts and not (
@@ -175,6 +184,7 @@ class _Reader:
         return list(map(int, texts))
 
     def _read_dependencies(self, key: str) -> None:
+        """Read the ids of transfers that each transfer of the batch waits for."""
         texts = [attributes.get(key, "-1") for attributes in self.batch]
         waiting = [i for i, text in enumerate(texts) if text != "-1"]
         joined = ",".join([texts[i] for i in waiting])
@@ -202,7 +212,7 @@ class _Reader:
         self.arrays["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
     def _read_chunks(self, key: str, op: int, indices: list[int]) -> None:
-        """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
+        """Read chunks into rows (transfer, first, last, op, source slot, destination slot)."""
         alone = [i for i in indices if self.batch[i][key].isdigit()]  # by far the most in rings
         chunk = self._read_numbers(key, alone)
         runs = np.zeros((len(alone), 6), np.int64)
@@ -222,6 +232,7 @@ class _Reader:
     # ---- the end ----
 
     def result(self, path: str) -> PicclSchedule:
+        """Check all transfers together, and return the schedule."""
         self._take_batch()
         self.all = {name: _join_arrays(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
@@ -251,7 +262,7 @@ class _Reader:
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {reason}")
 
     def _resolve_ids(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
-        """By place in the file instead of id, every one once.
+        """Return the waits (owner, transfer waited for, whether only to leave) by place in the file, each once.
 
         Transfers with the ids 10 and 12; the second waits for the first, listed twice:
 
@@ -293,7 +304,10 @@ class _Reader:
     # ---- what only our files have ----
 
     def _complete_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
-        """The plan with the transfers, and of each the bytes that are combined; Invalid where sizes contradict it."""
+        """Return the plan with the transfers as rows, and per message the bytes that are combined.
+
+        Invalid if sizes contradict the chunks.
+        """
         entry = plan.entries[0]
         empty_schedule = entry.schedule
         if plan.collective.ranks != graph.ranks:

@@ -1,7 +1,14 @@
 """Read PICCL's topologies: nested groups, each with a file of LogGP parameters, as a machine and its profile.
 
-The parameters of a pair of ranks are those of their lowest common group. In the machine a group becomes a switch, so
-that all other commands work on it; the exact LogGP parameters are in the profile.
+    <topo num_nodes="4" num_levels="2">
+        <group level="1" id="0" param_file="level1.csv">
+            <group level="0" id="0" ports="2" param_file="level0.csv"> <node id="0"/> <node id="1"/> </group>
+            <group level="0" id="1" ports="2" param_file="level0.csv"> <node id="2"/> <node id="3"/> </group>
+
+The parameters of a pair of ranks are those of their lowest common group: here level0.csv between 0 and 1, level1.csv
+between 0 and 2. In the machine a group becomes a switch with links of matching latency and bandwidth, so that all other
+commands work on it; the exact LogGP parameters are in the profile. A file may come from anywhere: only parameter files
+in its own folder are opened.
 """
 
 from __future__ import annotations
@@ -32,8 +39,8 @@ _MIN_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
 
 
 @dataclass(eq=False)
-class Nodes:
-    """A group of the file: its own nodes, and the groups in it."""
+class Group:
+    """A group of the file. `file`: of its parameters; `nodes`: its own; `groups`: those in it."""
 
     level: int
     id: int
@@ -41,19 +48,21 @@ class Nodes:
     ports: int | None
     line: int
     nodes: array[int] = field(default_factory=lambda: array("q"))
-    groups: list[Nodes] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
 
     def hosts(self) -> int:
+        """Return the number of groups of level 0 in it."""
         return 1 if self.level == 0 else max(sum(group.hosts() for group in self.groups), 1)
 
 
 def read_topology(
     path: str | os.PathLike[str], device_radix: int | None = None, notes: list[str] | None = None
 ) -> tuple[Topology, Profile]:
-    """The machine in a file, and what model loggp goes by. Files of figures are looked for in its folder alone.
-    `device_radix`: PICCL takes it as an argument; left out, it is
-    what the file says if we wrote it, else 1. `notes`: where to put what was read otherwise than it stands.
-    Every fault is one line that names the file. O(nodes)."""
+    """Return the machine in a file, and a profile with its LogGP parameters. O(nodes).
+
+    `device_radix`: an argument of PICCL; default: what the file says if Antiphon wrote it, else 1. `notes`: is extended
+    by notes on values that were corrected. Every fault is one line that names the file.
+    """
     reader = _Reader()
     read_xml(path, reader)
     with reading(name_of(path)):
@@ -73,14 +82,14 @@ def read_topology(
 
 
 class _Reader:
-    """Groups and nodes, as they come."""
+    """Collects groups and nodes in the order of the file (the interface of `xml.Reader`)."""
 
     def __init__(self) -> None:
         self.depth = self.nodes = self.levels = 0
         self.head: Attributes = {}
-        self.groups: list[Nodes] = []
-        self.tops: list[Nodes] = []
-        self.open: list[Nodes] = []
+        self.groups: list[Group] = []
+        self.tops: list[Group] = []
+        self.open: list[Group] = []
         self.ids, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
         self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
@@ -97,7 +106,7 @@ class _Reader:
             self._begin_group(attributes, line)
         elif name == "node" and self.open:
             self._add_node(read_integer(attributes, "id", f"line {line}: node"), line)
-            self.open.append(self.open[-1])  # what is in a node is in its group, and wrong there
+            self.open.append(self.open[-1])  # for `end`; an element within a node is refused as one of the group
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
 
@@ -123,7 +132,7 @@ class _Reader:
         ports = read_integer(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
-        group = Nodes(level, number, file, ports, line)
+        group = Group(level, number, file, ports, line)
         (self.open[-1].groups if self.open else self.tops).append(group)
         self.groups.append(group)
         self.open.append(group)
@@ -134,6 +143,7 @@ class _Reader:
         self.open[-1].nodes.append(number)
 
     def check(self, notes: list[str]) -> None:
+        """Check that nodes are 0 to num_nodes - 1, each once, and that levels are complete and nested."""
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
         # checks in the order in which they explain each other: count, range, duplicates, gaps, levels
@@ -170,8 +180,8 @@ class _Reader:
             )
 
 
-def _read_all_figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
-    """Every file of figures once."""
+def _read_all_figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
+    """Read every parameter file once, by its name in the topology."""
     figures: dict[str, Level] = {}
     for group in groups:
         if group.file not in figures:
@@ -203,10 +213,10 @@ def _find_file(folder: Path, named: str) -> Path:
 
 
 def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
-    """Per level and file a name for the places that go by it; and the levels of the profile.
+    """Return the name of places by (level, parameter file), and the levels of the profile.
 
-    The file that most groups of a level have takes the plain name, others "host-b", "host-c", ...: places inside of
-    those, which come first, so that they are what their ranks have in common.
+    The file that most groups of a level have takes the plain name ("host"), others "host-b", "host-c", ...: these are
+    places inside the plain ones, and come first, so that their ranks go by them.
     """
     names: dict[tuple[int, str], str] = {}
     levels = []
@@ -223,6 +233,7 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
 
 
 def _number_in_letters(number: int) -> str:
+    """Return a, b, ..., z, aa, ab, ... for 0, 1, ..."""
     text = ""
     while number >= 0:
         text, number = chr(ord("a") + number % 26) + text, number // 26 - 1
@@ -232,15 +243,18 @@ def _number_in_letters(number: int) -> str:
 def _build_machine(
     reader: _Reader, figures: dict[str, Level], names: dict[tuple[int, str], str], loggp: LogGP, title: str
 ) -> Topology:
-    """A switch for every group, joined to those around it: between two ranks the latency of their lowest common group,
-    and at most the bandwidth 1/G of every level between them, as often as there are ports."""
+    """Return a machine with a switch for every group, linked to the switch of the group around it.
+
+    Latencies along a route sum to that of the lowest common group; bandwidths are 1/G of the level times the ports.
+    """
     ends, kind_of = array("q"), array("q")
     places = [""] * (reader.nodes + len(reader.groups))
     switch = {id(group): reader.nodes + i for i, group in enumerate(reader.groups)}
     kinds: dict[tuple[int, int, str, str], int] = {}
     types: list[LinkType] = []
 
-    def joined(inner: int, outer: Nodes, group: Nodes | None) -> None:
+    def joined(inner: int, outer: Group, group: Group | None) -> None:
+        """Link node `inner` (a rank, or the switch of `group`) to the switch of the group around it, both ways."""
         level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
         key = (ports, outer.level, outer.file, group.file if group is not None else "")

@@ -18,8 +18,8 @@ _ENDS = (1, 2**30)  # the sizes of a level whose figures do not depend on the si
 
 
 def read_figures(path: str | os.PathLike[str], name: str = "") -> Level:
-    """The figures in a file, linear between its sizes; below the least size those of the least hold, above the greatest
-    those of the greatest. Rows may come in any order; a column gamma may follow, and nothing else. O(n log n)."""
+    """Return the parameters in a file as a level of LogGP: linear between sizes, constant below the least and above the
+    greatest. Rows may come in any order; a column gamma may follow, and nothing else. O(n log n)."""
     with reading(name or name_of(path)):
         data = read_bytes(path)
         try:
@@ -30,6 +30,7 @@ def read_figures(path: str | os.PathLike[str], name: str = "") -> Level:
 
 
 def figures_in(text: str) -> Level:
+    """Return the parameters in the text of such a file."""
     rows: dict[int, tuple[str, ...]] = {}
     lines = csv.reader(io.StringIO(text, newline=""))
     head: tuple[str, ...] = ()
@@ -56,7 +57,9 @@ def figures_in(text: str) -> Level:
 
 def _check_head(fields: tuple[str, ...]) -> tuple[str, ...]:
     if fields[:6] != COLUMNS or fields[6:] not in ((), ("gamma",)):
-        raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")  # a secret, perhaps
+        raise Invalid(
+            f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others"
+        )  # not quoted: it may be secret
     return fields
 
 
@@ -75,7 +78,7 @@ def _add_row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tup
 
 
 def figures_text(level: Level) -> str:
-    """The file that `read_figures` reads as the same figures (gamma only where there is some)."""
+    """Return the text of a file that `read_figures` reads as the same level; with a column gamma if it is not 0."""
     names = [name for name in FIGURES if name != "gamma" or any(level.gamma)]
     sizes, columns = level.sizes, [getattr(level, name) for name in names]
     if len(sizes) == 1:  # two rows, for readers that need something to interpolate between

@@ -1,4 +1,9 @@
-"""Write PICCL's schedule XML and, with a profile, its topology XML and parameter files: the input of its simulator."""
+"""Write PICCL's schedule XML and, with a profile, its topology XML and parameter files: the input of its simulator.
+
+Each message of the plan at one size becomes a <transfer>, with the transfers that it waits for (`_schedule` describes
+the format). Lines are composed of sections (STEP to TAIL below): each section of all transfers of a block is added as
+columns of numbers with a template, and `Lines` writes them in order, so that a million transfers take seconds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from antiphon.units import parse_size
 FILE = "schedule.xml"
 _BATCH = 2**17  # messages written at a time
 _NAMES = {"reducescatter": "reduce_scatter"}
-# what a transfer consists of, in this order
+# sections of the text of a transfer, in their order
 STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
 
 
@@ -89,6 +94,7 @@ def piccl_xml(
 
 
 def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[bytes]:
+    """Yield the file: the head with the plan without rows, then the transfers, block by block."""
     provenance = messages.schedule.provenance
     k = provenance.get("options", {}).get("k")
     attributes = {
@@ -116,7 +122,8 @@ def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Ite
 def _write_block(
     messages: Messages, sizes: Longs, span: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
 ) -> Iterator[bytes]:
-    """Some transfers; `rows`: theirs in the schedule, by message."""
+    """Yield the transfers from span[0] to below span[1]. `rows`: theirs in the schedule, by message; `waiting`: columns
+    (transfer, 2 * other + 1 if the other need only have left)."""
     lines, (low, high) = Lines(), span
     number = np.arange(low, high)
     at = (number - low) * PARTS
@@ -144,7 +151,7 @@ def _write_block(
 
 
 def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
-    """Which chunks go along, and how: runs of those of following numbers, between slots 0.
+    """Add the chunks of each transfer, copied or reduced; consecutive chunks in slots 0 are written as a run.
 
     >>> from antiphon import plan
     >>> schedule = plan("allgather", "star:ranks=4", planner="bruck").at(12).schedule

@@ -1,4 +1,12 @@
-"""Determine the machine of a job from its question: one rank per process, in the order of the processes."""
+"""Determine the machine of a job from its question: one rank per process, in the order of the processes.
+
+The question (serve/auto_question) lists host, boot id and visible GPUs of every process. The machine is the one that
+the user named in $ANTIPHON_TOPOLOGY; else this host is probed, and with several hosts the same box is assumed in each,
+on the network that Slurm reports. Then every process gets a rank: as named in the environment, or the GPU that it sees.
+
+    8 processes on one host of 8 GPUs, process 0 sees GPU 3 ("=3"), ...    ranks 3, ...
+    4 processes that all see "=4,5,6,7"                                   ranks 4, 5, 6, 7
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,7 @@ from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, read_
 from antiphon.units import parse_ranks
 
 Look = Callable[[str], Probed]
-_NOBODY: Mapping[str, str] = {}  # the GPUs visible to each process are in the question
+_NOBODY: Mapping[str, str] = {}  # no environment variables: visible GPUs are in the question, and must not count twice
 
 
 def find_allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Probed:

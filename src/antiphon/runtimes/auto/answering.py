@@ -1,4 +1,10 @@
-"""Answer the question of a job: find its machine, then plans cached for an isomorphic machine, or plan."""
+"""Answer the question of a job: find its machine, then plans cached for an isomorphic machine, or plan.
+
+Input: the question of process 0 (a text that describes all processes). Output: the bytes of an `Answer` with a book of
+plans, or a line with the reason why there is none. Stages: determine the machine (`allocation`); look for plans of a
+machine that is the same up to numbering (`isomorphic`); else plan (`planning`), stopped by a timer when the budget of
+processor time is spent; cache the result.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,7 @@ _REPEAT = 0.25  # seconds until the next signal, as a library may have swallowed
 
 
 class _Spent(BaseException):
-    """The budget is spent. No exception that planners handle."""
+    """The budget is spent. Not an Exception, so that no planner catches it."""
 
 
 def processor_budget() -> float:
@@ -50,6 +56,7 @@ def answer_question(question: str, cache_file: Path | None) -> bytes:
 
 
 def _find_answer(question: str, cache_file: Path | None) -> Answer:
+    """Return the answer, from the cache or newly planned."""
     probed = find_allocation(question)
     notes = [*probed.notes]
     folder = None if cache_file is None else cache_file.parent

@@ -1,4 +1,10 @@
-"""Plan for an allocation: keep the plans with a predicted gain over standard algorithms, and compile them to a book."""
+"""Plan for an allocation: keep the plans with a predicted gain over standard algorithms, and compile them to a book.
+
+For each collective, and for rooted ones each root up to symmetry, all sizes are tuned with packed trees and the classic
+algorithms. A range of sizes keeps our plan if it is predicted to be at least 5 % faster than the best classic algorithm
+and than a single tree of links; all other sizes stay with the library. Plans are passed on one by one, the most
+important collective first, as the budget may end at any time.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from antiphon.units import format_size
 
 # In the order of their importance for training: when the budget ends, the plans made by then are used.
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "reduce")
-OURS = ("trees",)  # these reach the optimal rate; rings import more modules
+OURS = ("trees",)  # they reach the optimal rate; other planners would take longer to import
 SIZES, MODEL = "1KB:256MB:2", "alpha-beta"
 MIN_SPEEDUP = 1.05  # predicted, over standard algorithms; below, the library serves
 MAX_ROOTS = 8  # with plans of their own, of different orbits of the symmetries

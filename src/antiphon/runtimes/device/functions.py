@@ -76,6 +76,7 @@ class Device:
             function.restype, function.argtypes = result, arguments
 
     def why(self) -> str:
+        """Return the reason of the last failure."""
         return (self.call.ad_why() or b"").decode(errors="replace")
 
 

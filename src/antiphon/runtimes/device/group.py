@@ -1,8 +1,14 @@
 """Groups of ranks on devices, and calls by tables; a process has all ranks of a group, or some of them.
 
-A call: bind a plan's tables to a size and to buffer addresses, launch one cooperative kernel per device, wait for its
+A table (lower/device) lists the operations of a rank for any size; `DevicePlan` holds those of a group on the device.
+
+    group = Group(device, ranks)
+    plan = group.plan(tables(schedule))
+    group.run(plan, unit, inputs, outputs)    # NumPy arrays, copied to the device and back; `go`: on device memory
+
+A call binds the tables to a size and to buffer addresses, launches one cooperative kernel per device and waits for its
 stream. Calls are numbered, and signals carry the number, so that no signal is ever reset. `Captured` is such a call
-recorded as a CUDA graph.
+recorded as a CUDA graph. With ranks in several processes, handles to memory travel by `tell`, an allgather of bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +58,7 @@ class DevicePlan:
         self.every = handles_of(self.handles)
 
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
-        """Whether its packets fit into the boxes of these ranks."""
+        """Whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
         call, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
         return all(call.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values())
 
@@ -240,7 +246,7 @@ class Captured:
         self._group, self._plan, self._handle = group, plan, handle  # keeps the tables alive
 
     def replay(self, timeout: float = 0.0) -> None:
-        """Make it as the next call of the group."""
+        """Make the captured call as the next call of the group."""
         group = self._group
         number, group.number = group.number % CALLS, group.number + 1
         if group.device.call.ad_graph_begin(self._handle, number):

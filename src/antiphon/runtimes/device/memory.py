@@ -1,4 +1,10 @@
-"""Allocate memory for the ranks of a group: private to a rank, accessible to all ranks, or with a multicast address."""
+"""Allocate memory for the ranks of a group: private to a rank, accessible to all ranks, or with a multicast address.
+
+`Memory` is the base of `Group`. If all ranks are in this process, any address can be used by all of them. Otherwise a
+process exports its memory as a token (an IPC handle), all processes exchange their tokens by `tell`, and each maps the
+memory of the others. Memory with a multicast address ("joined", a joint) is one allocation of all ranks that a switch
+can multicast to and reduce from; it is made in steps, after each of which all processes give up if one failed.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +69,7 @@ class Memory:
 
     @property
     def _any(self) -> int:
+        """The handle of some rank of this process, for functions that need a device."""
         return self.handles[self.mine[0]]
 
     def memory(self, rank: int, values: Array) -> int:
@@ -70,6 +77,7 @@ class Memory:
         return self._note_memory(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
 
     def _note_memory(self, rank: int, address: int | None, values: Array) -> int:
+        """Note new memory to free it later, and fill it. Unsupported if there was none."""
         if not address:
             raise Unsupported(f"{values.nbytes} bytes for rank {rank}: {self.device.why()}")
         self._memory.append((self.handles[rank], int(address)))
@@ -138,10 +146,12 @@ class Memory:
         return [message[1:] for message in messages]
 
     def bring(self, rank: int, memory: int, values: Array) -> None:
+        """Copy an array to device memory."""
         if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
             raise Unsupported(self.device.why())
 
     def fetch(self, rank: int, memory: int, into: Array) -> None:
+        """Copy device memory to an array."""
         if self.device.call.ad_fetch(self.handles[rank], into.ctypes.data, memory, into.nbytes):
             raise Unsupported(self.device.why())
 

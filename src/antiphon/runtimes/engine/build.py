@@ -1,7 +1,12 @@
 """Compile the native engine with the user's compiler, once per MPI library, and cache the result.
 
-The cache key hashes the sources and everything else that the result depends on. A library is compiled to a temporary
-name and renamed, so processes that compile at the same time never load a partial file.
+`library("mpi")` returns the path of a shared library. A target is a library with its sources and compiler (TARGETS):
+the engine for MPI, for threads of one process or for sockets, the plugins for NCCL, or the GPU engine. Stages: find the
+compiler, hash the sources, flags and everything else that the result depends on (`_identify_compiler`: all macros that
+the compiler and mpi.h define), and compile unless the cache has a library of that hash.
+
+Only files that this user or root owns are loaded. A library is compiled to a temporary name and renamed, so processes
+that compile at the same time never load a partial file.
 """
 
 from __future__ import annotations
@@ -58,8 +63,8 @@ HIPCC_ADVICE = "take AMD's ROCm with hipcc"
 
 @dataclass(frozen=True)
 class Target:
-    """A library: its sources in a folder, and its compiler: the environment variable and the default name, the language
-    (empty: by suffix), the flags, and advice where it is missing."""
+    """A library: its sources in a folder, and its compiler: the environment variable that names it and the default
+    name, the language (empty: by suffix), the flags, and advice if it is missing."""
 
     sources: tuple[str, ...]
     folder: Path = NATIVE
@@ -78,27 +83,26 @@ TARGETS = {
     ),
     "threads": Target((*CORE, "transport_threads.c")),
     "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c")),
-    "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
-    "nccl_preload": Target(("nccl_choose.c",)),  # nor does this
-    # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
+    "nccl_tuner": Target(("nccl_tuner.c",)),  # these two need no engine
+    "nccl_preload": Target(("nccl_choose.c",)),
+    # the GPU engine: on threads of a processor, on NVIDIA's GPUs, on AMD's
     "device": Target(
         ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"
     ),
     "cuda": Target(("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu", NVCC_FLAGS, NVCC_ADVICE),
     "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
-PRELOADED = "mpi"  # before programs, for whom this Python compiles tables
+PRELOADED = "mpi"  # the target that programs preload; it starts this Python to compile tables
 COMPILE_SECONDS = 300.0  # timeout of a compiler
 MIN_FREE_BYTES = 2**20  # of a disk: compilers need some
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
-    """The engine for a transport, or the kernel for a device, as a shared library; compiled where it is not yet in the
-    user's cache.
+    """Return the shared library of a target, compiled unless it is in the user's cache.
 
-    `compiler`: the command; else what $MPICC, $CC, $CXX, $NVCC or $HIPCC says, or mpicc and nvcc beside this Python
-    (some wheels bring one), or what is on the PATH. One library for each state of sources, compiler and MPI. Missing
-    where there is no compiler, or it fails. Well under a second where it is built, else some seconds.
+    `compiler`: the command; default: $MPICC, $CC, $CXX, $NVCC or $HIPCC, or a compiler beside this Python (some wheels
+    bring one), or one on the PATH. Missing if there is no compiler, or it fails. Takes well under a second if it is
+    cached, else some seconds.
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
@@ -131,7 +135,7 @@ def _make_folder(name: str) -> Path:
     """Return the folder of that name in the cache, made if needed.
 
     Where a cache for several users cannot be trusted, it is in a root of this user's own."""
-    # First the common cache, then one of this user's own, in case another user owns the first.
+    # the common cache first, then one of this user's own, in case another user owns the first
     for root in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
         folder = root / name
         try:
@@ -140,7 +144,7 @@ def _make_folder(name: str) -> Path:
                 directory.mkdir(mode=0o755, exist_ok=True)
         except PermissionError:
             if root.exists():
-                continue  # theirs
+                continue  # another user's
             raise _not_writable(root.parent, os.strerror(errno.EACCES)) from None
         except OSError as error:
             raise _not_writable(folder, error.strerror) from None
@@ -184,6 +188,7 @@ def native_folder() -> Path:
 
 
 def _find_compiler(target: str, command_line: str) -> list[str]:
+    """Return the command of the compiler: as named by the user or the environment, beside Python, or on the PATH."""
     settings = TARGETS[target]
     text = command_line or os.environ.get(settings.variable, "")
     if text:
@@ -250,6 +255,7 @@ def _identity_cache_path(command: tuple[str, ...]) -> Path | None:
 
 
 def _ask_compiler(command: tuple[str, ...], target: str) -> str:
+    """Return the identity of a compiler by running it. Missing if it cannot compile, or finds no mpi.h."""
     if TARGETS[target].compiler == "nvcc":
         result = _run_command([*command[:1], "--version"])
     else:
@@ -263,6 +269,7 @@ def _ask_compiler(command: tuple[str, ...], target: str) -> str:
 
 
 def _compile_library(command: list[str], target: str, path: Path) -> None:
+    """Compile a target to `path`."""
     _remove_unfinished(path.parent.parent)
     # Compile under a temporary name, then rename: other processes see the whole library or none.
     unfinished = path.with_name(f"{_unfinished_prefix()}{secrets.token_hex(4)}.so")
@@ -282,6 +289,7 @@ def _compile_library(command: list[str], target: str, path: Path) -> None:
 
 
 def _run_compiler(command: list[str], place: Path, advice: str) -> None:
+    """Run a compiler that writes into `place`. Missing with its first error, or Invalid if a disk is full."""
     result = _run_command(command)
     if result.returncode:
         why = summarize_errors(result.stderr.splitlines()) or f"exit code {result.returncode}"

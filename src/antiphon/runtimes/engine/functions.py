@@ -1,4 +1,8 @@
-"""Declare the C functions of the engine's library, and convert their error structs to exceptions."""
+"""Declare the C functions of the engine's library, and convert their error structs to exceptions.
+
+`Functions(path)` loads a library; its attributes are the C functions, with argument types from the table below. `check`
+and `create` call one with an error struct as last argument and raise the matching exception of this package.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,8 @@ class Mismatch(TransportFailed):
 
 
 class Failure(Structure):
+    """The error struct of a call: its code, 0 for none, and a message."""
+
     _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
 
 
@@ -111,6 +117,7 @@ _ERRORS: dict[int, type[AntiphonError]] = {
 
 
 def make_error(error: Failure) -> AntiphonError:
+    """Return the exception for an error struct; MemoryError is raised at once."""
     text = error.text.decode(errors="replace")
     if error.code == _OUT_OF_MEMORY:
         raise MemoryError(text)

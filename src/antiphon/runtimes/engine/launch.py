@@ -1,4 +1,9 @@
-"""Start programs under an MPI launcher, read their rows, and summarize their errors."""
+"""Start programs under an MPI launcher, read their rows, and summarize their errors.
+
+The processes print results as lines of MARK and a JSON object (a row), amid any other output; `watch` starts the
+command, passes each row on at once and turns a failure into one readable line (`summarize_errors`). Whatever happens,
+Ctrl-C included, no process stays behind (`Starting`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from antiphon.units import format_seconds
 
 MARK = "antiphon-row "
 HELP = "pip install 'antiphon[mpi]' (mpi4py and Open MPI)"
-LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID")
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID")  # variables that launchers set
 _MAX_LINES = 200  # lines of output that are kept for an error message
 
 
@@ -70,6 +75,7 @@ def launcher_mismatch(program: str, connected: int, count: int) -> Missing:
 
 
 def _find_mpiexec() -> str:
+    """Return mpiexec beside this Python (from a wheel), else on the PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     path = str(beside) if beside.exists() else shutil.which("mpiexec")
     if path is None:

@@ -1,4 +1,13 @@
-"""Call the native engine from Python: its library by ctypes, with programs, plans and wires as objects."""
+"""Call the native engine from Python: its library by ctypes, with programs, plans and wires as objects.
+
+    engine = Engine(library("sockets"))            # the library, loaded
+    wire = engine.sockets(rank, descriptors)       # the connections of this rank to all others
+    plan = engine.program(data).plan(rank, unit)   # a program checked by the engine, and its operations at one size
+    plan.run(source, target, wire)                 # collective: all ranks call it
+
+A handle is the address of a C object. Python's lock is released during a call; the main thread still runs signal
+handlers, which C calls back for (`SignalChecks`).
+"""
 
 from __future__ import annotations
 
@@ -56,10 +65,10 @@ _TYPE_NAMES = (
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
-MOVED, EVEN, DISAGREED = range(3)
-_STOPPED = 8
+MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
+_STOPPED = 8  # error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name
-_LOST: list[Any] = []
+_LOST: list[Any] = []  # buffers of failed runs over MPI, in which messages may still arrive
 
 
 def keep_tables(library: Path, tables: Sequence[str]) -> None:
@@ -194,6 +203,7 @@ class Wire:
         return enabled
 
     def raised(self, error: Failure) -> AntiphonError:
+        """Return the exception of a failed call; if a signal handler ended the call, raise what it raised."""
         if error.code == _STOPPED:
             self.stopped = True
             self._signals.reraise()
@@ -244,6 +254,7 @@ class OpenProgram:
         engine.library.ap_describe(self.handle, byref(self.facts))
 
     def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
+        """Return the operations of a rank for `unit` elements per weight 1. `split`: cut messages into these bytes."""
         library = self.engine.library
         plan = NativePlan(self.engine, library.create("ap_prepare", self.handle, rank, int(in_place), unit))
         if split is not None:
@@ -256,7 +267,7 @@ class OpenProgram:
 
 
 class NativePlan:
-    """The operations of one rank at one size."""
+    """The operations of one rank at one size, with their scratch, for any number of runs."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self.engine, self.handle = engine, handle

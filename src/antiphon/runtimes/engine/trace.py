@@ -1,4 +1,9 @@
-"""Read the records of the engine (native/api.h, ap_record) as arrays: what ran on a wire, and when."""
+"""Read the records of the engine (native/api.h, ap_record) as arrays: what ran on a wire, and when.
+
+While a `Trace` is started, the engine writes a record per send, receive, combination (fold) and call into a ring of
+memory, with begin and end by the processor's time stamp counter where that is reliable. `call(0)` returns the records
+of the last call in nanoseconds of CLOCK_MONOTONIC: two moments read by both clocks give the conversion.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +59,17 @@ class Trace:
         self._ring.record, self._ring.room, self._ring.count = self._records.ctypes.data, room, 0
 
     def start(self) -> None:
-        """Continue after `stop`."""
+        """Start recording, or continue after `stop`."""
         self._tell(self._wire.handle, byref(self._ring))
         self._wire.trace = self  # keeps it alive while the wire writes into it
 
     def stop(self) -> None:
-        """Before the wire is closed."""
+        """Stop recording; necessary before the wire is closed."""
         self._tell(self._wire.handle, None)
         self._wire.trace = None
 
     def fit(self, calls: int) -> None:
-        """Between two runs: drop all records, and make room for `calls` more calls, at most MAX_RECORDS."""
+        """Drop all records, and make room for `calls` more calls, at most MAX_RECORDS. Between two runs only."""
         each = self._ring.count // max(self._ring.calls, 1)
         self._allocate_records(min(max(1 << (each * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
         self._ring.calls = 0
@@ -101,6 +106,7 @@ class Trace:
         return call_records
 
     def _in_order(self) -> Array:
+        """Return the records in the ring, the oldest first."""
         count, room = int(self._ring.count), int(self._ring.room)
         if count <= room:
             return self._records[:count]

@@ -1,8 +1,16 @@
 """Run `antiphon lab run PLAN` inside a lab: a process for each rank, in its namespace, and a leader.
 
 Started there as `python -m antiphon.runtimes.lab._job`, with the job on stdin and rows on stdout. The ranks are forked
-from the leader, which has imported everything already. It sets the start time of each run, and counts the bytes that
-the links carry.
+from the leader, which has imported everything already. Each rank enters its network namespace, connects to its peers
+and measures the cases of the job. Leader and ranks exchange lines of JSON over a pair of sockets each:
+
+    rank: {"all": value}      leader: the values of all ranks
+    rank: {"ready": true}     leader: the time at which all begin the next run
+    rank: {"watch": true}     leader: {}, once it has read the byte counters of the links
+    rank: {"rows": [...]}     the result of a group of cases
+    rank: {"fault": text}     the rank failed; the leader ends the job
+
+The leader counts the bytes that the links carry in a watched run.
 """
 
 from __future__ import annotations
@@ -75,6 +83,8 @@ class Job:
 
 
 class _Rank(Peers):
+    """The process of a rank; `Peers` is how `Measurement` meets the others, here by way of the leader."""
+
     def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
         self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
 
@@ -107,6 +117,7 @@ class _Rank(Peers):
         self.receive()
 
     def go(self) -> None:
+        """Connect, and measure all cases in which this rank takes part."""
         job, rank = self.job, self.rank
         join_namespace(f"{SPACES}/r{rank}", CLONE_NEWNET)
         engine = Engine(Path(job.library))
@@ -252,6 +263,7 @@ class _Leader:
         self.send(ranks, {})
 
     def _share_values(self, ranks: Sequence[int]) -> None:
+        """Receive a value from each rank, and send all of them to all."""
         messages = self.receive(ranks)
         self.send(ranks, [messages[rank]["all"] for rank in ranks])
 

@@ -1,4 +1,13 @@
-"""Generate the `ip`, `bridge` and `tc` commands that create a layout, as input for their -batch mode, per namespace."""
+"""Generate the `ip`, `bridge` and `tc` commands that create a layout, as input for their -batch mode, per namespace.
+
+Input: a `Layout`. Output (`batches`): texts of commands. A rank's namespace gets an address, its devices and a route to
+every other rank; a switch's namespace gets a bridge with a fixed table of addresses and ports, so that no frame is
+flooded. A device that sends over links is shaped to their rate by an HTB queue. A shared limit becomes one more device
+(ifb) with such a queue, through which the traffic of its links is redirected. For ranks 0 and 1 at switch s0:
+
+    in r0:  address add 10.77.0.1/32 dev s0;  route add 10.77.0.2/32 dev s0 scope link src 10.77.0.1
+    in s0:  fdb add 02:61:70:00:00:01 dev r1 master static
+"""
 
 from __future__ import annotations
 
@@ -32,6 +41,7 @@ Batch = tuple[str, str, str]  # program, namespace, text
 
 
 def rank_address(rank: int) -> str:
+    """Return the IP address of a rank."""
     return f"10.77.{rank // 200}.{rank % 200 + 1}"
 
 
@@ -51,10 +61,12 @@ def rank_switches(layout: Layout) -> dict[int, list[int]]:
 
 
 def _card_address(rank: int) -> str:
+    """Return the MAC address that all devices of a rank have."""
     return f"02:61:70:00:{rank >> 8:02x}:{rank & 255:02x}"
 
 
 def bits(rate: Fraction) -> int:
+    """Return bits per second of a rate in bytes per second."""
     return round(rate * 8)
 
 
@@ -97,6 +109,7 @@ def _cable_command(layout: Layout, number: int, first: Port, second: Port) -> st
 
 
 def _configure_port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
+    """Add the commands for one end of a cable: into the bridge or with the rank's address, up, and shaped."""
     device = layout.space(port.peer)
     if port.node >= layout.machine.ranks:
         ip.append(f"link set dev {device} master br0")
@@ -109,6 +122,7 @@ def _configure_port(layout: Layout, port: Port, ip: list[str], tc: list[str]) ->
 
 
 def _shaper_commands(device: str, rate: Fraction) -> list[str]:
+    """Return the commands that limit what a device sends to a rate."""
     how = f"rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",

@@ -1,4 +1,9 @@
-"""Run unmodified programs in a lab: once for each rank, or by an MPI launcher."""
+"""Run unmodified programs in a lab: once for each rank, or by an MPI launcher.
+
+`antiphon lab run TOPO -- python train.py` starts the program once per rank, each in its namespace. A launcher
+(`mpiexec -n 4 ./a.out`) is started once; what it starts gets an entrance in front (`with_entrance`), `kernel.py rank`,
+which moves the process to the namespace of its rank. "{enter}" in the command marks that place for other launchers.
+"""
 
 from __future__ import annotations
 

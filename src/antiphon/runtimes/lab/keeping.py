@@ -1,4 +1,10 @@
-"""Bring labs up and down, and find them: a lab lives as long as its keeper process, without other state."""
+"""Bring labs up and down, and find them: a lab lives as long as its keeper process, without other state.
+
+`kernel.py`, started as a process, is the keeper: it creates the namespaces and holds them. A lab is found by looking
+for keepers in /proc, and read from a file that the keeper shows in its own mount namespace (ABOUT). A leashed lab ends
+with the process that made it; any other stays until `Lab.end`. A process number alone may be reused, so a keeper is
+identified by its number and the time at which it began.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +118,7 @@ def find_lab(name: str) -> Lab | None:
 
 
 def _keeper_spec(topology: Topology, layout: Layout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
+    """Return what the keeper gets on stdin: facts, names of namespaces, kernel settings and commands."""
     from antiphon.core.serialize import dumps
 
     about_lab = lab_facts(layout, name, scale)

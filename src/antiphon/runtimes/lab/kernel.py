@@ -6,8 +6,8 @@ netns` works there). The keeper is process 1 of its process namespace: when it e
 processes of the lab and removes its namespaces with their links. Nothing needs to be cleaned up.
 
 A lab is leashed if it belongs to the process that made it and ends with that process (antiphon's own runs); else it
-stays until `lab down`. place: the number of a process in the job; rank: its number in the machine, which differs where
-the job uses some of the ranks only.
+stays until `lab down`. `place`: the number of a process in the job; `rank`: its number in the machine, which differs if
+the job uses only some of the ranks.
 
 Runs by itself (python -I -S kernel.py) to start quickly: only the standard library here.
 
@@ -187,6 +187,7 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
 
 
 def _fork_into(call: Any, *arguments: Any) -> int:
+    """Call a function in a child process, which ends with its result as exit code; return the child."""
     child = os.fork()
     if child:
         return child
@@ -205,6 +206,7 @@ def _wait_for(child: int) -> int:
 
 
 def _exit_code(status: int) -> int:
+    """Return the exit code of a wait status, as shells give it: 128 + the signal's number."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -216,6 +218,7 @@ def _in_own_process_namespace(each: bool, command: Sequence[str]) -> int:
 
 
 def _run_once(command: Sequence[str]) -> int:
+    """Run a command as a child; return its exit code."""
     _mount_filesystem("proc", "/proc", "proc")
     _see_network()
     main = _fork_into(_exec_command, command)
@@ -255,6 +258,7 @@ def _run_each(command: Sequence[str]) -> int:
 
 
 def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
+    """Set PyTorch's environment variables for a rank, enter its namespace, and become the command."""
     with open(ABOUT, encoding="utf-8") as text:
         about = json.load(text)
     os.environ.update(RANK=str(place), LOCAL_RANK="0", WORLD_SIZE=str(len(about["ranks"])))
@@ -266,6 +270,7 @@ def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
 
 
 def _move_to(rank: int) -> None:
+    """Enter the network namespace of a rank, with its host name."""
     join_namespace(f"{SPACES}/r{rank}", CLONE_NEWNET)
     unshare(CLONE_NEWNS | CLONE_NEWUTS)
     _name_host(f"r{rank}")

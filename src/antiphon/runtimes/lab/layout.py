@@ -1,8 +1,14 @@
 """The layout of a lab as pure data: network namespaces, the cables between them, and a path to every rank.
 
-Every rank is a namespace with one address, shared by all its devices; every switch is a namespace with a bridge. All
-links between two nodes form one cable (a veth pair); each end has the total rate of the links in its direction. Other
-ranks are reached along the shortest path, over ranks only if no path leads through switches alone.
+`lay_out` turns a machine and a scale into a `Layout`, which `commands` turns into commands of Linux. Every rank is a
+namespace with one address, shared by all its devices; every switch is a namespace with a bridge. All links between two
+nodes form one cable (a veth pair); each end has the total rate of the links in its direction. Other ranks are reached
+along the shortest path, over ranks only if no path leads through switches alone. A limit that links share becomes a
+funnel: a queue at a node that all of them leave or enter. There is one path per pair of ranks, so plans that spread
+over several routes are refused (`check_paths`).
+
+Example: 2 ranks at a switch by links of 50 GB/s, at "2Mbit per GB/s": namespaces r0, r1 and s0, two cables, 100 Mbit/s
+each way, and the path r0 - s0 - r1.
 """
 
 from __future__ import annotations
@@ -107,6 +113,7 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
 
 
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
+    """Return the rate in the lab over the rate of the machine. Invalid if a rate cannot be emulated."""
     # Only kinds of links that occur limit the scale.
     used = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
     speed = DEFAULT_RATE / max(used)
@@ -149,6 +156,7 @@ def _scale_machine(topology: Topology, speed: Fraction) -> Topology:
 
 
 def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
+    """Return a cable per pair of nodes with links, with the links of each direction at the end that sends."""
     joined: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)):
         joined.setdefault(ends, []).append(link)

@@ -1,4 +1,9 @@
-"""The runtime `lab`: programs in the emulated cluster, whose link rates predict their times (docs/lab.md)."""
+"""The runtime `lab`: programs in the emulated cluster, whose link rates predict their times (docs/lab.md).
+
+`LabRuntime.run` makes a lab per machine (or uses the one that is up), starts one job in it with all cases (`_job`), and
+completes each row: the time that the model `flows` predicts for the lab's rates, and per link the bytes that the
+program sends over it beside those that the kernel counted.
+"""
 
 from __future__ import annotations
 
@@ -133,6 +138,7 @@ def make_predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]
 
 
 def _peers_of_ranks(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict[str, list[int]]:
+    """Return the ranks that each rank exchanges messages with in any of the schedules."""
     pairs = np.unique(np.hstack([np.stack([schedule.src, schedule.dst]) for schedule in schedules]), axis=1).T.tolist()
     peers: dict[int, set[int]] = {rank: set() for rank in ranks}
     for src, dst in pairs:

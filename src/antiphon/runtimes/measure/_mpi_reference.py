@@ -54,6 +54,7 @@ def make_library_call(
 def _make_call(  # noqa: PLR0911
     c: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
+    """Return MPI's call, without averaging; None if MPI has none in this form."""
     weights = (c.weights * unit).tolist()
     equal = len(set(weights)) == 1
     root = c.members.index(c.roots[0]) if c.roots else 0

@@ -1,4 +1,10 @@
-"""Measure plans as nccl-tests does, beside the library's own collectives, and check every result (docs/bench.md)."""
+"""Measure plans as nccl-tests does, beside the library's own collectives, and check every result (docs/bench.md).
+
+`bench` takes plans, a file, or a collective with a machine, for which it plans first. `measure_plans` expands plans,
+sizes, types and operators to lines; each line is a case out of place and one in place (`case.Case`). The runtime runs
+all cases in one launch and passes a row back for each, which is completed with the plan's facts and the time that a
+model predicts. `measure_depth` finds the number of pieces at which a schedule is fastest, by trying it.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +166,7 @@ def measure_plans(  # noqa: PLR0913
 
 
 class _LinesMeasured:
-    """Lines as cases of programs; each schedule is lowered once. `usual`: the fields that all cases share."""
+    """Turns lines into cases of programs; each schedule is lowered once. `usual`: the fields that all cases share."""
 
     def __init__(self, on: str, how: How, usual: Case) -> None:
         self.on, self.how, self.usual = on, how, usual
@@ -231,6 +237,7 @@ def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) 
 
 
 def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
+    """Return the runtime and its options among the options of a measurement."""
     on = options.get("on", "mpi")
     return on, _check_options(
         on, How(**{field.name: options[field.name] for field in fields(How) if field.name in options})
@@ -322,6 +329,7 @@ def _plans_in(source: str) -> Mapping[str, Plan]:
 
 
 def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) -> None:
+    """Raise Invalid if a file's plans are for another machine."""
     kind, own = next((kind, plan_of_file.topology) for kind, plan_of_file in plans.items())
     if own != machine:
         other = "all" if len(plans) > 1 else kind
@@ -352,6 +360,7 @@ def _operator_names(names_given: str | Sequence[str]) -> list[str]:
 
 
 def _expand_lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Line]:
+    """Yield a line per plan, type, operator (only if the collective combines) and size."""
     for source_plan in plans:
         collective = source_plan.collective
         for dtype in dtypes:
@@ -419,7 +428,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 # ---- the number of pieces ----
 
-MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only cost
+MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only add latency
 MAX_PIECES = 64
 MAX_TRIES = 16
 

@@ -1,5 +1,10 @@
-"""Measure the data for `fit genmodel`: co-located parameter servers, rings, and x-to-x incasts, as schedules on a
-runtime.
+"""Measure the data for `fit genmodel`: three algorithms among 2, 3, ... ranks, as schedules on a runtime.
+
+    cps      co-located parameter servers: every rank reduces one block of all and sends it back, in two steps
+    ring     a ring allreduce
+    incast   every rank sends its block to all others at once, and nothing is combined (x-to-x)
+
+Their times grow differently with the number of ranks, so together they determine GenModel's parameters.
 """
 
 from __future__ import annotations

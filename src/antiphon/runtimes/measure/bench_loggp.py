@@ -1,5 +1,10 @@
 """Measurements for `fit loggp`: parametrized round trips between two ranks, as schedules on a runtime.
 
+Output: rows `RoundTrip`, from which the fit derives LogGP's parameters at each message size s: PRTT(n, d, s) is the
+time of n messages with a delay d between them, the last of which is answered. A delay is made of copies within the
+sender, since a schedule can only move data. Stages of `bench_loggp`: measure all schedules once with few copies; choose
+how many copies cover the gap between two messages; measure again with these, repeatedly.
+
     trip(n, k)   n messages from rank 0 to rank 1, with k copies of the data within rank 0 before each but the first;
                  the last one comes back. With `alone`: the copies, and the last message only.
     pings(r)     one message goes there and back r times.
@@ -15,7 +20,8 @@ With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messa
     fan-in    n others send to rank 0
     pairs     n ranks of the first half each send to one of the other half
 
-All ranks take part in each of them, so the cost of a call and of beginning together is the same in all.
+All ranks take part in each of them, so the cost of a call and of beginning together is the same in all. In the code,
+`far` is the rank that plays rank 1, and `cover` how many gaps a delay must last.
 """
 
 from __future__ import annotations
@@ -39,8 +45,8 @@ from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 SIZES = tuple(2**i for i in range(21))  # 1 B to 1 MiB
-LARGEST, MAX_BUFFERS, MAX_MESSAGES = 2**30, 2**32, 4096
-PINGS = 16
+LARGEST, MAX_BUFFERS, MAX_MESSAGES = 2**30, 2**32, 4096  # bytes of a message, and of all; messages
+PINGS = 16  # round trips of the schedule `pings`
 COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G for any o_s, with some margin
 COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest gap is less than twice the mean
 TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
@@ -69,6 +75,7 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
 
 
 def pings(rounds: int, ranks: int = 2, far: int = 1) -> Schedule:
+    """Return the schedule `pings`."""
     there_and_back: list[Move] = [(0, 0, 1, 0, 0), (0, 1, 0, 0, 0)]
     return _chain_schedule(there_and_back * rounds, 1, ranks, far)
 
@@ -176,7 +183,7 @@ def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
 
 
 class _ChainsMeasured:
-    """Sizes as cases of schedules; each schedule is lowered once."""
+    """Measures the schedules of sizes, each with its numbers of copies; each schedule is lowered once."""
 
     def __init__(self, place: Place, n: int, usual: Case) -> None:
         self.place, self.n, self.usual = place, n, usual
@@ -210,6 +217,7 @@ class _ChainsMeasured:
         load_runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
 
     def _list_schedules(self, chains: _Chains) -> list[tuple[str, int]]:
+        """Return the schedules of a size as (name, number of copies)."""
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
@@ -302,6 +310,7 @@ def fan_in(sources: Sequence[int], ranks: int) -> Schedule:
 
 
 def pairs(count: int, far: int, ranks: int) -> Schedule:
+    """Return a schedule in which each of the first `count` ranks sends to the rank `far` places on."""
     return _messages_at_once([(rank, far + rank) for rank in range(count)], ranks)
 
 

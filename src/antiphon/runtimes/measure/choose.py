@@ -1,7 +1,16 @@
 """Tune by measuring: race the model's best schedules, the classic algorithms and the library's own collective.
 
-For each size the contestants run in turn within one launch (`race`), until the fastest is known or the time limit
-ends. The result has ranges between the measured sizes, each with the fastest schedule or left to the library.
+Input: a request as of `tune`, and where to measure. `tune` finds the candidates by a cost model and keeps the best of
+each size, with their schedules (the shortlist). For each size the contestants run in turn within one launch (`race`),
+until the fastest is known or the time limit ends. The result (`MeasuredTuning`) has ranges between the measured sizes,
+each with the fastest schedule or left to the library. Example, with sizes 1 KB, 4 KB and 16 KB:
+
+    1 KB     ring 12 us, trees 9 us, library 7 us        the library below 4 KB
+    4 KB     ring 15 us, trees 10 us, library 12 us      trees from 4 KB to 8 KB (the geometric middle)
+    16 KB    ring 20 us, trees 25 us, library 24 us      ring from 8 KB to 16 KB; nothing above was measured: library
+
+Where a combining order must be the same at all sizes (`deterministic`), the order is chosen first, by the product of
+the best relative times over all sizes.
 """
 
 from __future__ import annotations
@@ -27,11 +36,11 @@ from antiphon.runtimes.measure.rows import cuts_of, first_on, load_runtime, row_
 from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
-NBYTES, FACTOR = "1KB:16MB", 4
+NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
 FEW = 4  # contestants by the model at every size
 GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
 Owner = tuple[str, int, int]  # the collective, the size, the number in the shortlist
 
 
@@ -179,6 +188,7 @@ class Races:
         self.unmeasured = 0
 
     def go(self, deterministic: bool) -> MeasuredTuning:
+        """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
         rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(rows)
@@ -218,6 +228,7 @@ class Races:
         return {number for planner, number in best.items() if planner in CLASSICS}
 
     def case(self, kind: str, size: int) -> Case:
+        """Return the case of a size, rounded down to whole elements per block."""
         weight = self.tuning.plans[kind].collective.buffer_weight * data_type(self.usual.dtype).itemsize
         unit = max(size // weight, 1)
         return replace(self.usual, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))

@@ -1,4 +1,9 @@
-"""The runtimes `threads`, `cuda` and `hip`: the kernel for GPUs with all ranks in this process.
+"""The runtimes `threads`, `cuda` and `hip`: the GPU engine with all ranks in this process.
+
+For each group of cases: allocate the buffers of all ranks on the device (`_DeviceBuffers`), load the schedule as tables
+(one for each way in which data travels, such as by packets), time every choice of table and number of blocks once
+(`call_choices`), and measure the best in turn with NCCL or RCCL, whose outputs are checked alike. With `hybrid`, links
+that the plan leaves idle carry a share (`runtimes/device/hybrid`).
 
 On threads of a processor it shows correctness, not speed: the same steps as on a GPU, with other memory and timing.
 """
@@ -38,15 +43,15 @@ from antiphon.runtimes.measure.loop import SPOILED, Measurement, Peers
 
 Array = NDArray[Any]
 Plans = Mapping[str, DevicePlan]  # by names of TABLES
-STREAMS, MOST_THREADS = 4, 1024
+STREAMS, MOST_THREADS = 4, 1024  # streams of a plan; threads of this process
 MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks on it: all must be resident at once
 STEP_LANES = (8, 32, 128)  # blocks of a kernel for one step: these need not all be resident
-PATIENCE = 60.0
+PATIENCE = 60.0  # seconds after which a call fails
 
 
 class _OnDevice(Runtime):
     """A runtime of a device. `target`: its library (engine.build); `tables`: the kinds of tables to try (TABLES);
-    `library`: the library beside; "" for plain NumPy."""
+    `library`: the library to compare with; "" for plain NumPy."""
 
     target: str
     library: str = ""
@@ -238,9 +243,12 @@ class _DeviceBuffers(AllBuffers):
         return _Ready(plans, select_choice(seconds), where, lengths, pareto_frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
+        """Return the call by the best choice."""
         return self.by_us(lambda: self._make_call(ready.plans, ready.best, ready.where, ready.lengths))
 
     def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return a call that notes that the outputs are on the device."""
+
         def call() -> None:
             work()
             self.on_device = True

@@ -1,6 +1,9 @@
 """List the algorithms of an MPI library and select one of them, through MPI's tools interface (MPI_T).
 
-An algorithm is selected by setting a control variable, an integer whose values have names (an MPI_T enumeration).
+An algorithm is selected by setting a control variable, an integer whose values have names (an MPI_T enumeration), such
+as coll_tuned_allreduce_algorithm = 4 ("ring") in Open MPI, MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM in MPICH. `candidates`
+lists the algorithms to try for a size, with the values of their parameters; `Steering` sets the variables of one and
+restores all others; `Control` reads and writes variables by ctypes.
 """
 
 from __future__ import annotations
@@ -138,6 +141,7 @@ def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Can
 
 
 def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+    """Yield Open MPI's algorithms with several segment sizes and fan-outs."""
     variable = _algorithm_variable(OPEN_MPI, kind)
     for name, number in library.algorithms[kind].items():
         if not number or (name == "two_proc" and ranks != 2):
@@ -152,6 +156,7 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
 
 
 def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+    """Yield MPICH's algorithms with several radices."""
     del nbytes
     prefix = f"MPIR_CVAR_{MPICH_NAMES[kind]}"
     for name, parameters in MPICH_ALGORITHMS[kind].items():
@@ -226,7 +231,7 @@ _MAX_TEXT = 8192
 
 
 class Control:
-    """Integer control variables of this MPI. Unsupported if the MPI refuses a call."""
+    """The integer control variables of this process's MPI. Unsupported if the MPI refuses a call."""
 
     def __init__(self, mpi: Any) -> None:
         self.calls = ctypes.CDLL(mpi.__file__)  # the library that mpi4py is linked to

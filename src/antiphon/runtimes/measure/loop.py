@@ -1,7 +1,10 @@
 """The loop of all measurements: time our calls and the library's in turn, synchronized, and check every element.
 
-Each round times every contestant once, starting with a different one, so that drift of the machine affects all alike.
-Outputs are spoiled before the checked call, so that a call that does nothing is noticed.
+`Measurement` gets calls (functions without arguments: ours, and the library's), the buffers that they use, and `Peers`,
+by which the processes of a case meet and exchange values. Each round times every call once, starting with a different
+one, so that drift of the machine affects all alike; a time is that of the slowest process. Calls are checked before the
+first round and after the last: outputs are spoiled first, so that a call that does nothing is noticed, and every
+element is compared with `random_data`. Cases of a race go on until it is decided (`race`).
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class RankBuffers:
             self.target[:] = self.fresh
 
     def spoil(self) -> None:
+        """Overwrite the output."""
         self.target[:] = self.dtype.type(SPOILED)
 
     def wrong(self) -> int:

@@ -1,4 +1,9 @@
-"""The runtime `mpi`: processes of an MPI library, beside its own collectives. One launch serves many cases."""
+"""The runtime `mpi`: processes of an MPI library, beside its own collectives. One launch serves many cases.
+
+If the command itself was started by mpiexec or srun, its processes are used: process 0 decides what runs, the others
+`follow` it (`mpi_process`). Otherwise this process starts a launcher, hands the job over in a folder of temporary
+files, and reads a row per case from the output.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +136,7 @@ def run_cases(
 
 
 def _raise_fault(rows: Sequence[Row], count: int, program: str) -> list[Row]:
+    """Raise the fault that a row reports, if any; return the rows."""
     for row in rows:
         if row.get("fault") == process.SMALL:
             if program == "the launcher" and row["processes"] > 1:

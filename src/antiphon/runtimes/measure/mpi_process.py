@@ -3,6 +3,11 @@
 Started as `python -m antiphon.runtimes.measure.mpi_process FOLDER`: rank 0 reads the job there and prints a line for
 every case. If a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`
 until it calls `dismiss`.
+
+A job has programs and cases (a program at one size). Process 0 broadcasts the job, then the numbers of the cases of
+each group; all processes of a case measure it together (`Process.run`). A case measures our program beside MPI's own
+collective: from Python (`NativePlan.bound`), or in a race in C (`MpiCalls`), as the preload library would call it; or
+only algorithms of the MPI library (`library_rows`).
 """
 
 from __future__ import annotations
@@ -202,7 +207,7 @@ class Job:
 
 
 class Process:
-    """One of the processes."""
+    """One of the processes of a job: its engine, the programs opened so far, and communicators by size."""
 
     def __init__(self, job: Job, mpi: Any, world: Any) -> None:
         self.job, self.mpi, self.world = job, mpi, world
@@ -260,6 +265,7 @@ class Process:
             rows = Measurement(cases, buffers, ours, theirs, _Among(comm), recorder=recorder).run()
         return self._with_needs(rows, plans, comm, buffers)
 
+    # the numbers of messages and the scratch memory are known after a run
     @staticmethod
     def _with_needs(rows: list[Row], plans: Sequence[NativePlan], comm: Any, buffers: RankBuffers) -> list[Row]:
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])

@@ -1,6 +1,8 @@
 """The random data of a run: every process generates its input and its expected output by itself.
 
-Each contribution (block, id) consists of random numbers seeded by these two, so no process needs the data of another.
+A collective combines contributions: the input of rank `id` to a block. `RankData.fill` writes a rank's input,
+`count_wrong` compares its output. Each contribution (block, id) consists of random numbers seeded by these two, so no
+process needs the data of another.
 Integers, minima, maxima and data that is only moved must be exact. Sums and products of floating-point numbers may
 differ from those in float64 by rounding:
 
@@ -77,6 +79,7 @@ class RandomData:
         return {}
 
     def contribution(self, block: int, name: int) -> Array:
+        """Return the numbers of contribution `name` to a block."""
         if (block, name) in self.cache:
             cached: Array = self.cache[block, name]
             return cached
@@ -121,6 +124,7 @@ class RankData:
             self._expected[block] = block, data.all_contributions[block] if want < 0 else tuple(relation.wants[want])
 
     def _place_slices(self, side: Side, at: Longs) -> list[tuple[int, slice]]:
+        """Return the blocks of this rank's input or output, with their places in the buffer."""
         rows, unit = slice(int(at[self.rank]), int(at[self.rank + 1])), self.data.unit
         weights = self.data.collective.weights
         return [

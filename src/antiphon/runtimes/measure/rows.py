@@ -28,6 +28,7 @@ def cuts_of(name: str) -> Cuts:
 
 
 def has_in_place(name: str, kind: str) -> bool:
+    """Whether a runtime runs this collective in place."""
     able = find("runtime", name).can.in_place
     return able == "all" or kind in able
 
