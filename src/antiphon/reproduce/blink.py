@@ -1,4 +1,11 @@
-"""Reproduce Blink's results on trees: counts, Figure 14, the trees of 8 GPUs, and the simulation of Figure 22(b)."""
+"""Reproduce Blink's results on trees: counts, Figure 14, the trees of 8 GPUs, and the simulation of Figure 22(b).
+
+Blink (Wang et al., MLSys 2020) broadcasts and reduces along packed spanning trees, where NCCL uses rings. Its machines
+are DGX-1 boxes, of which a job gets some GPUs (an allocation). Each function yields rows: the published figure, ours,
+and whether they agree. Ours come from the planners `blink` (the paper's method: many trees by multiplicative weights,
+then few by an integer program) and `trees` (exact), from rings packed into the links (`pack_rings`), and from lower
+bounds. Rates are in unit links: a rate of 6 moves 6 times what one NVLink carries. Numbers such as 5.2 are sections.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +40,10 @@ from antiphon.topologies import topology
 
 MACHINES = ("dgx1v", "dgx1p")
 KINDS = ("broadcast", "allreduce")
-UNIQUE = {"dgx1v": 46, "dgx1p": 14}  # 5.2
-THRESHOLD = Fraction(1, 20)  # 3.2.1
+UNIQUE = {"dgx1v": 46, "dgx1p": 14}  # allocations up to renumbering (5.2)
+THRESHOLD = Fraction(1, 20)  # share of the optimal rate that Blink gives up for fewer trees (3.2.1)
 MIN_SHARE = 1 - THRESHOLD  # of the optimum
-# machine, GPUs, rings that NVLinks make (one used both ways is two), pairs of GPUs whose links are in none, where
+# machine, GPUs, number of rings of NVLinks (one used both ways counts twice), pairs of GPUs with unused links, place
 RINGS = (
     ("dgx1p", "013", 2, 0, "Figure 2(a)"),
     ("dgx1p", "014", 0, None, "Figure 2(b)"),
@@ -62,6 +69,7 @@ def counts() -> Iterator[Row]:
 
 
 def _allocation_rows() -> Iterator[Row]:
+    """Count allocations up to renumbering, and compare two that the paper calls equal."""
     for name in MACHINES:
         allocations = unique_allocations(topology(name))
         sizes = {str(size): sum(len(each.gpus) == size for each in allocations) for size in range(3, 9)}
@@ -82,6 +90,7 @@ def _allocation_rows() -> Iterator[Row]:
 
 
 def _ring_rows() -> Iterator[Row]:
+    """Count rings in the allocations of the paper's figures."""
     for name, gpus, count, idle, where in RINGS:
         job = allocation(topology(name), map(int, gpus))
         packing = pack_rings(job.machine)
@@ -109,7 +118,10 @@ def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int
 
 
 def _weight_rows() -> Iterator[Row]:
-    """3.2.1: the number of trees by multiplicative weights depends on ties; after the integer program it does not."""
+    """Count trees before and after minimising (3.2.1).
+
+    Their number by multiplicative weights depends on how ties are broken; after the integer program it does not.
+    """
     box = topology("dgx1v")
     machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
@@ -135,12 +147,13 @@ def _weight_rows() -> Iterator[Row]:
 
 
 def _tree_rates(packing: Blink) -> str:
-    """The rate of every tree, in links."""
+    """Return the rate of every tree, in links."""
     unit = topology("dgx1v").unit
     return ", ".join(sorted({str(tree.rate / unit) for tree in packing.trees}))
 
 
 def _chunk_row() -> Row:
+    """Compare the time of a chain in two pieces with that in one (4.2.1)."""
     chain = topology("line:ranks=4")
     chain_plan = measure_plan(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
@@ -183,6 +196,7 @@ def figure14() -> Iterator[Row]:
 
 
 def _explain_gain(allocation: Allocation, kind: str, gain: Fraction) -> str:
+    """Return the proof of a speedup: the rates of trees and rings, with the bound's witness."""
     rate, limit = rate_bound(allocation.machine, kind)
     count = len(pack_rings(allocation.machine).cycles)
     over = f"{count} rings" if count else "PCIe"
@@ -246,6 +260,7 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
 
 
 def _fewest_trees(box: Topology, kind: str) -> Fewest:
+    """Return the fewest trees whose rate is at least 95 % of the optimum."""
     if kind == "broadcast":
         return fewest_broadcast(directed_machine(box), 0, loss=THRESHOLD)
     return fewest_spanning(undirected_machine(box), loss=THRESHOLD)

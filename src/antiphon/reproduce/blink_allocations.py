@@ -1,4 +1,8 @@
-"""Allocations of GPUs in a box: all sets joined by links, one per isomorphism class (Blink, 2.1 and 5.2)."""
+"""Allocations of GPUs in a box: all sets joined by links, one per isomorphism class (Blink, 2.1 and 5.2).
+
+Two sets are isomorphic if renumbering takes the links of one to equally wide links of the other; then all results are
+the same for both. They are recognized by the canonical form of the machine that consists of the set alone.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,13 @@ class Allocation:
 
 
 def allocation(box: Topology, gpus: Iterable[int]) -> Allocation:
-    """Just these GPUs."""
+    """Return the allocation of these GPUs."""
     chosen = tuple(sorted(gpus))
     return Allocation(chosen, keep(box, chosen).topology)
 
 
 def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...]:
-    """Every kind of allocation whose GPUs their own links join, by its first set; by size, then by numbers.
-
-    Two are of one kind if a renumbering takes links to links as wide. One canonical form for each joined set.
-    """
+    """Return one allocation per isomorphism class of sets whose links connect them: its first set, sorted by size."""
     kinds: dict[str, tuple[Allocation, int]] = {}
     for size in sizes:
         for gpus in combinations(range(box.ranks), size):

@@ -1,4 +1,8 @@
-"""Blink's micro-benchmarks on a DGX-1, predicted by the calibrated costs of calls on V100s (cost/nccl)."""
+"""Blink's micro-benchmarks on a DGX-1, predicted by the calibrated costs of calls on V100s (cost/nccl).
+
+The patterns (chains, fans, MIMO, MCA) are those of runtimes/measure/bench_micro. Ours is the throughput of the busiest
+link by the model `calls`; the paper's were measured. Claims without figures are compared as true or false.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ def micro() -> Iterator[Row]:
 
 
 def _shape_rows(rates: dict[str, float]) -> Iterator[Row]:
+    """Compare claims about lengths and widths; `rates`: bytes per second by pattern."""
     details = {"note": "A.1", "engine": "calls"}
     for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
         falls = _is_falling([rates[f"{name} {size}"] for size in range(3, 9)])
@@ -56,7 +61,7 @@ def _is_falling(rates: Sequence[float]) -> bool:
 
 
 def _busiest_throughput(pattern: Pattern, machine: Topology, carried: int) -> float:
-    """Bytes per second of the busiest link when it carries `carried` bytes."""
+    """Return the bytes per second of the busiest link when it carries `carried` bytes."""
     plan = plan_on(pattern, machine)
     nbytes = carried * plan.collective.buffer_weight // pattern.busiest
     schedule = plan.at(nbytes).schedule

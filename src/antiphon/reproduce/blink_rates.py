@@ -1,5 +1,10 @@
 """Rates of trees and rings on machines of direct links (Blink, 5.1), in single links: in theory, and of verified
-plans."""
+plans.
+
+The rate is the data per second in the limit of large messages, over that of one link. Trees reach the bound of the
+collective (`rate_bound`). Rings of an allreduce on N ranks reach N / (2 (N - 1)) per ring: each rank sends 2 (N - 1) /
+N of the data. Where links form no ring, NCCL uses one over PCIe, which counts as half a link.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +23,22 @@ from antiphon.core.verify import verify
 from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack_cycles
 
 Planner = Callable[..., Iterator[Schedule]]
-PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
+PCIE = Fraction(1, 2)  # of a link: the rate of a ring over PCIe (5.1)
 
 
 def from_zero(kind: str, ranks: int) -> Collective:
-    """From rank 0 where there is a root; on symmetric links every root has the same rate."""
+    """Return the collective, with root 0 if it has a root; on symmetric links every root has the same rate."""
     return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
 
 
 def rate_bound(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
-    """Upper bound on the rate of any schedule, in links, with its proof."""
+    """Return an upper bound on the rate of any schedule, in links, with its proof."""
     limit = bound(machine, from_zero(kind, machine.ranks))
     return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
 
 
 def explain_bound(limit: Bound, gpus: Sequence[int]) -> str:
-    """The sets of GPUs between which the links are too few."""
+    """Return the witness of a bound as text: the sets of GPUs between which the links are too few."""
     witness = limit.witness
     if isinstance(witness, Cut):
         inside = [rank for rank in witness.side if rank < len(gpus)]
@@ -49,7 +54,7 @@ def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
 
 
 def pack_rings(machine: Topology) -> CyclePacking:
-    """The most directed rings at one link each that the links hold together: twice the undirected ones."""
+    """Pack as many directed rings of one link each as possible: twice the number of undirected ones."""
     # capacity of each pair of ranks in unit links
     width: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
@@ -59,9 +64,10 @@ def pack_rings(machine: Topology) -> CyclePacking:
 
 
 def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
-    """Rate of `count` rings at one link each, or of one over PCIe; in an allreduce each of N ranks sends 2 (N-1)/N.
+    """Return the rate of `count` rings at one link each, or of one over PCIe if there are none.
 
-    A broadcast sends all of it over a ring once: the paper rounds its (N-1)/N up.
+    In an allreduce each of N ranks sends 2 (N-1)/N of the data. A broadcast sends all of it over a ring once: the paper
+    rounds its (N-1)/N up.
     """
     speed = Fraction(count) or PCIE
     # reduce-scatter and allgather each move (N-1)/N of the data
@@ -69,12 +75,12 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
 
 
 def speedup(machine: Topology, kind: str) -> Fraction:
-    """Speedup of packed trees over rings in theory."""
+    """Return the speedup of packed trees over rings in theory."""
     return rate_bound(machine, kind)[0] / ring_rate(kind, len(pack_rings(machine).cycles), machine.ranks)
 
 
 def summarize(values: Sequence[Fraction]) -> dict[str, float]:
-    """Least, median, 95th percentile (between the two nearest values, in proportion), greatest, geometric mean."""
+    """Return minimum, median, 95th percentile (interpolated linearly), maximum and geometric mean."""
     ordered = sorted(values)
     # geometric mean
     mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
@@ -120,7 +126,7 @@ class MeasuredPlan:
 
 
 def join_rates(rates: Iterable[Fraction]) -> str:
-    """Rates as text, the greatest first."""
+    """Return rates as text, the greatest first."""
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 

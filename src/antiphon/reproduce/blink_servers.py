@@ -44,7 +44,10 @@ class Point:
 
 
 def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
-    """Planned by `blink` in three phases, verified, and predicted by the model alpha-beta."""
+    """Return the point of a network: planned by `blink` in three phases, verified, and predicted by alpha-beta.
+
+    `link`: bytes per second of an NVLink.
+    """
     machine = servers(gigabits, link)
     collective = Collective("allreduce", machine.ranks)
     schedule = next(iter(blink(Request(machine, collective, nbytes=NBYTES))))
@@ -56,7 +59,7 @@ def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
 
 
 def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
-    """Two DGX-1V with one card each, only the GPUs of the job, NVLinks slowed down to `link` bytes/s each."""
+    """Return two DGX-1V with one card each, only the GPUs of the job, NVLinks slowed down to `link` bytes/s each."""
     card = f"{gigabits * GIGABIT}B/s"
     machine = topology(f"cluster:box=dgx1v,boxes=2,nics=1,nic={card}")
     if link != LINK:
@@ -65,13 +68,16 @@ def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
 
 
 def rings(gigabits: Fraction | int) -> Fraction:
-    """Bytes/s of one ring through both servers."""
+    """Return the bytes/s of one ring through both servers."""
     speed = min(PCIE * MEASURED, gigabits * GIGABIT)
     return speed * ring_rate("allreduce", 1, sum(map(len, GPUS)))
 
 
 def knees() -> Counter[Fraction]:
-    """For every pair of a 3-GPU and a 5-GPU allocation the rate, in links, of the slower server's trees."""
+    """Count the pairs of a 3-GPU and a 5-GPU allocation by the rate, in links, of the slower server's trees.
+
+    At that rate the curve has its knee: from there on NVLinks, not the network, are the limit.
+    """
     box = topology("dgx1v")
     smaller, larger = (
         [rate_bound(job.machine, "allreduce")[0] for job in unique_allocations(box, [len(gpus)])] for gpus in GPUS

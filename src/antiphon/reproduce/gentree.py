@@ -1,4 +1,16 @@
-"""The GenModel and GenTree paper: its Tables 3, 4, 6 and 7, and its text on Figures 8 to 10."""
+"""Reproduce Tables 3, 4 and 6 of the GenModel and GenTree paper (Xiong et al., 2024).
+
+GenTree plans an allreduce on a tree of switches: at every switch one of several plan types, which GenModel (alpha-beta
+plus memory access and incast) predicts to be fastest. Abbreviations are the paper's:
+
+    CPS     co-located parameter servers: each rank reduces its block of all, then sends it to all
+    HCPS    the same in stages, written by their fan-ins: 6x2 is groups of 6, then of 2
+    ACPS    CPS on unequal parts; RHD: recursive halving and doubling
+    w_t     number of senders to one receiver from which incast costs time
+
+Each function yields rows: the published figure, ours, and whether they agree. Where ours differs from Table 6, both
+plan types are planned, verified and priced. Table 7 and the figures are in gentree_table7 and gentree_figures.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +57,11 @@ from antiphon.reproduce.rows import (
 from antiphon.topologies import topology
 
 PLAIN = "alpha-beta"
-MIN_EQUAL_CELLS, CELLS = 24, 30  # the same at least, of the hierarchical ones that are not ACPS
-DEPTHS = (1, 2, 4, 8, 16)
+MIN_EQUAL_CELLS, CELLS = 24, 30  # cells of Table 6 that must agree, of hierarchical networks without ACPS
+DEPTHS = (1, 2, 4, 8, 16)  # pieces that are tried
 BOX = 8  # GPUs of a server
-WEAKENS = ("3.2e7", "1e8", "3.2e8")  # where latency is not what counts
-# network -> row of Table 6 -> how the place of such a switch begins, and which of them
+WEAKENS = ("3.2e7", "1e8", "3.2e8")  # sizes at which latency hardly counts
+# network -> row of Table 6 -> the switches that it is about, by their names in the machine
 _MIDDLE = {"Middle SW": [f"sw{i}" for i in range(16)], "Root SW": ["root"]}
 SWITCHES: Mapping[str, Mapping[str, list[str]]] = {
     "SS24": {"Root SW": ["root"]},
@@ -160,7 +172,7 @@ def table4() -> Iterator[Row]:
 
 
 def _chosen_row(gpus: int, machine: Topology) -> Row:
-    """GenTree's own choice: a plan type in every server, one among them."""
+    """Compare GenTree's own choice: a plan type within every server, and one among the servers."""
     boxes = gpus // BOX
     kinds = {size: chosen(gentree_plan(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
     as_published = all(len(plan) == boxes + 1 and set(plan.values()) == {"CPS"} for plan in kinds.values())
@@ -242,4 +254,5 @@ def slower(
 
 
 def _fan_ins(kind: str, count: int) -> str:
+    """Return a plan type as the option `fanins` of hierarchical_ps: CPS is one stage of all `count` children."""
     return str(count) if kind == "CPS" else kind

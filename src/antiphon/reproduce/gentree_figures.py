@@ -1,4 +1,9 @@
-"""Figures 8, 9 and 10 of the GenModel paper. They are drawn without figures: its text is compared."""
+"""Figures 8, 9 and 10 of the GenModel paper. They are drawn without figures: its text is compared.
+
+The figures show times of allreduce plans on 12 and 15 servers at one switch, by fan-in: a ring (fan-in 1), two-stage
+plans such as 6x2, and CPS, in which all send to each at once. GenModel's terms are alpha (latency), beta (links), gamma
+(additions), delta (memory access) and epsilon (incast). (`gentree` explains the abbreviations.)
+"""
 
 from __future__ import annotations
 
@@ -22,13 +27,13 @@ from antiphon.reproduce.rows import Row, claim, is_near, judge_row, relative_dev
 
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}  # by growing fan-in
-ATOL = 1e-9
+ATOL = 1e-9  # times that differ by less are equal
 BETA_100G = "3.2e-10"  # seconds per float
 Terms = Mapping[str, float]
 
 
 def price_plans(servers: int, model: str, beta: str = BETA_10G) -> dict[str, Terms]:
-    """Seconds by term, of every plan drawn."""
+    """Return the seconds by term of every plan drawn."""
     machine = one_switch(servers, beta)
     terms_by_plan: dict[str, Terms] = {}
     for name in DRAWN[servers]:
@@ -42,7 +47,7 @@ def _total_seconds(terms: Terms) -> float:
 
 
 def _best_plan(terms_by_plan: Mapping[str, Terms]) -> str:
-    """The first, by growing fan-in, of those that are fastest."""
+    """Return the fastest plan; of equally fast ones that of the smallest fan-in."""
     fastest = min(map(_total_seconds, terms_by_plan.values()))
     return next(name for name, terms in terms_by_plan.items() if _total_seconds(terms) <= fastest * (1 + ATOL))
 
@@ -88,7 +93,7 @@ def figure8() -> Iterator[Row]:
 
 
 def _measured_cells() -> dict[Cell, float]:
-    """Table 3 where Figure 8 draws the same."""
+    """Return the measured times of Table 3 that Figure 8 draws, too."""
     seconds_by_cell: dict[Cell, float] = {}
     for algorithm in ("Ring", "GenTree", "CPS"):
         for servers, seconds in zip(SERVERS, TABLE3[algorithm], strict=True):
@@ -98,7 +103,7 @@ def _measured_cells() -> dict[Cell, float]:
 
 
 def _greatest_error(model: str) -> float:
-    """With Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
+    """Return a model's greatest relative error with Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
     priced_by_servers = {servers: price_plans(servers, model) for servers in DRAWN}
     measured = _measured_cells()
     ours = [_total_seconds(priced_by_servers[servers][name]) for servers, name in measured]
@@ -127,7 +132,7 @@ def figure10() -> Iterator[Row]:
 
 
 def _is_falling(all_terms: list[Terms], term: str) -> bool:
-    """Never grows, and is less at the end."""
+    """Whether a term never grows along the plans, and is less at the end."""
     values = [terms[term] for terms in all_terms]
     return all(a >= b - ATOL for a, b in pairwise(values)) and values[0] > values[-1]
 

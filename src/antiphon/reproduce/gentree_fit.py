@@ -1,4 +1,10 @@
-"""Best agreement between GenModel and published times over all parameters: a minimax fit."""
+"""Best agreement between GenModel and published times over all parameters: a minimax fit.
+
+Input: measured times by (servers, plan). Output: the non-negative parameters whose greatest relative error over all
+times is least, and that error. If even this error is large, the published times contradict the model, whatever its
+parameters. For fixed w_t (the senders from which incast counts) each predicted time is linear in the parameters, so
+this is a linear program: minimise e such that |predicted / measured - 1| <= e for every time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from antiphon.cost.genmodel.forms import Server, Terms, Tier, cps, hcps, rhd, ri
 Cell = tuple[int, str]  # servers, plan
 GENMODEL = ("alpha", "beta", "gamma", "delta", "epsilon")
 PLAIN = GENMODEL[:3]
-EXACT = 1e-9
+EXACT = 1e-9  # errors that differ by less are equal
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class MinimaxFit:
 
 
 def closed_form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> Terms:
-    """The closed form of a plan; `floats` and what tier and server say per float."""
+    """Return the predicted time of a plan by its formula, by term; parameters of `tier` and `server` are per float."""
     named = {"CPS": cps, "Ring": ring, "RHD": rhd}
     if plan in named:
         return named[plan](servers, floats, tier, server)
@@ -34,10 +40,11 @@ def closed_form(plan: str, servers: int, floats: float, tier: Tier, server: Serv
 
 
 def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ...], w_t: int) -> MinimaxFit:
-    """A linear program: GenModel is linear in its parameters once w_t is fixed (section 3.4). O(cells * terms) data."""
+    """Return the minimax fit of these terms. GenModel is linear in them once w_t is fixed (section 3.4)."""
     from scipy.optimize import linprog
 
     unit = {name: _unit_parameter(name, w_t) for name in terms}
+    # predicted over measured, per cell and per unit of each parameter
     rows = [
         [getattr(closed_form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
         for (n, plan), seconds in times.items()
@@ -56,7 +63,7 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
 
 
 def _unit_parameter(name: str, w_t: int) -> tuple[Tier, Server]:
-    """One of the parameters 1, all others 0."""
+    """Return a parameter set in which this parameter is 1 and all others are 0."""
     values = {name: 1.0}
     tier = Tier(values.get("alpha", 0.0), values.get("beta", 0.0), values.get("epsilon", 0.0), w_t)
     return tier, Server(values.get("gamma", 0.0), values.get("delta", 0.0))

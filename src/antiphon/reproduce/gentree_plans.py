@@ -1,4 +1,4 @@
-"""Schedules of the GenTree paper's algorithms: planned, verified, and timed by a model."""
+"""Schedules of the GenTree paper's algorithms (`gentree` explains their names): planned, verified, timed by a model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, an
 
 
 def verified_plan(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
-    """An allreduce, verified."""
+    """Return a verified allreduce by a planner."""
     schedule = next(iter(planner(Request(machine, Collective("allreduce", machine.ranks), nbytes), **options)))
     verify(schedule, machine).or_raise()
     return schedule
 
 
 def plan(name: str, machine: Topology) -> Schedule:
-    """Ring in one direction, RHD with its large parts far away as in textbooks, CPS, or HCPS as in 6x2."""
+    """Return a plan by its name in the paper: "Ring" (in one direction), "RHD" (large parts far away, as in textbooks),
+    "CPS", or HCPS by its fan-ins, such as "6x2"."""
     if name == "Ring":
         return verified_plan(ring, machine, directions=1)
     if name == "RHD":
@@ -50,7 +51,7 @@ def gentree_plan(machine: Topology, floats: int, profile: Profile | str | None =
 
 
 def chosen(schedule: Schedule) -> dict[str, str]:
-    """GenTree's plan type at each switch, without the words that follow."""
+    """Return GenTree's plan type at each switch, without explanations."""
     return {switch: kind.split()[0].rstrip(",") for switch, kind in schedule.provenance["found"]["plan"].items()}
 
 
@@ -58,7 +59,7 @@ def predict_times(
     schedule: Schedule | Mapping[str, Schedule], machine: Topology, sizes: Mapping[str, int], model: str,
     profile: Profile | str | None = TABLE5,
 ) -> Times:  # fmt: skip
-    """Seconds for each size in floats, by one schedule or by one for each size."""
+    """Return the predicted seconds for each size (in floats), by one schedule or by one for each size."""
     if isinstance(schedule, Schedule):
         predict = prepare(model, schedule, machine, profile=profile)
         predictions = {size: predict(FLOAT * floats) for size, floats in sizes.items()}
@@ -78,6 +79,7 @@ def one_switch(servers: int, beta: str = BETA_10G) -> Topology:
 
 
 def testbed() -> Profile:
-    """Table 5 as it is, but for alpha: one per step (`one_switch` has it), as its own testbed's plans suggest."""
+    """Return Table 5's parameters, except that a step takes one alpha (set by `one_switch`), as the plans that the
+    paper chose on its testbed suggest."""
     table5 = as_profile(TABLE5)
     return replace(table5, name="table 5, 1 alpha per step", alpha={}, incast={"ethernet": table5.incast["ethernet"]})

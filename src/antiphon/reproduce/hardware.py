@@ -25,8 +25,8 @@ from antiphon.reproduce.sccl_plans import Synthesized, family
 from antiphon.topologies import topology
 
 SIZES = tuple(2**e for e in range(10, 31))
-SMALL, LARGE = 2**16, 2**26  # up to the first, from the second on
-EXPOSED = 0.5  # of a training step (Blink, 2.1)
+SMALL, LARGE = 2**16, 2**26  # small sizes are up to the first, large ones from the second on
+EXPOSED = 0.5  # share of a training step that is communication not hidden by computation (Blink, 2.1)
 BOTH_PAID = "launch, protocols and the share of the wire are the same on both sides"
 
 
@@ -69,7 +69,7 @@ def sccl_figures() -> Iterator[Row]:
 def _over_nccl(
     machine: Topology, kind: str, algorithms: Sequence[Synthesized]
 ) -> tuple[dict[int, tuple[float, tuple[int, int, int]]], str]:
-    """By size the greatest speedup over NCCL's choice, and by which algorithm; and what all of these rest on."""
+    """Return by size the greatest speedup over NCCL's choice, with the algorithm; and the basis of these figures."""
     library = library_here(machine)
     priced = {algorithm.point: prepare("calls", algorithm.schedule, machine) for algorithm in algorithms}
     fastest = {}
@@ -80,13 +80,16 @@ def _over_nccl(
 
 
 def _basis_of(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
-    """What the figures of both sides rest on, at all sizes."""
+    """Return the calibrations that the figures of both sides are based on, at all sizes."""
     nccl_basis = [library.brief(kind, size) for size in SIZES]
     return join_bases([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
 
 
 def _z52_rows() -> Iterator[Row]:
-    """No table of MI50s is available: latencies and widths of the catalogue decide which is faster at both ends."""
+    """Compare which algorithm is faster for the smallest and for the largest size on a Z52.
+
+    MI50s are not calibrated: latencies and bandwidths of the catalogue decide.
+    """
     machine = topology("z52")
     latency_optimal, bandwidth_optimal = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
     ratio = {
@@ -135,13 +138,13 @@ def blink_figures() -> Iterator[Row]:
 
 
 def _wire_share() -> tuple[float, float]:
-    """The share of an NVLink that NCCL's kernels drive, and its bytes per second."""
+    """Return the share of an NVLink's bandwidth that NCCL's kernels reach, and its bytes per second."""
     box = topology("dgx1v")
     return library_here(box).costs.gpu.share["simple"], float(box.unit)
 
 
 def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
-    """GB/s that an allreduce gets less than a broadcast on 3 and 4 GPUs, on average."""
+    """Compare by how many GB/s an allreduce is slower than a broadcast on 3 and 4 GPUs, on average."""
     machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
     losses = [
         float(rate_bound(machine, "broadcast")[0] - rate_bound(machine, "allreduce")[0]) * link / 1e9
@@ -157,7 +160,7 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
 
 
 def _half_row() -> Row:
-    """8 GPUs: an allreduce gets half of what a broadcast gets."""
+    """Compare the rates of an allreduce and a broadcast on 8 GPUs: the paper says that one is half the other."""
     machine = topology("dgx1v")
     blink = float(rate_bound(machine, "allreduce")[0] / rate_bound(machine, "broadcast")[0])
     count = len(pack_rings(machine).cycles)
@@ -172,7 +175,8 @@ def _half_row() -> Row:
 
 
 def _training_row(boxes: Sequence[Allocation]) -> Row:
-    """Figure 18: how much of the time of communication goes; of a step nothing, as what it computes is not printed."""
+    """Compare the share of communication time that trees save (Figure 18). Shares of whole steps need the time of
+    computation, which is not printed."""
     gains = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])
     greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
     return row(
@@ -186,9 +190,11 @@ def _training_row(boxes: Sequence[Allocation]) -> Row:
 
 
 def _step_row(boxes: Sequence[Allocation]) -> Row:
-    """The most of a training step that goes, where half of it is communication that nothing hides (2.1: as high as 50 %
-    of an iteration on a DGX-1V), which then takes so much less: no step is replayed. Shares below that, and their mean,
-    nobody printed."""
+    """Compare the greatest share of a training step that trees save.
+
+    Half of a step is assumed to be communication that nothing hides (2.1: up to 50 % of an iteration on a DGX-1V),
+    shortened by the greatest speedup. No step is replayed.
+    """
     gain = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
     saved = EXPOSED * (1 - 1 / gain)
     return row(
@@ -232,7 +238,7 @@ def dgx2_figures() -> Iterator[Row]:
 
 
 def _hybrid_row() -> Row:
-    """Figure 21: PCIe beside NVLink."""
+    """Compare the bandwidth that PCIe adds to NVLinks in a broadcast (Figure 21)."""
     share, link = _wire_share()
     gained = float(PCIE) * link * share / 1e9
     return row(

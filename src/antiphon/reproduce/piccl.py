@@ -73,20 +73,21 @@ def figure4() -> Iterator[Row]:
 
 
 def _speedup_curve(plans: Plans, model: str) -> list[float]:
+    """Return the speedup of k = 2 over the ring at each size of Figure 4."""
     return speedups(plans.times(FIGURE4_SIZES, model))[2]
 
 
 def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
-    """By size; a row shows a few of the sizes, its proof all of them."""
+    """Return speedups by size as text; a row shows a few of the sizes, its proof all of them."""
     return round_values(
         {format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only}
     )
 
 
 def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
-    """Every speedup, a line for each k."""
+    """Return every speedup, a line for each k."""
     lines = []
     for k, curve in speedups(times).items():
         by_size = ", ".join(f"{size}: {speedup}" for size, speedup in _by_size(curve, sizes, sizes).items())
@@ -95,7 +96,7 @@ def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
 
 
 def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
-    """It comes within 5 % of the ring for 64 MB."""
+    """Check the claim that k-ring comes within 5 % of the ring for 64 MB."""
     ok = abs(curve[-1] - 1) <= NEAR_ONE
     return row(
         f"with contention, {fidelity}", {"converges_to_the_ring": True},
@@ -105,7 +106,7 @@ def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
 
 
 def without_contention(curve: Sequence[float]) -> Row:
-    """From 64 KB on it grows with every size, and stays away from the ring."""
+    """Check the claim that without contention the speedup grows with every size from 64 KB on."""
     large = [speedup for size, speedup in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
     ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + NEAR_ONE
     return row(
@@ -115,7 +116,7 @@ def without_contention(curve: Sequence[float]) -> Row:
 
 
 def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[float]) -> Row:
-    """Up to 64 KB contention hardly matters."""
+    """Check the claim that contention hardly matters up to 64 KB."""
     apart = [abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, uncontended, strict=True) if size <= SPLIT]
     ok = max(apart) <= AGREE
     return row(
@@ -126,7 +127,7 @@ def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[flo
 
 
 def _other_orders(plans: Plans) -> Row:
-    """The curves if a rank may begin a round before the previous one ends."""
+    """Show the curves if a rank may begin a round before the previous one ends; nothing published to compare."""
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):
@@ -158,7 +159,8 @@ def figure8() -> Iterator[Row]:
 
 
 def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
-    """k-ring: 4 for small and medium sizes. Permuted: 8 for the smaller, 4 for medium. Not permuted: 4 or 8."""
+    """Check the claims about the best k: of k-ring 4 for small and medium sizes; of permuted recursive multiplying 8
+    for small and 4 for medium ones; not permuted, 4 or 8."""
     best = fastest_k(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
     small = [k for size, k in zip(sizes, best, strict=True) if size <= SMALL]
     medium = [k for size, k in zip(sizes, best, strict=True) if SMALL < size <= MEDIUM]
@@ -182,13 +184,13 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
 
 def _turns_once(medium: Sequence[int]) -> bool:
-    """From 8 to 4, once, before medium sizes end."""
+    """Whether the best k changes from 8 to 4 once before medium sizes end."""
     at = medium.index(4) if 4 in medium else len(medium)
     return at < len(medium) and set(medium[:at]) <= {8} and set(medium[at:]) == {4}
 
 
 def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
-    """Recursive multiplying by 4 and by 8: measured, neither is much better."""
+    """Check the claim that recursive multiplying by 4 and by 8 take nearly the same time."""
     ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
     upto = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
     ok = max(*upto, 1 / min(upto)) <= 1 + NEAR_EACH_OTHER
@@ -204,7 +206,10 @@ def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
 
 
 def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
-    """Of large k the speedup for the largest size is well below the greatest one. k-ring with k = 64 is the ring."""
+    """Check the claim that for large k the speedup at the largest size is well below its maximum over sizes.
+
+    k-ring with k = 64 is the ring itself.
+    """
     gain = speedups(times)
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]
     drops = {k: 1 - gain[k][-1] / max(gain[k]) for k in large}
@@ -228,7 +233,8 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
 
 def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
-    """Figure 5 (a): the fastest of all families over the fastest without a parameter, and which it is."""
+    """Check Figure 5 (a): the speedup of the fastest of all families over the fastest algorithm without a parameter,
+    and which family that is."""
     best = {name: [min(column) for column in zip(*by_k.values(), strict=True)] for name, by_k in times.items()}
     plain = [min(column) for column in zip(*(next(iter(by_k.values())) for by_k in times.values()), strict=True)]
     fastest_seconds = [min(column) for column in zip(*best.values(), strict=True)]

@@ -1,7 +1,10 @@
 """Figure 7 of PICCL (see piccl.py): methods of putting blocks in order, on 4 nodes of Delta and of Polaris.
 
-Measured and drawn there, simulated here. All are distance halving, recursive doubling allgathers (k = 2); the baseline
-exchanges data at the beginning, in one round more. The claims about them are compared (V.D).
+Measured and drawn there, simulated here. All are recursive doubling allgathers (k = 2) whose partners are far away at
+first and near in the end (distance halving). So blocks arrive out of order, and there are four methods to get them in
+order: exchange all data at the beginning in one round more (the baseline, `exchange`), exchange only blocks in the
+wrong place (`exchange-minimal`), send each block as a message of its own to its right place (`separate`, Send/Recv), or
+permute at the end by a GPU kernel (`permute`). The claims about them are compared (V.D).
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ def figure7() -> Iterator[Row]:
 
 
 def _simulate_times(machine: Topology, profile: str, planner: object, **options: object) -> list[float]:
+    """Return the simulated seconds at each size of a planner's verified schedule."""
     schedule: Schedule = next(planner(Request(machine, Collective("allgather", machine.ranks)), **options))  # type: ignore[operator]
     verify(schedule, machine).or_raise()
     predict = prepare(PACKETS, schedule, machine, profile=profile)
@@ -49,6 +53,7 @@ def _simulate_times(machine: Topology, profile: str, planner: object, **options:
 
 
 def comparing(name: str, times: dict[str, list[float]], ring: list[float]) -> Iterator[Row]:
+    """Yield the rows of a machine. `times`: seconds by method and size; `ring`: of the fastest ring at each size."""
     base = times[BASELINE]
     gains = [a / b for a, b in zip(base, times[KERNEL], strict=True)]
     small = max(gain for size, gain in zip(SIZES, gains, strict=True) if size <= SMALL)

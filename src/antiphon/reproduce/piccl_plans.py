@@ -1,4 +1,10 @@
-"""Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's."""
+"""Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's.
+
+A family is an algorithm with a parameter k: k-ring (k = 1 is the ring), recursive multiplying (k = 2 is recursive
+doubling), and the latter with blocks permuted at the end. `plan_family` plans and verifies the schedules of all k;
+`Plans.times` predicts their times by LogGP: simulated by packets (PACKETS) or whole messages (MESSAGES), without
+contention (FREE), or by the paper's formulas (CLOSED). Then helpers compare times by k.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +60,7 @@ FAMILIES = (KRING, RECMULT, PERMUTED)
 class Plans:
     """A family's verified schedules of one collective, by k: the one without a parameter first, then by growing k.
 
-    Of several k that make the same rounds (64 ranks by 8, 16 or 32: 8x8) only the least is there.
+    Of several k with the same rounds (64 ranks by 8, 16 or 32: 8x8) only the least is listed.
     """
 
     family: Family
@@ -63,7 +69,7 @@ class Plans:
     by_k: Mapping[int, Schedule]
 
     def times(self, sizes: Sequence[int], model: str) -> Times:
-        """Seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
+        """Return the seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
         if model == CLOSED:
             return {k: [self._closed_form(k, size) for size in sizes] for k in self.by_k}
         seconds = {}
@@ -73,7 +79,8 @@ class Plans:
         return seconds
 
     def _closed_form(self, k: int, nbytes: int) -> float:
-        """Section III. A round takes the figures of its farthest partners: those within a host, or those beyond."""
+        """Return the time by the formulas of section III. A round is priced by its farthest partners, in the host or
+        beyond."""
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
         host, beyond = profile_levels()
         block = max(1.0, nbytes / ranks)
@@ -93,7 +100,7 @@ class Plans:
 
 @cache
 def profile_levels() -> tuple[Level, Level]:
-    """The figures within a host, and those between hosts."""
+    """Return the LogGP parameters within a host, and those between hosts."""
     figures = as_profile(PROFILE).loggp
     assert figures is not None
     host, beyond = figures.levels
@@ -105,7 +112,7 @@ def delta(nodes: int) -> Topology:
 
 
 def plan_family(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
-    """Verified schedules for these k; by default for all factors of the number of ranks."""
+    """Return verified schedules for these k; by default for all factors of the number of ranks."""
     ranks = machine.ranks
     candidates = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
     by_k: dict[int, Schedule] = {}
@@ -121,6 +128,7 @@ def plan_family(family: Family, kind: str, machine: Topology, ks: Sequence[int] 
 
 
 def radices_of(schedule: Schedule) -> list[int]:
+    """Return the number of ranks that exchange in each round of recursive multiplying."""
     return [int(radix) for radix in str(schedule.provenance["found"]["radices"]).split("x")]
 
 
@@ -128,13 +136,13 @@ def radices_of(schedule: Schedule) -> list[int]:
 
 
 def speedups(times: Times) -> dict[int, list[float]]:
-    """By k over the first, for every size."""
+    """Return the speedup of every k over the first (the algorithm without a parameter), for every size."""
     plain = next(iter(times.values()))
     return {k: [a / b for a, b in zip(plain, seconds, strict=True)] for k, seconds in times.items()}
 
 
 def fastest_k(times: Times) -> list[int]:
-    """The k that is fastest for every size; of equally fast ones the first."""
+    """Return the fastest k at every size; of equally fast ones the first."""
     fastest = []
     for column in zip(*times.values(), strict=True):
         limit = min(column) * (1 + EQUAL)
@@ -147,7 +155,7 @@ def geomean(values: Sequence[float]) -> float:
 
 
 def merge_equal(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
-    """Runs of the same choice: {"16 B to 256 KiB": 8, ...}."""
+    """Merge sizes in a row with the same choice: {"16 B to 256 KiB": 8, ...}."""
     spans: dict[str, object] = {}
     start = 0
     for at in range(1, len(sizes) + 1):

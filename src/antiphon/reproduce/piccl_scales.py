@@ -62,7 +62,8 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
 
 
 def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
-    """By size what the best parameter of any family gains over the best without one; and whose it is."""
+    """Return by size the speedup of the best parameter of any family over the best algorithm without one, and its
+    family."""
     plain: list[float] = []
     best: list[tuple[float, str]] = []
     for family in FAMILIES:
@@ -78,7 +79,7 @@ def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
 
 
 def _family_row(names: Sequence[str]) -> Row:
-    """Figure 5's background on Delta: recursive multiplying up to 32 KB, permuted up to 1 MB, then k-ring in cases."""
+    """Compare the fastest family by size with the background colours of Figure 5."""
     small = {name for size, name in zip(SIZES, names, strict=True) if 32 <= size <= SMALL}
     medium = {name for size, name in zip(SIZES, names, strict=True) if SMALL < size <= MEDIUM}
     large = names[-1]

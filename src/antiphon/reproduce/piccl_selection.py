@@ -39,7 +39,7 @@ SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
 KINDS = ("allgather", "allreduce")
 SPEEDUP, CAPTURED = 1.20, 0.98
 
-# how k is chosen -> by which times
+# how k is chosen -> the model whose times decide
 BY_MESSAGES = "whole messages"
 BY_PORTS = "closed forms, where they hold"
 METHODS: Mapping[str, str] = {
@@ -67,18 +67,21 @@ class Bar:
     by_method: Mapping[str, Times]
 
     def best(self) -> list[int]:
+        """Return the best k at each size by the reference simulation."""
         return fastest_k(self.truth)
 
     def gained(self, chosen: Sequence[int]) -> float:
-        """The geometric mean over sizes of the speedup over the algorithm without a parameter."""
+        """Return the geometric mean over sizes of the speedup of these k over the algorithm without a parameter."""
         gain = speedups(self.truth)
         return geomean([gain[k][at] for at, k in enumerate(chosen)])
 
     def captured(self, method: str) -> float:
+        """Return the share of the best speedup that a method's choice of k reaches."""
         return self.gained(fastest_k(self.by_method[method])) / self.gained(self.best())
 
 
 def bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
+    """Return one bar of Figure 9: plan a family, and price it by all methods."""
     plans = plan_family(family, kind, delta(nodes))
     by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(METHODS.values())}
     by_method = {method: by_model[model] for method, model in METHODS.items()}
@@ -118,7 +121,7 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
 
 
 def overall(method: str, bars: Sequence[Bar]) -> Row:
-    """Geometric means over all bars, as the paper's 20 % and 98 %, which it has of a simulation with contention."""
+    """Compare geometric means over all bars with the paper's: 20 % faster, and 98 % of the best speedup captured."""
     chosen = geomean([bar.gained(fastest_k(bar.by_method[method])) for bar in bars])
     best = geomean([bar.gained(bar.best()) for bar in bars])
     worst = min(bars, key=lambda bar: bar.captured(method))
@@ -135,7 +138,7 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
 
 
 def _with_families(bars: Sequence[Bar]) -> Row:
-    """The family chosen, too: how much slower than the best family with its best k."""
+    """Show how much is captured if the family is chosen together with k."""
     groups: dict[tuple[str, int], list[Bar]] = {}
     for bar in bars:
         groups.setdefault((bar.kind, bar.nodes), []).append(bar)

@@ -15,7 +15,7 @@ def row(
     name: str, published: Row | None, ours: Row | None, ok: bool | None, *, deviation: str | None = None,
     note: str = "", engine: str = "", proof: Sequence[str] = (),
 ) -> Row:  # fmt: skip
-    """`ok`: see `judge_row`. `reproduce` fills in the seconds."""
+    """Return a row of a reproduced table. `ok`: see `judge_row`; `reproduce` fills in the seconds."""
     return {
         "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
         "engine": engine, "seconds": 0.0, "proof": list(proof),
@@ -23,13 +23,13 @@ def row(
 
 
 def claim(name: str, holds: bool, **details: Any) -> Row:
-    """A row for a statement that has no figures: published as true."""
+    """Return a row for a statement without figures, published as true."""
     return row(name, {"so": True}, {"so": holds}, holds, **details)
 
 
 def judge_row(figures: bool, shape: bool) -> bool | None:
-    """True where ours are the published figures; None where only their shape agrees (which is faster, what grows, what
-    is at least some value); else False."""
+    """Return True if ours are the published figures, None if only their shape agrees (which is faster, what grows, what
+    is at least some value), else False."""
     return True if figures else None if shape else False
 
 
@@ -38,7 +38,7 @@ def is_near(ours: float | Fraction, published: float) -> bool:
 
 
 def round_seconds(seconds_by_size: Times) -> Times:
-    """To a figure more than the paper prints."""
+    """Round to one digit more than the paper prints."""
     return {key: float(f"{seconds:.4g}") for key, seconds in seconds_by_size.items()}
 
 
@@ -47,7 +47,7 @@ def relative_deviations(values: Sequence[float], published: Sequence[float]) -> 
 
 
 def percent_text(keys: Sequence[object], deviations: Sequence[float]) -> str:
-    """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
+    """Return deviations as text, such as "1e7 +0.3 %, 1e8 -1.2 %"."""
     return ", ".join(
         f"{key} {deviation:+.1%}".replace("%", " %") for key, deviation in zip(keys, deviations, strict=True)
     )

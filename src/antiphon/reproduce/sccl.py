@@ -1,4 +1,11 @@
-"""Tables 3, 4 and 5 of SCCL, and whole frontiers of its two machines by its Algorithm 1."""
+"""Reproduce Tables 3, 4 and 5 of SCCL, and whole frontiers of its two machines by its Algorithm 1.
+
+A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and R rounds. Table 3 lists NCCL's rings;
+Tables 4 and 5 list synthesized points on a DGX-1 and a Gigabyte Z52, some of which the paper calls latency- or
+bandwidth-optimal. Each point is synthesized again by the planner `sccl`, verified, and its optimality proved or refuted
+(sccl_optimality). Reducescatter, reduce and scatter are duals: the same schedules run backwards, printed together with
+allgather, broadcast and gather.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +22,14 @@ from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINE
 from antiphon.select import plan
 from antiphon.topologies import topology
 
-PIPELINES = (1, 2, 4, 8, 16)  # m of Table 3
+PIPELINES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
 MAX_STEPS = 6  # of a broadcast, whose frontier does not end
-SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")
+SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
 Row = dict[str, Any]
 
 
 def table3() -> Iterator[Row]:
-    """NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
+    """Table 3: NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
     machine = topology("dgx1v_sccl")
     points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
     points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
@@ -53,14 +60,14 @@ def table5() -> Iterator[Row]:
 
 
 def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
-    """Every row, also for the collective printed with it, and for a root of each orbit of ranks."""
+    """Yield every row, also for the dual that is printed with it, and for a root of each orbit of ranks."""
     for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
         for root in roots_of(machine, kind):
             yield from of_family(family(machine, kind, root), of_kind(published, kind, machine.ranks))
 
 
 def of_family(group: Family, published: Rows) -> Iterator[Row]:
-    """A row for each that was published of one family: ours is made, and judged among all of these."""
+    """Yield a row per published point of one family: it is synthesized, and compared with all others of the family."""
     synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
@@ -79,6 +86,7 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
 
 
 def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
+    """Return the row of a point that was synthesized."""
     refutation, doubt = _check_label(group, published.optimal, algorithm, standing)
     difference = _describe_difference(published.point, algorithm.point)
     differences = [difference] if difference else []
@@ -105,7 +113,7 @@ def _result_row(group: Family, published: Published, algorithm: Synthesized, sta
 def _check_label(
     group: Family, printed: str, algorithm: Synthesized, standing: Standing
 ) -> tuple[str | None, str | None]:
-    """Why the paper's label does not hold, or why that is undecided; (None, None) if it holds."""
+    """Return why the paper's label does not hold, or why that is undecided; (None, None) if it holds."""
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
     limits = group.limits()
@@ -128,7 +136,7 @@ def _missing_row(group: Family, published: Published, why: str) -> Row:
 
 
 def frontiers() -> Iterator[Row]:
-    """Both machines, every collective that only spreads, and a root of every orbit."""
+    """Yield the frontiers of both machines: every collective that does not combine, and a root of every orbit."""
     for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
         for kind in sorted(SPREADING, key=KINDS.index):
             for root in roots_of(machine, kind):
@@ -136,7 +144,7 @@ def frontiers() -> Iterator[Row]:
 
 
 def _frontier_row(group: Family, rows: Rows) -> Row:
-    """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MAX_STEPS steps."""
+    """Compare a frontier with the published points that no other published point dominates."""
     max_steps = max(MAX_STEPS, group.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()
@@ -165,7 +173,7 @@ def _frontier_row(group: Family, rows: Rows) -> Row:
 
 
 def undominated(points: Sequence[Point]) -> list[Point]:
-    """Those with no other that takes no more steps at no greater R / C; fewest steps first."""
+    """Return the points that no other beats in both steps and R / C; fewest steps first."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (p[1], Fraction(p[2], p[0]), p[0])):
         if not best or Fraction(point[2], point[0]) < Fraction(best[-1][2], best[-1][0]):

@@ -2,7 +2,13 @@
 
 An algorithm is *latency-optimal* if S is the bound on steps, *bandwidth-optimal* if R / C is the bound on time, and
 *Pareto-optimal* if none with as few steps has a lower R / C and none with fewer steps has as low a one. That last is
-proved by duals of the program over time for S and for S - 1 steps; its opposite by the better algorithm.
+proved by lower bounds on R / C for S and for S - 1 steps, which are dual solutions ("duals", prices of links per step)
+of a linear program over time; the opposite is proved by a better algorithm.
+
+Input (`judge_all`): the synthesized points of one family. Output: a `Standing` for each. An allreduce is composed of
+two halves, reducescatter and allgather, so that steps go by two. Where a point stays undecided, better algorithms are
+searched for: along the frontier, then with fewer steps. Example: (2, 2, 3) on a machine where R / C >= 3/2 in 2 steps
+and no schedule has 1 step is Pareto-optimal.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from antiphon.errors import Infeasible, NotFound, TimedOut
 from antiphon.reproduce.sccl_plans import Family, Synthesized
 
 Point = tuple[int, int, int]
-K = 4
+K = 4  # rounds beyond the number of steps, at most, in a search along the frontier
 _WITNESS = {"Cut": "a cut", "Partition": "a partition", "LpDual": "prices of links"}
 
 
@@ -41,7 +47,7 @@ class Standing:
 
 
 def judge_all(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
-    """The standing of each. Where neither another row nor the duals decide, better algorithms are looked for."""
+    """Return the standing of each. Where neither another row nor the duals decide, search for better algorithms."""
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)
     standings = [_standing_of(algorithm, limits, candidates) for algorithm in rows]
@@ -54,11 +60,12 @@ def judge_all(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
 
 
 def _along_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+    """Return the frontier up to the steps of the undecided."""
     return family.frontier(K, max(algorithm.steps for algorithm in undecided))
 
 
 def _one_step_sooner(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
-    """Nothing of as many steps is better, but the duals leave room for as much in fewer: then it is tried."""
+    """Return algorithms with the same R / C in fewer steps, as far as they exist: the duals leave room for them."""
     algorithms = []
     for algorithm in undecided:
         sooner = algorithm.steps - (2 if algorithm.composed else 1)
@@ -70,7 +77,9 @@ def _one_step_sooner(family: Family, undecided: Sequence[Synthesized]) -> list[S
 
 
 def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Synthesized]) -> Standing:
+    """Return the standing of an algorithm among these."""
     optimal, proof = _prove_optimality(algorithm, limits)
+    # by number of steps the greatest proved lower bound on R / C
     duals: dict[int, Fraction] = {}
     for other in candidates:
         if other.ratio_bound is not None and other.composed == algorithm.composed:
@@ -103,6 +112,7 @@ def _halves_text(algorithm: Synthesized) -> str:
 
 
 def _prove_optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[str]]:
+    """Return the optimum that an algorithm attains ("latency", "bandwidth", "both" or ""), and the bounds as proof."""
     proof = [
         f"S >= {limits.latency_steps}: a distance",
         f"R/C >= {limits.inverse}: {_WITNESS.get(type(limits.witness).__name__, 'a witness')}",
@@ -112,7 +122,7 @@ def _prove_optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[
 
 
 def fewest_steps(algorithm: Synthesized, limits: Bound) -> int:
-    """The bound on steps, for what is composed of two halves that on these."""
+    """Return the bound on steps; of two halves twice that of each."""
     return limits.latency_steps * (2 if algorithm.composed else 1)
 
 
@@ -125,7 +135,7 @@ def _not_sooner(algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction
 def _refuted_neighbours(
     algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]
 ) -> tuple[tuple[Point, str], ...]:
-    """The next better candidates (more chunks, fewer rounds, fewer steps) that duals refute, with the dual's bound."""
+    """Return the next better points (more chunks, fewer rounds, fewer steps) that duals refute, with the bound."""
     halves = 2 if algorithm.composed else 1
     weight = (
         algorithm.schedule.collective.input_weight

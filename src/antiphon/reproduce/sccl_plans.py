@@ -1,4 +1,8 @@
-"""One algorithm, synthesized, verified, and its certificate rechecked."""
+"""Synthesize SCCL's points by the planner `sccl`: each verified, and its certificate rechecked.
+
+A `Family` is a machine, a collective and a root. `make` returns the schedule of one point (C, S, R), `frontier` all
+points that no other beats. A certificate proves that the search missed nothing; `ratio_bound` follows from it.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,15 @@ from antiphon.planners.synth.sccl import sccl
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that it started and saw end."""
+    """Return the CPU seconds of this process and of those that it started and that have ended."""
     return sum(os.times()[:4])
 
 
 @dataclass(frozen=True)
 class Synthesized:
-    """`ratio_bound`: lower bound on R / C of algorithms with as many steps (also in two halves, if `composed`).
-
-    `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what rests on an engine alone.
+    """A schedule with its point. `ratio_bound`: lower bound on R / C of algorithms with as many steps (in two halves,
+    if `composed`). `proof`, `proved`: the label of the certificate and what it proves; `trusted`: claims that only a
+    solver vouches for.
     """
 
     schedule: Schedule
@@ -58,7 +62,7 @@ class Synthesized:
 
 @dataclass(frozen=True)
 class Family:
-    """A machine, a collective and a root: what the rows of a table that may be compared have in common."""
+    """A machine, a collective and a root: points of one family can be compared with each other."""
 
     topology: Topology
     collective: Collective
@@ -75,7 +79,7 @@ class Family:
         return bound(self.topology, self.collective)
 
     def make(self, chunks: int, steps: int, rounds: int) -> Synthesized:
-        """Just this point, by the planner `sccl`."""
+        """Return the algorithm of one point, by the planner `sccl`."""
         algorithms = list(self._synthesize_points(chunks=chunks, steps=steps, rounds=rounds))
         if len(algorithms) != 1:
             raise Infeasible(f"planner sccl gave {len(algorithms)} schedules for one point of {self.name}")
@@ -85,11 +89,11 @@ class Family:
         return list(self._synthesize_points(k=k, steps=steps))
 
     def _synthesize_points(self, **options: Any) -> Iterator[Synthesized]:
-        """Verified and with its certificate rechecked. Stored answers are left alone: all is made anew."""
+        """Yield algorithms, verified and with their certificates rechecked. Cached results are not used."""
         begin = cpu_seconds()
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
             verify(schedule, self.topology).or_raise()
-            spent = cpu_seconds() - begin  # what follows is the proof checked, not the algorithm made
+            spent = cpu_seconds() - begin  # without the time of checking the proof
             yield self._check_schedule(schedule, spent)
             begin = cpu_seconds()
 
@@ -119,7 +123,7 @@ def family(topology: Topology, kind: str, root: int | None = None) -> Family:
 
 
 def roots_of(topology: Topology, kind: str) -> list[int | None]:
-    """A root of every orbit of ranks under the machine's symmetries; [None] for what has no root."""
+    """Return a root of every orbit of ranks under the machine's symmetries; [None] for a collective without root."""
     if kind not in ROOTED:
         return [None]
     group = group_of(instance_of(topology, Collective("allgather", topology.ranks)))

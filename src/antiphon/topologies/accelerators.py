@@ -72,7 +72,7 @@ def trn2(*, ultra: bool = False) -> Topology:
 
 
 def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
-    """Rank = position in row-major order; neighbours along each axis joined by its kind of link."""
+    """Return a grid: rank = position in row-major order; `closed`: axes that are rings; `kinds`: the link of each."""
     number = np.arange(math.prod(sizes)).reshape(sizes)
     check_link_count(2 * number.ndim * number.size, name, MAX_LISTED)
     links = []

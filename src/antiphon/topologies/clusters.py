@@ -1,4 +1,9 @@
-"""Clusters: copies of any box of the catalogue on a fabric; Amazon EC2, NCSA Delta and Argonne Polaris."""
+"""Clusters: copies of any box of the catalogue on a fabric; Amazon EC2, NCSA Delta and Argonne Polaris.
+
+`cluster` takes a box (one computer with its GPUs), chooses its network cards (`cards_of`), builds the switches of the
+fabric level by level (`_rail_fabric`, `_tree_fabric`) and connects both (`joined.connect_boxes`). An uplink has the
+bandwidth of all cards below it divided by `oversubscription` ("thinner" in the code).
+"""
 
 from __future__ import annotations
 
@@ -139,6 +144,7 @@ def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
 
 
 def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
+    """Return a switch per rail (card i of every box), below `spines` spine switches."""
     rails = [f"rail{r}" for r in range(cards.rails)]
     tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     below = boxes * cards.count * cards.bandwidth / cards.rails
@@ -147,9 +153,9 @@ def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fa
 
 
 def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, thinner: Fraction) -> Fabric:
-    """Leaves below a spine; where they make several pods, below each pod's switches, and these below cores.
+    """Return leaf switches below a spine; if they form several pods, below each pod's switches, and these below cores.
 
-    With several spines the i-th switch of every pod is joined with the i-th core: planes, as in a fat tree.
+    With several spines the i-th switch of every pod is linked to the i-th core: planes, as in a fat tree.
     """
     leaf_of = [b // per_leaf for b in range(boxes)]
     leaves = [f"leaf{i}" for i in range(leaf_of[-1] + 1)]
@@ -221,6 +227,7 @@ def polaris(*, nodes: int = 16) -> Topology:
 
 
 def _paper_cluster(name: str, nodes: int, cards: int) -> Topology:
+    """Return nodes of four A100 with Slingshot cards on one switch."""
     check_integer(nodes, "nodes", 1, 100_000)
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     box = build("quad", 4, both_ways(pairs, nvlink(4)), places=[f"gpu{i}" for i in range(4)], unit=NVLINK)

@@ -1,5 +1,8 @@
 """Apply failures to a machine: links that are down or slow, named as `topology show` prints them, missing ranks, or a
 random fraction of failed links.
+
+A link is named by its two ends: "0-1", "3-nvswitch", or whole places. A fraction of links is chosen by hashing each
+pair of nodes with the seed and taking the smallest hashes, so that a larger fraction includes a smaller one.
 """
 
 from __future__ import annotations
@@ -29,12 +32,11 @@ def degrade_machine(
     fraction: object = None,
     seed: int = 0,
 ) -> Topology:
-    """The machine after these failures; a link stands for both directions.
+    """Return the machine after these failures; a link stands for both directions.
 
-    `drop_links`: failed, such as "0-1" or "3-nvswitch". `slow`: by link the remaining bandwidth, a factor below 1
-    (0.5: half) or a bandwidth. `fraction`: so much of all links is gone, chosen by `seed`; of the same seed a larger
-    fraction drops what a smaller one does, and more. `drop_ranks`: gone last, the others are renumbered from 0.
-    Linear in the links, times the different values of `slow`.
+    `drop_links`: failed links. `slow`: by link the remaining bandwidth, a factor below 1 (0.5: half) or a bandwidth.
+    `fraction`: the share of all links that fail, chosen by `seed`. `drop_ranks`: removed last; the others are
+    renumbered from 0. Linear in the links, times the different values of `slow`.
     """
     if not (drop_links or slow or drop_ranks or fraction is not None):
         raise Invalid("degrade: says nothing to degrade; give drop_links, slow, drop_ranks or fraction")
@@ -61,7 +63,7 @@ def degrade_machine(
 
 
 def pair_of(topology: Topology, link: str) -> Pair:
-    """The two nodes of a link as people name it: "0-1", "3-nvswitch", "host0/gpu3-host0/nvswitch"."""
+    """Return the two nodes of a link as people name it: "0-1", "3-nvswitch", "host0/gpu3-host0/nvswitch"."""
     for at in (i for i, char in enumerate(link) if char == "-"):  # names may have a hyphen, too
         ends = [_nodes_named(topology, name.strip()) for name in (link[:at], link[at + 1 :])]
         if all(ends):
@@ -79,7 +81,7 @@ def pair_of(topology: Topology, link: str) -> Pair:
 
 
 def _nodes_named(topology: Topology, name: str) -> list[int]:
-    """By number, by place, or by the last parts of a place."""
+    """Return the nodes of this name: a number, a place, or the last parts of a place."""
     if name.isdigit() and len(name) < 10:
         return [int(name)] if int(name) < topology.nodes else []
     exact_matches = [node for node, place in enumerate(topology.places) if place == name]
@@ -87,7 +89,7 @@ def _nodes_named(topology: Topology, name: str) -> list[int]:
 
 
 def _degrade_arguments(remaining: str) -> dict[str, object]:
-    """The arguments of `degrade`: a cap, or a factor of time."""
+    """Return the arguments of `degrade`: a bandwidth as upper limit, or a factor of time."""
     if any(char.isalpha() for char in remaining.replace("e-", "")):
         return {"to": remaining}
     share = exact(remaining, "slow")
@@ -97,7 +99,7 @@ def _degrade_arguments(remaining: str) -> dict[str, object]:
 
 
 def _chosen_pairs(topology: Topology, fraction: object, seed: int) -> list[Pair]:
-    """The fraction (rounded up) of all linked pairs of nodes whose hashes with the seed are smallest."""
+    """Return the fraction (rounded up) of all linked pairs of nodes whose hashes with the seed are smallest."""
     share: Fraction = exact(fraction, "fraction")
     if not 0 < share < 1:
         raise Invalid(f"fraction: expected a number between 0 and 1, such as 0.02, got {quote(fraction)}")
@@ -117,7 +119,7 @@ def _check_rank(topology: Topology, rank: int) -> int:
 
 
 def _warn_of_parts(topology: Topology) -> None:
-    """Ranks that some other cannot reach, or that cannot reach it."""
+    """Warn of ranks that rank 0 no longer reaches, or that no longer reach it."""
     for src, dst, how in (
         (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),
         (topology.link_dst, topology.link_src, "no longer reaches rank 0"),

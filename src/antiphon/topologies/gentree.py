@@ -17,6 +17,7 @@ _ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
 
 
 def _bytes_per_second(beta: str) -> Fraction:
+    """Return the bandwidth of `beta` seconds per float."""
     return 4 / Fraction(beta)
 
 

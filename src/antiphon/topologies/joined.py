@@ -1,5 +1,11 @@
 """Connect boxes by a fabric of switches: network cards become links and shared limits, switches are built level by
 level.
+
+`Cards` describes the cards of one box: a port is a node of the box (a GPU, or a PCIe switch) that uses a card, a rail
+is a card's number. `Fabric` names the switches, the first switch of every card, and trunks between switches. With fewer
+cards than ports, each port has a link of the card's speed, and a shared limit of that speed holds for all of them:
+
+    8 GPUs, 4 cards of 25 GB/s:   GPUs 0 and 1 have a link of 25 GB/s each to rail 0, together limited to 25 GB/s
 """
 
 from __future__ import annotations
@@ -45,11 +51,11 @@ class Cards:
         return self.bandwidth * max(1, self.count // len(self.ports))
 
     def rail(self, port: int) -> int:
-        """The card, or the bundle of cards, of the port-th port."""
+        """Return the rail of a port, given by its number: its card, or the first of its cards."""
         return port * self.rails // len(self.ports)
 
     def served(self) -> list[tuple[int, ...]]:
-        """The nodes that use each card."""
+        """Return the nodes that use each card."""
         groups = [tuple(port for i, port in enumerate(self.ports) if self.rail(i) == r) for r in range(self.rails)]
         return groups * max(1, self.count // len(self.ports))
 
@@ -66,8 +72,10 @@ class Fabric:
 def connect_boxes(
     name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
 ) -> Topology:
-    """`boxes` equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
-    and in."""
+    """Return `boxes` equal boxes on a fabric, whose switches have this ability (to multicast and reduce, or not).
+
+    Places of nodes are host3/..., shared limits are called host3/nic0 out and in.
+    """
     cards.check(box.name)
     links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
     check_node_count(boxes * box.nodes + len(fabric.switches), name)
@@ -94,7 +102,7 @@ def connect_boxes(
 
 
 def without_host(box: Topology) -> Topology:
-    """A box alone calls itself host0; among others it gets its number from the cluster."""
+    """Return a box without the prefix host0/ of its places: in a cluster it gets its own number."""
     if all(place.startswith("host0/") for place in box.places):
         return replace(box, places=tuple(place.removeprefix("host0/") for place in box.places))
     return box
@@ -107,5 +115,5 @@ def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
 def trunks_above(
     lows: Sequence[tuple[str, Fraction]], highs: Sequence[str], thinner: Fraction
 ) -> tuple[tuple[str, str, Fraction], ...]:
-    """Every low switch joined with every high one: what it has below, thinner, spread over them."""
+    """Return trunks from every low switch to every high one: its bandwidth below over `thinner`, spread over them."""
     return tuple((low, high, below / thinner / len(highs)) for low, below in lows for high in highs)

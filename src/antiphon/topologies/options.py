@@ -11,8 +11,8 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MAX_LINKS = 2**25  # made as columns
-MAX_LISTED = 2**19  # links made one by one
+MAX_LINKS = 2**25  # links built as arrays
+MAX_LISTED = 2**19  # links built one by one
 MAX_PLACED = 2**20  # nodes whose places are written one by one
 MAX_DIMENSIONS = 20
 
@@ -60,8 +60,10 @@ def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "
 
 
 def name_with_options(name: str, **options: tuple[object, object]) -> str:
-    """A name with the options, each (given, default), that are not what they are by default, as they were given: so
-    that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
+    """Return a machine's name with the options that differ from their defaults, so that it specifies the machine.
+
+    Each option is (value, default). "100GB/s" and 10**11 are the same bandwidth.
+    """
     changed = ((key, value) for key, (value, default) in options.items() if not _is_default(key, value, default))
     texts = [f"{key}={as_text(key, value)}" for key, value in changed]
     mark = "," if ":" in name else ":"
@@ -69,7 +71,7 @@ def name_with_options(name: str, **options: tuple[object, object]) -> str:
 
 
 def as_text(key: str, value: object) -> str:
-    """An option's value as it stands in a spec: with its unit where it needs one."""
+    """Return an option's value as in a machine's name: with its unit if it needs one."""
     if isinstance(value, str | bool) or not UNITS.fullmatch(key):
         return str(value).strip()
     return f"{value}s" if key.endswith("latency") else f"{exact(value)}B/s"
@@ -84,7 +86,7 @@ def _is_default(key: str, value: object, default: object) -> bool:
 
 
 def parse_dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
-    """The sizes along each axis, from dims=4x8, from ranks= (two axes, as equal as they can be), or both.
+    """Return the sizes along each axis, from dims=4x8, from ranks= (two axes, as equal as they can be), or both.
 
     A size of 1 adds nothing and is refused, unless it is the smaller of two found for a prime number of ranks.
     """

@@ -134,7 +134,7 @@ def _build_grid(
     routers: Switch,
     name: str = "",
 ) -> Topology:
-    """Links axis by axis, towards higher positions first. O(ranks * axes)."""
+    """Return a grid, `closed` to rings along every axis or not. Links axis by axis, towards higher positions first."""
     ranks = math.prod(sizes)
     check_link_count(2 * len(sizes) * ranks, f"{family} of {ranks} ranks")
     number = np.arange(ranks)
@@ -167,7 +167,7 @@ def _build_network(
     routers: Switch,
     places: tuple[str, ...] = (),
 ) -> Topology:
-    """The ranks joined like this, or, with routers, a switch per rank joined like this.
+    """Return ranks linked from `src` to `dst`, or, with routers, a switch per rank linked like this.
 
     >>> made = _build_network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
     >>> made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist()

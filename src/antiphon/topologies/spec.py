@@ -15,8 +15,8 @@ UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have 
 
 
 def machine_of(spec: str, separator: str = ",") -> Topology:
-    """The machine of the catalogue that a text names, or that of a file; inside another spec options are parted by "+"
-    instead."""
+    """Return the machine of the catalogue that a text names, or that of a file. `separator`: between options; inside
+    another machine's name it is "+"."""
     if is_file(spec):
         from antiphon.core.serialize import load_topology
 
@@ -34,7 +34,7 @@ def is_file(spec: str) -> bool:
 
 
 def _refuse_file(name: str, tail: str) -> None:
-    """No machine of the catalogue bears the name of a file."""
+    """Raise Invalid, with advice, if the name is that of a file rather than of a machine."""
     if not os.path.exists(name) or name in table("topology"):
         return
     if tail and name.endswith((".json", ".json.gz")):
@@ -43,7 +43,7 @@ def _refuse_file(name: str, tail: str) -> None:
 
 
 def parse_spec_options(spec: str, tail: str, separator: str = ",") -> Options:
-    """The options behind the colon."""
+    """Return the options behind the colon."""
     # a "+" parts options only where a key follows: it also stands in values such as 2x(3+5)
     texts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")
     parsed = parse_options(texts if tail else (), f"topology {quote(spec)}", f"name:key=value{separator}key=value")

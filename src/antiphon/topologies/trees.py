@@ -31,7 +31,7 @@ _LONGEST, _DEEPEST = 200, 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A node by its children, as (count, shape). A rank has none."""
+    """A node with its children as (count, shape): `count` equal children each. A rank has none."""
 
     children: tuple[tuple[int, Shape], ...] = ()
 
@@ -48,10 +48,10 @@ RANK = Shape()
 
 
 def read_shape(fanouts: object) -> Shape:
-    """The tree below its root switch, from its fan-outs.
+    """Return the tree that `fanouts` describes, as the shape of its root switch.
 
-    node = 8 (a switch of 8 ranks) | 4xNODE (4 alike) | 2x(NODE+NODE) (each of the 2 its own; 8*NODE repeats one);
-    0 in such a list is a rank.
+    node = 8 (a switch of 8 ranks) | 4xNODE (4 equal children) | 2x(NODE+NODE) (2 children, one after another; 8*NODE
+    repeats one); 0 in such a list is a rank.
     """
     text = str(fanouts) if not isinstance(fanouts, bool) else ""
     tokens = re.findall(r"[0-9]{1,9}|[x(+*)]", text) if len(text) <= _LONGEST else []
@@ -68,6 +68,8 @@ def read_shape(fanouts: object) -> Shape:
 
 
 class _Reader:
+    """A recursive-descent parser of `fanouts`. `at`: the number of the next token."""
+
     def __init__(self, text: str, tokens: list[str]) -> None:
         self.text, self.tokens, self.at = text, tokens, 0
 
@@ -92,7 +94,7 @@ class _Reader:
         return self.rest(self.number(), depth)
 
     def rest(self, count: int, depth: int) -> Shape:
-        """A node whose fan-out has been read already."""
+        """Read the remainder of a node whose fan-out `count` has been read already."""
         if not self.take("x"):
             return Shape(((count, RANK),)) if count else RANK
         if not count:
@@ -134,14 +136,17 @@ class Grown:
 
 
 def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> Grown:
-    """Ranks and switches numbered depth first. The place of switch 3 below switch 1 is "sw1/sw3". O(nodes)."""
+    """Return a shape as nodes and links; ranks and switches are numbered depth first. O(nodes).
+
+    `leaf`: the link of a rank; `uplink`: that of a switch. The place of switch 3 below switch 1 is "sw1/sw3".
+    """
     ranks = shape.ranks
     places = [""] * shape.nodes
     links: list[Link] = []
     count = [0, ranks]  # next rank, next switch
 
     def visit(node: Shape, path: str) -> tuple[int, int, LinkType]:
-        """The node's number, its height, and the link above it."""
+        """Number a node and all below it; return its number, its height, and the link above it."""
         if not node.children:
             number, count[0] = count[0], count[0] + 1
             places[number] = f"{path}{word}{number}"
