@@ -159,7 +159,7 @@ def _always_none(*_: Any) -> None:
     in_turn(
         [
             (verify_joined, "find_joint_fault", _always_none, 1),
-            (branching.Bound, "lacking", property(lambda bound: np.zeros(len(bound), np.int64)), 84),
+            (branching.JointRows, "lacking", property(lambda rows: np.zeros(len(rows), np.int64)), 84),
             (verify_joined, "_find_overloads", lambda *_: {}, 14),
             (branching, "_no_hub", lambda *_: np.zeros(0, np.int64), 1),
             (core_joints, "_own_crossings", lambda *_: np.zeros(0, np.int64), 1),

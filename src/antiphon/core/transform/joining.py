@@ -30,7 +30,7 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
 from antiphon.core.transform.cutting import expand, spread_chunks
 from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
-from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
+from antiphon.core.transform.staging import TOO_FINE, Part, Spans, assemble_parts
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
@@ -161,7 +161,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     late = replace(
         Part.alone(second, lines[1]), start=expand(first).steps if _pieces_differ([first, second]) else first.steps
     )
-    return laid([Part.alone(first, lines[0]), late], collective, where)
+    return assemble_parts([Part.alone(first, lines[0]), late], collective, where)
 
 
 def _collective_text(collective: Collective) -> str:
@@ -222,14 +222,16 @@ def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Sch
     if pieces == 1:
         first, second = expand(first), expand(second)
     second = plain_copies(second)  # a reduction must not add to what the first left in a relay's cell
-    a, b = _chunk_bounds(first.collective, first.chunks), _chunk_bounds(second.collective, second.chunks)
+    begin, _, first_length = _chunk_bounds(first.collective, first.chunks)
+    second_begin, _, second_length = _chunk_bounds(second.collective, second.chunks)
     total = int(target.weights.sum())
     # A line on which all borders of both schedules, and of the target's blocks, are whole numbers.
-    length = math.lcm(a[2], b[2], total)
+    length = math.lcm(first_length, second_length, total)
     if length >= MAX_DENOMINATOR:
         raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
     edges = np.cumsum(target.weights)[:-1] * (length // total)
-    cuts = distinct(np.concatenate([a[0] * (length // a[2]), b[0] * (length // b[2]), edges]))
+    starts = begin * (length // first_length), second_begin * (length // second_length)
+    cuts = distinct(np.concatenate([*starts, edges]))
     cuts = cuts[cuts < length]
     early, late = _recut_chunks(first, target, cuts, length), _recut_chunks(second, target, cuts, length)
     late = replace(late, step=own(late.step + np.int32(early.steps)))
@@ -307,11 +309,11 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
             )
     lines, edges = _one_line("merge", schedules, shares)
     each = [
-        stretches_of(s.collective, at, edges, _collective_text(s.collective))
-        for s, at in zip(schedules, lines, strict=True)
+        stretches_of(s.collective, line, edges, _collective_text(s.collective))
+        for s, line in zip(schedules, lines, strict=True)
     ]
     collective, where = name_collective(join_relations(each), schedules[0].collective.ranks)
-    return laid([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where)
+    return assemble_parts([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where)
 
 
 def _placeholder_chunks(chunks: int) -> Chunks:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,14 @@ from antiphon.errors import Invalid, Unsupported
 MOST_PAIRS = 2**25  # rows (stretch, rank) of a relation
 
 
+class Rows(NamedTuple):
+    """Rows of a relation, one array per column. `content`: an id in pre rows, the number of a set in post rows."""
+
+    stretch: Longs
+    rank: Longs
+    content: Longs
+
+
 @dataclass(frozen=True, eq=False)
 class Stretches:
     """A relation on stretches of the line: pre rows (stretch, rank, id) and post rows (stretch, rank, set), sorted.
@@ -40,8 +49,8 @@ class Stretches:
     """
 
     edges: Longs
-    pre: tuple[Longs, Longs, Longs]
-    post: tuple[Longs, Longs, Longs]
+    pre: Rows
+    post: Rows
     ids: tuple[tuple[int, ...], ...]
     name: str
 
@@ -63,13 +72,14 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
     stretch, ptr = stretch[order], pointers(owner[order], collective.blocks)
 
     def spread(block: Longs) -> tuple[Longs, Longs]:
+        """Repeat rows for the stretches of their blocks; return the stretch and the old row of each new row."""
         count = ptr[block + 1] - ptr[block]
         if int(count.sum()) > MOST_PAIRS:
             raise Unsupported(f"{name}: {int(count.sum())} pairs of stretches and ranks are too many; compose fewer")
         return stretch[ranges(ptr[block], count)], np.repeat(np.arange(len(block)), count)
 
-    at, row = spread(relation.pre_block.astype(np.int64))
-    pre = at, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64)
+    pre_stretch, row = spread(relation.pre_block.astype(np.int64))
+    pre = Rows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
     # Composition takes sets, not multisets: one holder per contribution, each wanted at most once.
     if len(distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_id)) < len(relation.pre_id) or any(
         len(set(want)) < len(want) for want in relation.wants
@@ -85,15 +95,15 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
         block, want = divmod(code, len(relation.wants) + 1)
         all_of_it = relation.pre_id[own[block] : own[block + 1]].tolist()
         ids.append(tuple(sorted(all_of_it if want == 0 else relation.wants[want - 1])))
-    at, row = spread(relation.post_block.astype(np.int64))
-    post = at, relation.post_rank[row].astype(np.int64), number[row]
+    post_stretch, row = spread(relation.post_block.astype(np.int64))
+    post = Rows(post_stretch, relation.post_rank[row].astype(np.int64), number[row])
     return Stretches(edges, _sort_rows(pre), _sort_rows(post), tuple(ids), name)
 
 
-def _sort_rows(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
+def _sort_rows(rows: Rows) -> Rows:
     """Sort rows by their columns, the first column first."""
     order = np.lexsort(rows[::-1])
-    return rows[0][order], rows[1][order], rows[2][order]
+    return Rows(*(column[order] for column in rows))
 
 
 def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
@@ -104,11 +114,11 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     stretch, rank, _ = second.pre
     # Stage 1: join second.pre with first.post on (stretch, rank). Every input of the second must be an output of the
     # first.
-    left_keys = first.post[0] * 2**32 + first.post[1]
-    at = np.searchsorted(left_keys, stretch * 2**32 + rank)
+    left_keys = first.post.stretch * 2**32 + first.post.rank
+    output = np.searchsorted(left_keys, stretch * 2**32 + rank)  # per input of the second: the first's output
     met = np.zeros(len(stretch), np.bool_)
-    inside = at < len(left_keys)
-    met[inside] = left_keys[at[inside]] == (stretch * 2**32 + rank)[inside]
+    inside = output < len(left_keys)
+    met[inside] = left_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
     if not met.all():
         missing = int(np.flatnonzero(~met)[0])
         raise Invalid(
@@ -117,15 +127,17 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
             "other begins, or merge with more groups before composing"
         )
     # Stage 2: translate the sets of the second into unions of sets of the first.
-    value = first.post[2][at]  # per contribution to the second: the set of the first that it holds
+    held_set = first.post.content[output]  # per contribution to the second: the set of the first that it holds
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
     same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
-    keys, number = dense(second.post[0] * len(second.ids) + second.post[2], 2**62)
+    keys, number = dense(second.post.stretch * len(second.ids) + second.post.content, 2**62)
     for place, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
-        names = second.pre[2][begin[stretch_number] : begin[stretch_number + 1]].tolist()
-        sets_by_name = dict(zip(names, value[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True))
+        names = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
+        sets_by_name = dict(
+            zip(names, held_set[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True)
+        )
         # A contribution that would be added twice makes the sum wrong: refuse it by name.
         union = sorted(i for name in second.ids[want] for i in first.ids[sets_by_name[name]])
         twice = next((a for a, b in pairwise(union) if a == b), None)
@@ -137,17 +149,18 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
             )
         keys[place] = sets.setdefault(tuple(union), len(sets))
     # Stage 3: ranks that the second schedule does not touch keep their results.
-    stay = ~np.isin(first.post[1], used)
-    post = (
-        np.concatenate([first.post[0][stay], second.post[0]]), np.concatenate([first.post[1][stay], second.post[1]]),
-        np.concatenate([same[first.post[2][stay]], keys[number]]),
-    )  # fmt: skip
+    stay = ~np.isin(first.post.rank, used)
+    post = Rows(
+        np.concatenate([first.post.stretch[stay], second.post.stretch]),
+        np.concatenate([first.post.rank[stay], second.post.rank]),
+        np.concatenate([same[first.post.content[stay]], keys[number]]),
+    )
     return Stretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
 
 
 def _holders_text(first: Stretches, stretch: int) -> str:
     """Describe the ranks that have a stretch after the first schedule."""
-    ranks = first.post[1][first.post[0] == stretch].tolist()
+    ranks = first.post.rank[first.post.stretch == stretch].tolist()
     listed = ", ".join(map(str, ranks[:8]))
     where = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
     return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
@@ -156,16 +169,13 @@ def _holders_text(first: Stretches, stretch: int) -> str:
 def join_relations(stretches: Sequence[Stretches]) -> Stretches:
     """Join relations that hold at the same time, among different ranks or for different stretches."""
     shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
-    pre = [np.concatenate([member.pre[i] for member in stretches]) for i in range(3)]
-    post = [
-        np.concatenate([member.post[i] + (shift[n] if i == 2 else 0) for n, member in enumerate(stretches)])
-        for i in range(3)
-    ]
+    pre = Rows(*(np.concatenate(column) for column in zip(*(member.pre for member in stretches), strict=True)))
+    # Sets are numbered through all members.
+    shifted = [member.post._replace(content=member.post.content + shift[n]) for n, member in enumerate(stretches)]
+    post = Rows(*(np.concatenate(column) for column in zip(*shifted, strict=True)))
     ids = tuple(ids for member in stretches for ids in member.ids)
     name = " beside ".join(member.name for member in stretches[:3]) + (" and more" if len(stretches) > 3 else "")
-    return Stretches(
-        stretches[0].edges, _sort_rows((pre[0], pre[1], pre[2])), _sort_rows((post[0], post[1], post[2])), ids, name
-    )
+    return Stretches(stretches[0].edges, _sort_rows(pre), _sort_rows(post), ids, name)
 
 
 def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
@@ -174,10 +184,8 @@ def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans
     Reductions are recognised only if every contribution's id is the rank that has it.
     """
     length = np.diff(stretches.edges)
-    count = len(length)
-    at = pointers(stretches.pre[0], count), pointers(stretches.post[0], count)
-    members = np.union1d(distinct(stretches.pre[1]), distinct(stretches.post[1]))
-    named_kind = _recognize_kind(stretches, at, members)
+    members = np.union1d(distinct(stretches.pre.rank), distinct(stretches.post.rank))
+    named_kind = _recognize_kind(stretches, members)
     if named_kind is None:
         relation = _custom_relation(stretches)
         collective = Collective("custom", ranks, tuple(members.tolist()), weights=length, custom=relation)
@@ -189,35 +197,35 @@ def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans
     return collective, Spans.of(block[order], stretches.edges[:-1][order], stretches.edges[1:][order], blocks)
 
 
-def _recognize_kind(
-    stretches: Stretches, at: tuple[Longs, Longs], members: Longs
-) -> tuple[str, list[int], Longs, int] | None:
+def _recognize_kind(stretches: Stretches, members: Longs) -> tuple[str, list[int], Longs, int] | None:
     """Return kind, roots, the block of every stretch and the number of blocks; None if it is no named collective."""
-    sources, targets = np.diff(at[0]), np.diff(at[1])
+    pre, post, count = stretches.pre, stretches.post, len(stretches.edges) - 1
+    pre_ptr, post_ptr = pointers(pre.stretch, count), pointers(post.stretch, count)
+    sources, targets = np.diff(pre_ptr), np.diff(post_ptr)
     size = np.array([len(ids) for ids in stretches.ids])
-    full = bool((size[stretches.post[2]] == sources[stretches.post[0]]).all())
+    full = bool((size[post.content] == sources[post.stretch]).all())
     # Reductions are recognized only if contributions are named after their holders.
-    named_by_rank = np.array_equal(stretches.pre[1], stretches.pre[2])
+    named_by_rank = np.array_equal(pre.rank, pre.content)
     m = len(members)
     if not full or not len(sources) or not sources.all() or not targets.all() or m < 2:
         return None
-    source, target = stretches.pre[1][at[0][:-1]], stretches.post[1][at[1][:-1]]  # the first one per stretch
-    place = np.searchsorted(members, source), np.searchsorted(members, target)
+    source, target = pre.rank[pre_ptr[:-1]], post.rank[post_ptr[:-1]]  # the first one per stretch
+    source_place, target_place = np.searchsorted(members, source), np.searchsorted(members, target)
     # Classify by the number of sources and targets per stretch: m is "every member", 1 is "one member".
     each, to_each = bool((sources == 1).all()), bool((targets == 1).all())
     named_kind: tuple[str, list[int], Longs, int] | None = None
     if (sources == m).all() and named_by_rank and (targets == m).all():
         named_kind = "allreduce", [], np.zeros(len(sources), np.int64), 1
     elif (sources == m).all() and named_by_rank and to_each:
-        named_kind = _of_all("reducescatter", "reduce", members, target, place[1])
+        named_kind = _of_all("reducescatter", "reduce", members, target, target_place)
     elif each and (targets == m).all():
-        named_kind = _of_all("allgather", "broadcast", members, source, place[0])
+        named_kind = _of_all("allgather", "broadcast", members, source, source_place)
     elif each and to_each and len(distinct(source)) == 1:
-        named_kind = "scatter", [int(source[0])], place[1], m
+        named_kind = "scatter", [int(source[0])], target_place, m
     elif each and to_each and len(distinct(target)) == 1:
-        named_kind = "gather", [int(target[0])], place[0], m
+        named_kind = "gather", [int(target[0])], source_place, m
     elif each and to_each:
-        named_kind = "alltoall", [], place[1] * m + place[0], m * m
+        named_kind = "alltoall", [], target_place * m + source_place, m * m
     return named_kind
 
 
@@ -231,10 +239,10 @@ def _of_all(unrooted: str, rooted: str, members: Longs, root: Longs, place: Long
 
 def _custom_relation(stretches: Stretches) -> Relation:
     """Return the custom relation; sets that are all contributions of their stretch are not listed."""
-    begin = pointers(stretches.pre[0], len(stretches.edges) - 1)
+    begin = pointers(stretches.pre.stretch, len(stretches.edges) - 1)
     size = np.array([len(ids) for ids in stretches.ids])
-    full = size[stretches.post[2]] == np.diff(begin)[stretches.post[0]]
-    used, number = dense(stretches.post[2][~full], max(len(stretches.ids), 1))
+    full = size[stretches.post.content] == np.diff(begin)[stretches.post.stretch]
+    used, number = dense(stretches.post.content[~full], max(len(stretches.ids), 1))
     want = np.full(len(full), -1, np.int64)
     want[~full] = number
     pre, post = (

@@ -168,7 +168,7 @@ def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
     return clean(fewer.take(np.flatnonzero(_rows_with_data(fewer, versions(fewer)))))
 
 
-def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
+def _rows_with_data(schedule: Schedule, history: Versions) -> Bools:
     """Return the rows that read data; senders whose contributions were dropped hold nothing. A loop over steps, O(n log
     n).
 
@@ -179,16 +179,15 @@ def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
     >>> _rows_with_data(rows, versions(rows))
     array([False,  True,  True])
     """
-    full = initial_with_data(schedule, derived)
-    brings = np.zeros(schedule.transfers, np.bool_)
-    # Forward pass. Invariant: full[v] is true if version v holds data, for all versions written so far.
+    has_data = initial_with_data(schedule, history)
+    reads_data = np.zeros(schedule.transfers, np.bool_)
+    # Forward pass. Invariant: has_data[v] is true if version v holds data, for all versions written so far. The version
+    # before v in its cell is v - 1.
     for rows in by_step(schedule):
-        read, write = derived.read[rows], derived.write[rows]
-        brings[rows] = full[read]
-        full[write[full[read]]] = True
-        adds = schedule.op[rows] == REDUCE
-        full[write[adds]] |= full[write[adds] - 1]
-        full[write[(schedule.op[rows] == COPY) & ~full[read]]] |= full[
-            write[(schedule.op[rows] == COPY) & ~full[read]] - 1
-        ]
-    return brings
+        read, write = history.read[rows], history.write[rows]
+        reads_data[rows] = has_data[read]
+        has_data[write[has_data[read]]] = True
+        # What was in the cell stays in it if the row adds to it, or copies nothing.
+        for stays in (schedule.op[rows] == REDUCE, (schedule.op[rows] == COPY) & ~has_data[read]):
+            has_data[write[stays]] |= has_data[write[stays] - 1]
+    return reads_data

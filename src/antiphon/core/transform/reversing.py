@@ -89,22 +89,22 @@ def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
         raise Unsupported(f"cannot be inverted: {where}: the transfer {ends} {why}")
 
 
-def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
+def _check_invertible(schedule: Schedule, history: Versions, gathers: Bools, spreads: Bools) -> None:
     """Check that the backward run is right.
 
     Per block, every cell of spread data must be written once, and every cell of gathered data read once, after all its
     writes. (A cell is one rank's copy of a chunk.)
     """
-    # Every cell has one initial version, so counting these numbers the cells.
-    cell = np.cumsum(derived.initial) - 1  # version -> cell
+    # The versions of a cell are consecutive, its initial one first: counting initial versions numbers the cells.
+    cell = np.cumsum(history.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
-    writes = np.bincount(cell[derived.write], minlength=int(derived.initial.sum()))
-    twice = (writes[cell[derived.write]] > 1) | initial_with_data(schedule, derived)[derived.write - 1]
+    writes = np.bincount(cell[history.write], minlength=int(history.initial.sum()))
+    twice = (writes[cell[history.write]] > 1) | initial_with_data(schedule, history)[history.write - 1]
     _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
-    reads = np.bincount(cell[derived.read], minlength=int(derived.initial.sum()))
-    again = (reads[cell[derived.read]] > 1) & gathers[block]
+    reads = np.bincount(cell[history.read], minlength=int(history.initial.sum()))
+    again = (reads[cell[history.read]] > 1) & gathers[block]
     _refuse_rows(schedule, np.flatnonzero(again), "reads a cell that another transfer reads too")
-    early = ~derived.final[derived.read] & gathers[block]
+    early = ~history.final[history.read] & gathers[block]
     _refuse_rows(schedule, np.flatnonzero(early), "reads a cell that is written again later")
 
 

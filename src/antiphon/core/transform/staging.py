@@ -2,12 +2,13 @@
 step on.
 
 All data are laid end to end on one *line*. A `Part` works on stretches of the line (`Spans`), so it is independent of
-how other parts cut the data: `laid` cuts the chunks wherever any part has a border, and repeats the rows of all parts
-for the finer chunks. Whether one part leaves the inputs of the next is not checked here; `verify` checks the result.
+how other parts cut the data: `assemble_parts` cuts the chunks wherever any part has a border, and repeats the rows of
+all parts for the finer chunks. Whether one part leaves the inputs of the next is not checked here; `verify` checks the
+result.
 
 Example: an allgather of 4 ranks from swaps. Part 1, step 0: two copies of a swap of 2 ranks, (0, 1) and (2, 3), on the
 blocks of their ranks. Part 2, step 1: two copies, (0, 2) and (1, 3), each on both blocks of either half. The result has
-4 chunks and 4 + 8 rows (see `laid`).
+4 chunks and 4 + 8 rows (see `assemble_parts`).
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class Spans:
         """
         nonempty = begin < end
         owner, begin, end = owner[nonempty], begin[nonempty], end[nonempty]
-        new = np.ones(len(owner), np.bool_)
-        new[1:] = (owner[1:] != owner[:-1]) | (begin[1:] != end[:-1])
-        first = np.flatnonzero(new)
+        is_new = np.ones(len(owner), np.bool_)
+        is_new[1:] = (owner[1:] != owner[:-1]) | (begin[1:] != end[:-1])
+        first = np.flatnonzero(is_new)
         last = np.append(first[1:], len(owner)) - 1 if len(first) else first
         return Spans(pointers(owner[first], owners), begin[first], end[last])
 
@@ -83,8 +84,8 @@ class Spans:
     def take(self, owners: Longs) -> Spans:
         """Return the stretches of these owners, in this order. O(spans taken)."""
         count = np.diff(self.ptr)[owners]
-        at = ranges(self.ptr[owners], count)
-        return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[at], self.end[at])
+        span = ranges(self.ptr[owners], count)
+        return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[span], self.end[span])
 
     def grouped(self, ptr: Longs) -> Spans:
         """Merge owners: new owner i gets the stretches of owners ptr[i] to ptr[i + 1] - 1, in order. O(spans)."""
@@ -113,9 +114,9 @@ class Spans:
         low, high = low + base, high + base
         first = np.searchsorted(stop, low, side="right")
         count = np.maximum(np.searchsorted(start, high, side="left") - first, 0) * (low < high)
-        at, row = ranges(first, count), np.repeat(np.arange(len(owner)), count)
-        begin = self.begin[at] + np.maximum(low[row] - start[at], 0)
-        end = self.end[at] - np.maximum(stop[at] - high[row], 0)
+        span, row = ranges(first, count), np.repeat(np.arange(len(owner)), count)
+        begin = self.begin[span] + np.maximum(low[row] - start[span], 0)
+        end = self.end[span] - np.maximum(stop[span] - high[row], 0)
         return Spans.of(row, begin, end, len(owner))
 
 
@@ -160,12 +161,12 @@ class Part:
         return low, low + np.tile(chunks.share, len(self.ranks)) * unit
 
 
-def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
-    """Assemble all parts into a schedule of `target`, whose block b is owner b of `at`.
+def assemble_parts(placements: Sequence[Part], target: Collective, spans: Spans, pieces: int = 1) -> Schedule:
+    """Assemble all parts into a schedule of `target`, whose block b is owner b of `spans`.
 
-    The owners of `at` cover the whole line, each stretch once. If all parts have the same number of pieces it is kept;
-    otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a loop over
-    parts.
+    The owners of `spans` cover the whole line, each stretch once. If all parts have the same number of pieces it is
+    kept; otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a loop
+    over parts.
 
     Ranks 0 and 1 exchange their blocks, and 2 and 3; then 0 and 2, and 1 and 3, exchange both.
 
@@ -174,42 +175,45 @@ def laid(stages: Sequence[Part], target: Collective, at: Spans, pieces: int = 1)
     >>> line = Spans.side_by_side(np.ones(4, np.int64))
     >>> near = Part(swap, np.array([[0, 1], [2, 3]]), line)
     >>> far = Part(swap, np.array([[0, 2], [1, 3]]), Spans.side_by_side(np.array([2, 2])).take(np.array([0, 1, 0, 1])))
-    >>> schedule = laid([near, replace(far, start=1)], Collective("allgather", 4), line)
+    >>> schedule = assemble_parts([near, replace(far, start=1)], Collective("allgather", 4), line)
     >>> [column.tolist() for column in (schedule.step[4:], schedule.chunk[4:], schedule.src[4:], schedule.dst[4:])]
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
     # Equal numbers of pieces can stay implicit; otherwise every part is expanded.
-    depths = {int(p) for stage in stages for p in np.unique(pieces_of(stage.schedule))}
+    depths = {int(p) for placement in placements for p in np.unique(pieces_of(placement.schedule))}
     common_pieces = depths.pop() if len(depths) == 1 else 0
-    stages = [_as_plain_copies(stage, bool(common_pieces)) for stage in stages]
+    placements = [_as_plain_copies(placement, bool(common_pieces)) for placement in placements]
     # Refine the line until all borders of all parts are whole numbers, then collect these borders.
-    scale = math.lcm(*(stage.grain for stage in stages))
-    if int(at.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
+    scale = math.lcm(*(placement.grain for placement in placements))
+    if int(spans.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
-    at, stages = at.scaled(scale), [replace(stage, where=stage.where.scaled(scale)) for stage in stages]
+    spans = spans.scaled(scale)
+    placements = [replace(placement, where=placement.where.scaled(scale)) for placement in placements]
     cuts = distinct(
-        np.concatenate([at.begin, at.end, *(border for stage in stages for border in _find_borders(stage))])
+        np.concatenate(
+            [spans.begin, spans.end, *(border for placement in placements for border in _find_borders(placement))]
+        )
     )
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
-    columns = [_cut_rows(stage, cuts, before, tables) for stage in stages]
+    columns = [_cut_rows(placement, cuts, before, tables) for placement in placements]
     joint: dict[str, Any] = {name: own(np.concatenate([c[name] for c in columns])) for name in columns[0]}
-    chunks = _target_chunks(target, at, cuts)
+    chunks = _target_chunks(target, spans, cuts)
     return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
-def _as_plain_copies(stage: Part, keep_pieces: bool) -> Part:
+def _as_plain_copies(placement: Part, keep_pieces: bool) -> Part:
     """Turn first reductions into copies: a reduction must not add to what an earlier part left in a cell."""
-    schedule = plain_copies(stage.schedule)
+    schedule = plain_copies(placement.schedule)
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
-    return replace(stage, schedule=schedule if keep_pieces else expand(schedule))
+    return replace(placement, schedule=schedule if keep_pieces else expand(schedule))
 
 
-def _find_borders(stage: Part) -> tuple[Longs, Longs, Longs]:
+def _find_borders(placement: Part) -> tuple[Longs, Longs, Longs]:
     """Return the points of the line at which spans begin and end, and at which chunks begin."""
-    where = stage.where
-    low, high = stage.bounds()
+    where = placement.where
+    low, high = placement.bounds()
     low = low[low < high]
     stop = np.cumsum(where.end - where.begin)
     span = np.searchsorted(stop, low, side="right")
@@ -217,19 +221,19 @@ def _find_borders(stage: Part) -> tuple[Longs, Longs, Longs]:
 
 
 def _cut_rows(
-    stage: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
+    placement: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of one part, with every chunk cut at all of `cuts`. O(new rows).
 
     `before`: the numbers of routes and joints used by earlier parts. `tables`: gets the part's table of routes.
     """
-    schedule, copies = stage.schedule, len(stage.ranks)
-    first = np.searchsorted(cuts, stage.where.begin)
-    count = np.searchsorted(cuts, stage.where.end) - first
+    schedule, copies = placement.schedule, len(placement.ranks)
+    first = np.searchsorted(cuts, placement.where.begin)
+    count = np.searchsorted(cuts, placement.where.end) - first
     # An atom is the interval between two neighbouring cuts; a row is repeated for every atom that its chunk covers.
     atom = ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
-    low, high = (np.searchsorted(start, bound) for bound in stage.bounds())
+    low, high = (np.searchsorted(start, bound) for bound in placement.bounds())
     # Rows for every copy of the part: (copy, chunk) -> range of atoms.
     copy = np.repeat(np.arange(copies), schedule.transfers)
     key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
@@ -248,19 +252,22 @@ def _cut_rows(
         if name == "joint":  # a joint becomes one per copy and new chunk
             number = np.where(number < 0, -1, numbered(number, copy, chunk))
             count = int(number.max(initial=-1)) + 1
-        elif stage.links is not None:
+        elif placement.links is not None:
             number = np.where(number < 0, -1, number + copy * len(schedule.routes))
         number = np.where(number < 0, -1, number + before[name])
         before[name] += count
         return number
 
-    if stage.links is None:
+    if placement.links is None:
         tables.append((np.diff(schedule.routes.ptr), schedule.routes.links))
     else:
-        tables.append((np.tile(np.diff(schedule.routes.ptr), copies), stage.links[:, schedule.routes.links].ravel()))
+        tables.append(
+            (np.tile(np.diff(schedule.routes.ptr), copies), placement.links[:, schedule.routes.links].ravel())
+        )
     return {
-        "step": narrow(schedule.step[row] + stage.start), "chunk": narrow(chunk),
-        "src": narrow(stage.ranks[copy, schedule.src[row]]), "dst": narrow(stage.ranks[copy, schedule.dst[row]]),
+        "step": narrow(schedule.step[row] + placement.start), "chunk": narrow(chunk),
+        "src": narrow(placement.ranks[copy, schedule.src[row]]),
+        "dst": narrow(placement.ranks[copy, schedule.dst[row]]),
         "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
         "route": numbers(schedule.route, "route", len(tables[-1][0])), "joint": numbers(schedule.joint, "joint", 0),
     }  # fmt: skip
@@ -273,24 +280,25 @@ def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
     return Routes(np.cumsum(lengths), links.astype(np.int32))
 
 
-def _target_chunks(target: Collective, at: Spans, cuts: Longs) -> Chunks:
-    """Return a chunk from each cut to the next, in the target's block that contains it. O(cuts log blocks).
+def _target_chunks(target: Collective, spans: Spans, cuts: Longs) -> Chunks:
+    """Return a chunk from each cut to the next, in the target's block that contains it: owner b of `spans` is block b.
+    O(cuts log blocks).
 
     >>> line = Spans.side_by_side(np.array([2, 2]))
     >>> chunks = _target_chunks(Collective("allgather", 2), line, np.array([0, 1, 2, 4]))
     >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
     ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
     """
-    size = at.end - at.begin
-    inside = np.cumsum(size) - size - np.repeat((np.cumsum(at.lengths) - at.lengths), np.diff(at.ptr))
-    order = np.argsort(at.begin)
-    span = order[np.searchsorted(at.begin[order], cuts[:-1], side="right") - 1]
-    block = at.owner[span]
-    block_lengths = at.lengths[block]
+    size = spans.end - spans.begin
+    inside = np.cumsum(size) - size - np.repeat((np.cumsum(spans.lengths) - spans.lengths), np.diff(spans.ptr))
+    order = np.argsort(spans.begin)
+    span = order[np.searchsorted(spans.begin[order], cuts[:-1], side="right") - 1]
+    block = spans.owner[span]
+    block_lengths = spans.lengths[block]
     common = math.lcm(*np.unique(block_lengths).tolist())
     if common >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
     factor = common // block_lengths
-    offset, share = (inside[span] + cuts[:-1] - at.begin[span]) * factor, np.diff(cuts) * factor
+    offset, share = (inside[span] + cuts[:-1] - spans.begin[span]) * factor, np.diff(cuts) * factor
     common_factor = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
     return Chunks(narrow(block), offset // common_factor, share // common_factor, common // common_factor)

@@ -30,14 +30,14 @@ from antiphon.core.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class JointRows:
     """Rows of joints, grouped: those of joint i are the indices ptr[i] to ptr[i + 1] - 1.
 
-    `row`: row numbers in the schedule; `of`: the joint of each; `src`, `dst`: its ranks.
+    `row`: row numbers in the schedule; `joint_of`: the joint of each (0, 1, ...); `src`, `dst`: its ranks.
     """
 
     row: Longs
-    of: Longs
+    joint_of: Longs
     ptr: Longs
     src: Ints
     dst: Ints
@@ -45,16 +45,16 @@ class Bound:
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
-    def only(self, joints: Longs) -> Bound:
+    def only(self, joints: Longs) -> JointRows:
         """Return the rows of these joints."""
         size = np.diff(self.ptr)[joints]
-        at = ranges(self.ptr[joints], size)
-        of = np.repeat(np.arange(len(joints)), size)
-        return Bound(self.row[at], of, np.append(0, np.cumsum(size)), self.src[at], self.dst[at])
+        index = ranges(self.ptr[joints], size)
+        joint_of = np.repeat(np.arange(len(joints)), size)
+        return JointRows(self.row[index], joint_of, np.append(0, np.cumsum(size)), self.src[index], self.dst[index])
 
     def _distinct_ranks(self, end: Ints) -> Longs:
         """Return joint * 2^32 + rank for every rank at this end of a joint's rows, each once."""
-        return distinct((self.of << 32) | end)
+        return distinct((self.joint_of << 32) | end)
 
     @cached_property
     def sources(self) -> Longs:
@@ -71,8 +71,8 @@ class Bound:
         """The number of missing rows per joint: each source must send to each destination other than itself.
 
         >>> rows = np.arange(3)  # the first joint lacks 0 to 3 and 1 to 2
-        >>> bound = Bound(rows, np.array([0, 0, 1]), np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([2, 3, 2]))
-        >>> bound.sources.tolist(), bound.destinations.tolist(), bound.lacking.tolist()
+        >>> joints = JointRows(rows, np.array([0, 0, 1]), np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([2, 3, 2]))
+        >>> joints.sources.tolist(), joints.destinations.tolist(), joints.lacking.tolist()
         ([2, 1], [2, 1], [2, 0])
         """
         ends_of_both = np.intersect1d(
@@ -83,23 +83,23 @@ class Bound:
 
 
 @dataclass(frozen=True, eq=False)
-class Able:
+class Abilities:
     """The abilities of every node, for an operator and data type if given; ranks as destinations are numbered after all
     nodes."""
 
     multicast: Bools
     reduce: Bools
-    through: Bools
-    own: Bools
-    at_once: Longs
+    through: Bools  # combines data that pass through it on the way to other switches
+    own: Bools  # a rank's own contribution crosses its link, too
+    at_once: Longs  # the number of joints that it serves in one step; 0: any number
 
     @staticmethod
-    def of(topology: Topology, op: str | None, dtype: str | None) -> Able:
+    def of(topology: Topology, op: str | None, dtype: str | None) -> Abilities:
         """Look up the abilities of all nodes."""
         nodes = topology.nodes + topology.ranks
         op = "sum" if op == "avg" else op  # ranks divide, once
         no = np.zeros(nodes, np.bool_)
-        out = Able(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
+        out = Abilities(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
             out.multicast[node], out.reduce[node] = ability.multicast, ability.combines(op, dtype)
             out.through[node], out.own[node], out.at_once[node] = ability.through, ability.own, ability.at_once
@@ -119,18 +119,18 @@ class Tree:
     up: Longs  # the place before each in that search; -1 for the first
 
     @staticmethod
-    def of(bound: Bound, topology: Topology, resolved: Resolved) -> Tree:
+    def of(joints: JointRows, topology: Topology, resolved: Resolved) -> Tree:
         """Build the forest from the paths of the rows."""
-        route = resolved.route[bound.row]
+        route = resolved.route[joints.row]
         begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
         link_count = max(topology.links, 1)
-        pair = distinct(np.repeat(bound.of * link_count, hops) + resolved.table.links[ranges(begin, hops)])
+        pair = distinct(np.repeat(joints.joint_of * link_count, hops) + resolved.table.links[ranges(begin, hops)])
         joint, link = pair // link_count, pair % link_count
         src, dst = topology.link_src[link].astype(np.int64), topology.link_dst[link].astype(np.int64)
         dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
         width = topology.nodes + topology.ranks
         key = np.concatenate([joint * width + src, joint * width + dst])
-        places, place = dense(key, max(len(bound), 1) * width)
+        places, place = dense(key, max(len(joints), 1) * width)
         tail, head = place[: len(link)], place[len(link) :]
         order, up = _search_trees(places // width, tail, head)
         return Tree(places // width, places % width, link, tail, head, order, up)
@@ -180,75 +180,77 @@ def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]
     return order[1:].astype(np.int64), np.where((up == count) | (up < 0), -1, up)
 
 
-def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]:
+def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int, str]:
     """Return, by first row, the joints whose paths are no tree, or that leave or reach a rank by several links."""
-    first = bound.row[bound.ptr[:-1]]
+    first = joints.row[joints.ptr[:-1]]
     wrong: dict[int, str] = {}
 
-    def say(joints: Longs, why: str) -> None:
-        for joint in distinct(joints).tolist():
+    def report(faulty: Longs, why: str) -> None:
+        for joint in distinct(faulty).tolist():
             wrong.setdefault(int(first[joint]), why)
 
     rank = (tree.node < topology.ranks) | (tree.node >= topology.nodes)
-    say(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
+    report(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
     directed_pairs = tree.tail * len(tree.node) + tree.head
     ordered = np.sort(directed_pairs)
-    say(tree.joint[ordered[~starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
-    edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(bound))
-    places = np.bincount(tree.joint, minlength=len(bound))
-    reached = np.bincount(tree.joint[tree.order], minlength=len(bound))
+    report(tree.joint[ordered[~starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
+    edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(joints))
+    places = np.bincount(tree.joint, minlength=len(joints))
+    reached = np.bincount(tree.joint[tree.order], minlength=len(joints))
     # A connected graph with n places and n - 1 edges is a tree.
-    say(np.flatnonzero((edges != places - 1) | (reached != places)), "goes by paths that are no tree: two of them part "
-        "and meet again, or never meet")  # fmt: skip
+    no_tree = np.flatnonzero((edges != places - 1) | (reached != places))
+    report(no_tree, "goes by paths that are no tree: two of them part and meet again, or never meet")
     return wrong
 
 
-def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
+def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> dict[int, str]:
     """Return, by first row, the joints that need an ability that a switch lacks. `tree`: of joints whose shape is
     right."""
-    first = bound.row[bound.ptr[:-1]]
+    first = joints.row[joints.ptr[:-1]]
     wrong: dict[int, str] = {}
-    single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
     # Places at which a multicast tree branches, or branches of a reduction tree meet, without the ability.
-    split = single_source & (tree.out > 1) & ~able.multicast[tree.node]
-    meets = ~single_source & ~fans_out & (tree.into > 1) & ~able.reduce[tree.node]
+    split = single_source & (tree.out > 1) & ~abilities.multicast[tree.node]
+    meets = ~single_source & ~fans_out & (tree.into > 1) & ~abilities.reduce[tree.node]
     for place in np.flatnonzero(split | meets).tolist():
         ability = "multicast" if split[place] else "combine"
         name = topology.node_name(int(tree.node[place]))
         wrong.setdefault(int(first[tree.joint[place]]), f"needs {name} to {ability}, which it cannot")
-    for joint in _no_hub(bound, tree, able).tolist():
+    for joint in _no_hub(joints, tree, abilities).tolist():
         why = "has several sources and several destinations, but no switch on its way can be where combining ends and "
         wrong.setdefault(int(first[joint]), why + "sending on begins (through)")
-    for joint, node in _no_way_back(bound, tree, topology, able):
+    for joint, node in _no_way_back(joints, tree, topology, abilities):
         name = topology.node_name(node)
         why = f"needs what the rank has itself to cross {name}, too, but no link leads back"
         wrong.setdefault(int(first[joint]), why)
     return wrong
 
 
-def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> list[tuple[int, int]]:
+def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> list[tuple[int, int]]:
     """Return (joint, switch) pairs for which a switch with ability `own` needs a rank's own data, but no link leads
     there.
 
     That is the destination's operand of a reduction, or the copy that the source of a multicast keeps.
     """
-    single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
     leaves = (
         single_source[tree.tail]
         & fans_out[tree.tail]
         & (tree.node[tree.tail] < topology.ranks)
-        & able.own[tree.node[tree.head]]
+        & abilities.own[tree.node[tree.head]]
     )
     lands = ~single_source[tree.tail] & ~fans_out[tree.tail] & (tree.node[tree.head] >= topology.nodes)
-    lands &= able.own[tree.node[tree.tail]]
-    at = np.flatnonzero(leaves | lands)
-    existing_links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)) if len(at) else set()
-    src, dst = topology.link_src[tree.link[at]].tolist(), topology.link_dst[tree.link[at]].tolist()
-    joint = tree.joint[tree.tail[at]].tolist()
+    lands &= abilities.own[tree.node[tree.tail]]
+    links = np.flatnonzero(leaves | lands)
+    if not len(links):
+        return []
+    existing_links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    src, dst = topology.link_src[tree.link[links]].tolist(), topology.link_dst[tree.link[links]].tolist()
+    joint = tree.joint[tree.tail[links]].tolist()
     return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in existing_links]
 
 
-def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
+def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     """Return the joints with several sources and destinations that have no hub.
 
     `rising` counts the faults between a place and the one before it (`up`) if the hub is that one or beyond, `falling`
@@ -256,13 +258,13 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     supply everything wanted there; if data meet at a place that is not the hub they must be combined, if they part,
     multicast.
     """
-    needs_hub = (bound.sources > 1) & (bound.destinations > 1)
+    needs_hub = (joints.sources > 1) & (joints.destinations > 1)
     if not needs_hub.any():
         return np.zeros(0, np.int64)
     node, up = tree.node, np.maximum(tree.up, 0)
     rises, falls = tree.upward
     sends, takes = _count_beyond(tree, (tree.into == 0)), _count_beyond(tree, (tree.out == 0))
-    unable_in, unable_out = ~able.reduce[node], ~able.multicast[node]
+    unable_in, unable_out = ~abilities.reduce[node], ~abilities.multicast[node]
 
     def asks(places: Longs, into: Longs, out: Longs) -> Bools:
         return ((into > 1) & unable_in[places]) | ((out > 1) & unable_out[places])
@@ -270,14 +272,14 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     every = np.arange(len(node))
     rising = asks(every, tree.into - falls, tree.out - rises) | ((sends > 0) & ~rises) | ((takes > 0) & ~falls)
     falling = asks(up, tree.into[up] - rises, tree.out[up] - falls)
-    falling |= (bound.sources[tree.joint] > sends) & ~falls
-    falling |= (bound.destinations[tree.joint] > takes) & ~rises
+    falling |= (joints.sources[tree.joint] > sends) & ~falls
+    falling |= (joints.destinations[tree.joint] > takes) & ~rises
     inner = tree.up >= 0
     # Rerooting: faults(place) = faults(first place) + sum of (falling - rising) along the path.
     change = np.where(inner, falling.astype(np.int64) - rising, 0)
-    wrong = np.bincount(tree.joint[inner & rising], minlength=len(bound))[tree.joint] + _sum_upward(tree, change)
-    fit = able.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
-    return np.flatnonzero(needs_hub & (np.bincount(tree.joint[fit], minlength=len(bound)) == 0))
+    wrong = np.bincount(tree.joint[inner & rising], minlength=len(joints))[tree.joint] + _sum_upward(tree, change)
+    fit = abilities.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
+    return np.flatnonzero(needs_hub & (np.bincount(tree.joint[fit], minlength=len(joints)) == 0))
 
 
 def _sum_upward(tree: Tree, values: Longs) -> Longs:

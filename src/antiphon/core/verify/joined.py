@@ -18,7 +18,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.verify.branching import Able, Bound, Tree, branch_faults, shape_faults
+from antiphon.core.verify.branching import Abilities, JointRows, Tree, branch_faults, shape_faults
 from antiphon.core.verify.report import Fault, row_fault
 
 
@@ -29,36 +29,36 @@ def find_joint_fault(
 
     Routes must have been checked before. O(n log n) in the rows of joints times links per route.
     """
-    bound = _collect_joints(schedule)
-    wrong = _find_disagreements(schedule, bound)
-    bound = bound.only(_joints_without(bound, wrong))
-    tree = Tree.of(bound, topology, resolved)
-    shape = shape_faults(bound, tree, topology)
+    joints = _collect_joints(schedule)
+    wrong = _find_disagreements(schedule, joints)
+    joints = joints.only(_joints_without(joints, wrong))
+    tree = Tree.of(joints, topology, resolved)
+    shape = shape_faults(joints, tree, topology)
     wrong |= shape
     if shape:
-        bound = bound.only(_joints_without(bound, shape))
-        tree = Tree.of(bound, topology, resolved)
+        joints = joints.only(_joints_without(joints, shape))
+        tree = Tree.of(joints, topology, resolved)
     # Check with the operator and type; if only these are the reason, the fault names them, not "cannot combine".
-    able = Able.of(topology, op, dtype)
-    unable = branch_faults(bound, tree, topology, able)
+    abilities = Abilities.of(topology, op, dtype)
+    unable = branch_faults(joints, tree, topology, abilities)
     if unable and (op or dtype):
-        faults_without_data = branch_faults(bound, tree, topology, Able.of(topology, None, None))
+        faults_without_data = branch_faults(joints, tree, topology, Abilities.of(topology, None, None))
         data = " of ".join(word for word in (op, dtype) if word)
         for joint in unable.keys() - faults_without_data.keys():
             unable[joint] = f"needs a switch to combine that cannot do {data}"
     wrong |= unable
-    for joint, why in _find_overloads(schedule, bound, tree, topology, able).items():
+    for joint, why in _find_overloads(schedule, joints, tree, topology, abilities).items():
         wrong.setdefault(joint, why)
     return _first_fault(schedule, wrong)
 
 
-def _collect_joints(schedule: Schedule) -> Bound:
+def _collect_joints(schedule: Schedule) -> JointRows:
     """Return the rows of joints with at least two rows, grouped by joint.
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0), (1, 0, 2, 4, 0)]
-    >>> bound = _collect_joints(of_rows("broadcast", 5, rows, roots=(0,), joint=[7, 7, -1, 3]))
-    >>> bound.row.tolist(), bound.of.tolist(), bound.ptr.tolist(), bound.src.tolist(), bound.dst.tolist()
+    >>> joints = _collect_joints(of_rows("broadcast", 5, rows, roots=(0,), joint=[7, 7, -1, 3]))
+    >>> joints.row.tolist(), joints.joint_of.tolist(), joints.ptr.tolist(), joints.src.tolist(), joints.dst.tolist()
     ([0, 1], [0, 0], [0, 2], [0, 0], [1, 2])
     """
     assert schedule.joint is not None
@@ -68,13 +68,14 @@ def _collect_joints(schedule: Schedule) -> Bound:
     first = starts(named)
     size = np.diff(np.append(np.flatnonzero(first), len(rows)))
     rows, named = rows[np.repeat(size > 1, size)], named[np.repeat(size > 1, size)]
-    of = np.cumsum(starts(named)) - 1
-    return Bound(rows, of, pointers(of, int(of[-1]) + 1 if len(of) else 0), schedule.src[rows], schedule.dst[rows])
+    joint_of = np.cumsum(starts(named)) - 1
+    ptr = pointers(joint_of, int(joint_of[-1]) + 1 if len(joint_of) else 0)
+    return JointRows(rows, joint_of, ptr, schedule.src[rows], schedule.dst[rows])
 
 
-def _joints_without(bound: Bound, wrong: dict[int, str]) -> Longs:
+def _joints_without(joints: JointRows, wrong: dict[int, str]) -> Longs:
     """Return the joints without a fault in `wrong`, whose keys are first rows."""
-    row = bound.row[bound.ptr[:-1]]
+    row = joints.row[joints.ptr[:-1]]
     return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
 
 
@@ -86,46 +87,51 @@ def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
     return row_fault("joint", schedule, row, f"is in a joint that {wrong[row]}")
 
 
-def _find_disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
+def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]:
     """Return joints whose rows differ in step, chunk or op, use two cells of one rank, or lack a (source, destination)
     pair."""
-    first = bound.ptr[:-1]
+    first = joints.ptr[:-1]
     wrong: dict[int, str] = {}
 
-    def say(joints: Longs, why: str) -> None:
-        for joint in distinct(joints).tolist():
-            wrong.setdefault(int(bound.row[first[joint]]), why)
+    def report(faulty: Longs, why: str) -> None:
+        for joint in distinct(faulty).tolist():
+            wrong.setdefault(int(joints.row[first[joint]]), why)
 
     for name in ("step", "chunk", "op"):
-        values = getattr(schedule, name)[bound.row]
-        say(bound.of[values != values[first][bound.of]], f"has rows of different {name}s")
-    for end, name in ((bound.src, "reads"), (bound.dst, "writes")):
-        slot = schedule.slot("src" if name == "reads" else "dst")[bound.row]
-        cell = numbered(bound.of, end)
+        values = getattr(schedule, name)[joints.row]
+        report(joints.joint_of[values != values[first][joints.joint_of]], f"has rows of different {name}s")
+    for end, name in ((joints.src, "reads"), (joints.dst, "writes")):
+        slot = schedule.slot("src" if name == "reads" else "dst")[joints.row]
+        cell = numbered(joints.joint_of, end)
         order = np.argsort(cell, kind="stable")
         place = order[starts(cell[order])]
-        say(bound.of[slot != slot[place][cell]], f"{name} two slots of one rank")
-    say(bound.of[bound.src == bound.dst], "moves data inside one rank")
-    count = len(bound)
-    rows = np.diff(bound.ptr)
-    pair = numbered(bound.of, bound.src, bound.dst)
-    unlike = np.bincount(bound.of[np.unique(pair, return_index=True)[1]], minlength=count)
-    say(np.flatnonzero(unlike != rows), "has two rows from one rank to one rank")
-    say(np.flatnonzero(bound.lacking != 0), "lacks a row: one from every source to every destination is needed")
-    adds = schedule.op[bound.row][first] == REDUCE
-    say(np.flatnonzero((bound.sources > 1) & ~adds), "has several sources, but copies; only what reduces is combined")
+        report(joints.joint_of[slot != slot[place][cell]], f"{name} two slots of one rank")
+    report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
+    count = len(joints)
+    rows = np.diff(joints.ptr)
+    pair = numbered(joints.joint_of, joints.src, joints.dst)
+    unlike = np.bincount(joints.joint_of[np.unique(pair, return_index=True)[1]], minlength=count)
+    report(np.flatnonzero(unlike != rows), "has two rows from one rank to one rank")
+    report(np.flatnonzero(joints.lacking != 0), "lacks a row: one from every source to every destination is needed")
+    adds = schedule.op[joints.row][first] == REDUCE
+    report(
+        np.flatnonzero((joints.sources > 1) & ~adds),
+        "has several sources, but copies; only what reduces is combined",
+    )
     return wrong
 
 
-def _find_overloads(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
+def _find_overloads(
+    schedule: Schedule, joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities
+) -> dict[int, str]:
     """Return joints that exceed the number that a switch serves in one step (`at_once`).
 
     A joint counts at every switch at which its tree branches or meets, in every step in which a piece of it is sent.
     """
-    meet = np.flatnonzero((tree.edges_at >= 3) & (able.at_once[tree.node] > 0))
+    meet = np.flatnonzero((tree.edges_at >= 3) & (abilities.at_once[tree.node] > 0))
     if not len(meet):
         return {}
-    row = bound.row[bound.ptr[:-1]][tree.joint[meet]]
+    row = joints.row[joints.ptr[:-1]][tree.joint[meet]]
     node, step = tree.node[meet], schedule.step[row].astype(np.int64)
     end = step + pieces_of(schedule)[schedule.chunk[row]]
     change = np.repeat([1, -1], len(meet))
@@ -133,9 +139,9 @@ def _find_overloads(schedule: Schedule, bound: Bound, tree: Tree, topology: Topo
     # Sweep per switch over begins (+1) and ends (-1); ends come first at equal times.
     order = np.lexsort((np.tile(row, 2), change, np.concatenate([step, end]), who))
     after = np.cumsum(change[order])  # joints open at the switch; each begin has its end
-    over = order[(after > able.at_once[who[order]]) & (change[order] > 0)]
+    over = order[(after > abilities.at_once[who[order]]) & (change[order] > 0)]
     return {
         int(row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "
-        f"{able.at_once[node[i]]} at once"
+        f"{abilities.at_once[node[i]]} at once"
         for i in over.tolist()
     }

@@ -26,7 +26,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import Part, Spans, laid, merge
+from antiphon.core.transform import Part, Spans, assemble_parts, merge
 from antiphon.errors import Unsupported
 from antiphon.options import Option
 from antiphon.planners.shared.groups import (
@@ -144,7 +144,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
     gather = _chain_exchanges(list_exchanges(groups, line), seats, direction)
     scatter = [] if kind == "allgather" else reverse_parts(gather)
     placements = [*scatter, *(delay_after(gather, scatter) if kind != "reducescatter" else [])]
-    return laid(placements, collective_among(collective, kind), where)
+    return assemble_parts(placements, collective_among(collective, kind), where)
 
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:

@@ -28,7 +28,7 @@ import numpy as np
 from antiphon.core.collective import DUAL, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import Part, Spans, laid
+from antiphon.core.transform import Part, Spans, assemble_parts
 from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import GroupPlanner
 from antiphon.planners.compose.split import Split
@@ -144,7 +144,7 @@ class StagedPlan:
     def schedule(self, collective: Collective) -> Schedule:
         """Build the schedule. Blocks of any weight have equal length here: chunks are fractions of blocks."""
         plain = replace(collective, weights=np.zeros(0, np.int64))
-        schedule = laid(self.placements, plain, self.where)
+        schedule = assemble_parts(self.placements, plain, self.where)
         return schedule if plain == collective else replace(schedule, collective=collective)
 
 
@@ -378,7 +378,7 @@ def _as_broadcast(placement: Part) -> Part:
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     line = Spans.side_by_side(np.array([collective.weights.sum()]))
-    schedule = laid([Part.alone(placement.schedule, Spans.side_by_side(collective.weights))], target, line)
+    schedule = assemble_parts([Part.alone(placement.schedule, Spans.side_by_side(collective.weights))], target, line)
     where = placement.where.grouped(np.arange(0, len(placement.where) + 1, collective.blocks))
     return replace(placement, schedule=schedule, where=where)
 

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import SharedLimit, Topology
-from antiphon.core.transform import Part, Spans, laid
+from antiphon.core.transform import Part, Spans, assemble_parts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
@@ -360,7 +360,7 @@ def three_phases(
         stages += _part_stages(
             reach, collective.ranks, list(zip(roots, rerooted, strict=True)), data.take(np.array([number]))
         )
-    return laid(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
+    return assemble_parts(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
 
 
 def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
