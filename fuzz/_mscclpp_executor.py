@@ -18,7 +18,9 @@ from typing import Any
 
 WAITING = object()
 Steps = Generator[Any, None, None]
-PER_CHUNK = 2  # elements of a chunk; more where a group of blocks shares them
+PER_CHUNK = (
+    3  # elements of a chunk, odd so that threads change with its place; more where a group of blocks shares them
+)
 MOST_STEPS = 60_000
 
 

@@ -31,7 +31,7 @@ CASES_OF_OURS = (
     ("allreduce", "ring:ranks=3", "ring"), ("reducescatter", "full:ranks=3", "pairwise"),
     ("alltoall", "full:ranks=3", "pairwise"), ("broadcast", "full:ranks=3", "binomial-tree"),
     ("allreduce", "full:ranks=4", "halving-doubling"), ("reduce", "full:ranks=4", "binomial-tree"),
-    ("allgather", "cluster:box=full;ranks=2,boxes=2", "ring"),
+    ("allgather", "cluster:box=full:ranks=2,boxes=2", "ring"),
 )  # fmt: skip
 Plan = dict[str, Any]
 

@@ -576,6 +576,7 @@ def test_faults_are_named(name: str, change: Any, said: str) -> None:
         ("pairs", lambda p: p["gpus"][0].update(scratch_chunks=2**30), "bytes of operations on them"),
         ("staged", lambda p: ops(p, 0, 0)[8].update(semaphore_ids=[1]), "semaphore 1, but this GPU has 1"),
         ("forward", lambda p: p.update(protocol="Simple"), "which only protocol LL gives them"),
+        ("forward", lambda p: ops(p, 0, 0).append(ops(p, 0, 0)[0]), "writes packets where others of the same call"),
         ("posted", lambda p: ops(p, 0, 0)[2]["src_buff"][0].update(type="i"), "packets go to scratch, not to 'i'"),
         ("posted", lambda p: ops(p, 0, 0)[2].update(channel_ids=[]), "1 destinations, but 0 channels"),
         ("posted", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[0]), "connected to 0"),

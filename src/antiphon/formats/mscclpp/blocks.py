@@ -180,8 +180,7 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int
     for number, (numbers, steps) in enumerate(zip(by_block, steps_of_block, strict=True)):
         if not steps:
             continue
-        member = number % group
-        if member == 0:
+        if number % group == 0:
             has_ports = any(ends.type(peer) == PORT for peer in numbers)
             # only a stream that uses ports has puts to defer
             ported = _defer_to_ports(ends, steps) if has_ports else steps
@@ -189,7 +188,7 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int
                 gpu.links.barriers += 1
                 if gpu.links.barriers > MOST_BARRIERS:
                     raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks use ports")
-        share = Share(member, group, gpu.links.barriers - 1 if has_ports else -1)
+        share = Share(number % group, group, gpu.links.barriers - 1 if has_ports else -1)
         gpu.blocks += _Cut(ends, numbers, buffers, gpu.links, share).blocks(ported)
     gpu.buffers = list(buffers)
     return gpu

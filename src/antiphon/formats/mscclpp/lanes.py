@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from antiphon.errors import Invalid
 from antiphon.lower.machine.code import Block, Instruction
 
 BY_PACKET = frozenset(("ppkt", "rppkt", "upkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt"))
@@ -104,7 +105,12 @@ class Machine:
         instruction.wait = (*instruction.wait, *spots)
 
     def settle(self) -> None:
-        """Make readers of packets wait for all their writers. A packet without a writer never arrives."""
+        """Make readers of packets wait for their writers. A packet without a writer never arrives; of two writers a
+        reader would take whichever comes first."""
+        for last in (spots[-1] for spots in self.writers.values() if len(set(spots)) > 1):
+            block = self.blocks[last[0]]
+            where = f"rank {block.rank}, {block.name}, step {block.instructions[last[1]].number}"
+            raise Invalid(f"{where}: writes packets where others of the same call are written; give each their place")
         for spot, flags in self.readers:
             # a dictionary as an ordered set
             writers: dict[Spot, None] = {}

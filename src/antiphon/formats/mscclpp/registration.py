@@ -20,7 +20,7 @@ input of rank r begins r KB behind the output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from antiphon.formats.lint.mscclpp import ADDED, COMBINES, TYPES
@@ -42,9 +42,8 @@ class PlanRow(NamedTuple):
     packets: bool
 
 
-def registration_text(ranks: int, ranks_per_node: int, rows: Iterable[PlanRow]) -> str:
+def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[PlanRow]) -> str:
     """Return the module. `ranks_per_node`: 0 for any."""
-    plans = list(rows)
     kinds = sorted({row.collective for row in plans} & set(COMBINES))
     return _TEXT.format(
         ranks=ranks, per_node=ranks_per_node, rows="".join(f"    {tuple(row)!r},\n" for row in plans),

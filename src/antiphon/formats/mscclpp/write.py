@@ -180,18 +180,15 @@ class _Writer:
         if by is not None:
             program, bound, gpus = by
             end = small + 1 if stop is None else min(stop, small + 1)
-            head = self._head(program, bound, (start, end), flagged=True)
+            head = _Head(program, bound, (start, end), self.threads, self.alignment, self.name, flagged=True)
             if start < (end := min(end, head.sizes[1] + 1)):  # packets have only so much room
                 yield "-packets", head, gpus
                 start = end
         if stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
-            head = self._head(program, bound, (start, stop))
+            head = _Head(program, bound, (start, stop), self.threads, self.alignment, self.name)
             largest_chunk = head.sizes[1] * self.alignment // head.sizes[2]
             yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk)
-
-    def _head(self, program: Program, bound: Bound, span: tuple[int, int | None], *, flagged: bool = False) -> _Head:
-        return _Head(program, bound, span, self.threads, self.alignment, self.name, flagged=flagged)
 
 
 @uncollected()
