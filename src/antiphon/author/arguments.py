@@ -1,4 +1,8 @@
-"""Check the arguments of statements: ranks, buffers, indices and links."""
+"""Check and convert the arguments of statements of hand-written schedules: ranks, buffers, indices and links.
+
+Each accepts what Python users pass: one number or several, NumPy's, slices. Errors name the argument, the allowed range
+and the user's line.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +20,33 @@ MAX_VALUES = 2**22  # read of one argument
 
 
 class Arguments:
-    """Convert arguments for a machine with `ranks` and `links`. `wrong` makes the error with the user's line."""
+    """Convert arguments for a machine with so many `ranks` and `links`. `wrong` adds the user's line to an error."""
 
     def __init__(self, layout: Layout, ranks: int, links: int, wrong: Callable[[str], Invalid]) -> None:
         self._layout, self._ranks, self._links, self._wrong = layout, ranks, links, wrong
 
     def buffer(self, buffer: object) -> str:
+        """Return the name of a buffer."""
         if not isinstance(buffer, str) or not buffer:
             raise self._wrong(f'buffer: expected "input", "output" or a name for scratch, got {quote(buffer)}')
         return buffer
 
     def ranks(self, ranks: Ranks) -> list[int]:
+        """Return the numbers of one rank or several."""
         return [self.integer(rank, "rank", self._ranks) for rank in self._as_list(ranks)]
 
     def start(self, index: SupportsIndex) -> int:
+        """Return the index of the first destination."""
         return self.integer(index, "index", MAX_INDEX)
 
     def links(self, links: Iterable[SupportsIndex]) -> tuple[int, ...]:
+        """Return the numbers of the links of a route."""
         if not isinstance(links, Iterable) or isinstance(links, str):
             raise self._wrong(f"via: expected the numbers of links, such as [3, 8], got {quote(links)}")
         return tuple(self.integer(link, "via", self._links) for link in self._as_list(links))
 
     def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
-        """The named indices; without any, all of an input or output. Scratch is unbounded."""
+        """Return the indices of a statement; if it has none, all of the input or output. Scratch has no end."""
         selection = index[0] if index else slice(None)
         subject, bounded = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
         limit = self._layout.size(rank, buffer) if bounded else MAX_INDEX
@@ -54,6 +62,7 @@ class Arguments:
         return range(first, stop, by)
 
     def _as_list(self, values: object) -> list[object]:
+        """Return one value or several as a list."""
         if isinstance(values, str) or not isinstance(values, Iterable):
             return [values]
         try:
@@ -62,7 +71,7 @@ class Arguments:
             return [values]
 
     def integer(self, value: object, subject: str, bound: int) -> int:
-        """A whole number below a bound, also NumPy's."""
+        """Return a whole number from 0 to below `bound`. `subject`: its name in errors."""
         try:
             number = -1 if isinstance(value, bool) else int(value.__index__())  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):

@@ -23,7 +23,7 @@ MAX_CHUNKS = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place as people write it: the rank's buffer (input, output, or scratch by any other name), and where in it."""
+    """A place as users write it: rank, buffer (input, output, or any other name for scratch) and index in it."""
 
     rank: int
     buffer: str
@@ -34,8 +34,11 @@ class Place:
 
 
 class Layout:
-    """Inputs and outputs of a collective whose blocks are cut into `slices`: slice k of the j-th block of a buffer lies
-    at j * slices + k. Blocks stand in the order of their numbers, as in the buffers of a run."""
+    """The inputs and outputs of a collective, each block of which is cut into `slices` chunks.
+
+    Slice k of the j-th block of a buffer is at index j * slices + k. Blocks are in the order of their numbers, as in
+    the buffers of a run.
+    """
 
     def __init__(self, collective: Collective, slices: int) -> None:
         if collective.blocks * slices > MAX_CHUNKS:
@@ -50,6 +53,7 @@ class Layout:
         self._begin = {name: np.searchsorted(side.rank, ranks) for name, side in self._sides.items()}
 
     def _blocks_of(self, rank: int, buffer: str) -> Longs:
+        """Return the blocks of a rank's input or output."""
         begin = self._begin[buffer]
         return self._sides[buffer].block[begin[rank] : begin[rank + 1]]
 
@@ -59,7 +63,7 @@ class Layout:
         return int(begin[rank + 1] - begin[rank]) * self.slices
 
     def chunk(self, place: Place) -> int:
-        """The chunk that a place of an input or output is for.
+        """Return the chunk that belongs at a place of an input or output.
 
         >>> layout = Layout(Collective("allgather", 3), 2)
         >>> [[layout.chunk(Place(1, side, i)) for i in range(n)] for side, n in (("input", 2), ("output", 6))]
@@ -69,7 +73,7 @@ class Layout:
         return slice_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
 
     def inside(self, rank: int, buffer: str, chunk: int) -> Place | None:
-        """Where in the input or output of a rank a chunk lies; None where it does not."""
+        """Return the place of a chunk in the input or output of a rank, or None if it has none there."""
         slice_index, block = divmod(chunk, self.blocks)
         blocks = self._blocks_of(rank, buffer)
         position = int(np.searchsorted(blocks, block))
@@ -78,10 +82,10 @@ class Layout:
         return Place(rank, buffer, position * self.slices + slice_index)
 
     def home(self, rank: int, chunk: int) -> Place | None:
-        """Where a chunk belongs at a rank: in its output, else its input. Where it is in both these are one place."""
+        """Return the place of a chunk at a rank: in its output, else its input; in both these count as one."""
         return self.inside(rank, OUTPUT, chunk) or self.inside(rank, INPUT, chunk)
 
     def aside(self, rank: int, buffer: str, chunk: int) -> Place:
-        """The place of a chunk in scratch, where none is named: that of slice k of block j is j * slices + k."""
+        """Return the default place of a chunk in scratch: slice k of block j is at index j * slices + k."""
         slice_index, block = divmod(chunk, self.blocks)
         return Place(rank, buffer, block * self.slices + slice_index)

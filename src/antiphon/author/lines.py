@@ -1,4 +1,8 @@
-"""Lines of the user's program: where a statement was made, for errors."""
+"""Find the line of the user's program that made a statement of a hand-written schedule, for errors.
+
+`here` walks up the call stack to the first frame outside this package. If the user wrote a helper function, its line
+alone says little, so the line of the `with` block that called it is added: "ring.py:12 (called at main.py:30)".
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 MAX_LINES_NAMED = 3  # in one error
 
 
@@ -26,8 +30,10 @@ class Line:
 
 
 def here(block: CodeType | None = None) -> Line:
-    """Return the innermost line outside this package. `block`: the code of the function that holds the `with`; if that
-    called a helper, the line of the call is included."""
+    """Return the innermost line outside this package.
+
+    `block`: the code of the function that holds the `with`; if that called a helper, the line of the call is included.
+    """
     frame = _leave_package(sys._getframe(1))
     line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
     while block is not None and outer.f_code is not block:
@@ -39,24 +45,25 @@ def here(block: CodeType | None = None) -> Line:
 
 
 def code_here() -> CodeType:
-    """The code of the innermost function that is not of this package."""
+    """Return the code of the innermost function outside this package."""
     return _leave_package(sys._getframe(1)).f_code
 
 
 def lines_text(lines: Iterable[Line]) -> str:
-    """Lines as one word of a sentence, each once, in their order."""
+    """Return the lines for use in a sentence: each once, in order, at most MAX_LINES_NAMED."""
     names = list(dict.fromkeys(map(str, lines)))
     return ", ".join(names[:MAX_LINES_NAMED]) + (", ..." if len(names) > MAX_LINES_NAMED else "")
 
 
 def _leave_package(frame: FrameType) -> FrameType:
-    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+    """Return the innermost frame from this one on that is outside this package."""
+    while frame.f_code.co_filename.startswith(_PACKAGE_FOLDER) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
 def _shorten_path(file: str) -> str:
-    """Below the working directory as people name it there."""
+    """Return the path relative to the working directory if it is below it."""
     try:
         inside = os.path.join(os.getcwd(), "")
     except OSError:  # the directory is gone

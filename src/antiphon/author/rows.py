@@ -1,9 +1,9 @@
-"""Convert transfers with steps to a `Schedule`: assign scratch slots, and choose routes where the machine leaves a
-choice.
+"""Convert the transfers of a hand-written schedule to a `Schedule`: assign scratch slots and choose routes.
 
-`Moment` collects the transfers of one step and reports conflicts: two writers of one place, or a write to a place
-that another transfer of the step still reads. `complaint` translates a fault that verification reports for a row of
-the schedule into the user's source line.
+`Row` is a transfer of one chunk with its step and the user's line. `Moment` collects the rows of one step and reports
+conflicts: two writers of one place, unless all of them reduce the same chunk into it. `schedule_of` makes the schedule:
+scratch of each rank becomes numbered slots, and where several paths lead from rank to rank the widest of the shortest
+is the route. `complaint` translates a fault that verification reports into the user's lines.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class Row:
 
 @dataclass(slots=True)
 class Moment:
-    """Rows that happen at once, until their step is known. `step`: theirs, where it is fixed; `called`: it lasts until
-    the next `w.step()`, not for a block; `writers`: of the rows, by where they write."""
+    """Rows of one step under construction.
+
+    `step`: its number, None if not yet known; `called`: it lasts until the next `w.step()`, not for a `with` block;
+    `writers`: a row per place that is written.
+    """
 
     number: int
     step: int | None
@@ -52,8 +55,10 @@ class Moment:
     writers: dict[Spot, Row] = field(default_factory=dict)
 
     def clash(self, rows: Iterable[Row]) -> str:
-        """Why these cannot happen at once with those ("": they can): several may write one place only if all add to
-        it, and the same chunk."""
+        """Return why these rows cannot be in this step, "" if they can.
+
+        Several rows may write one place only if all of them reduce the same chunk into it.
+        """
         for row in rows:
             other = self.writers.get(row.move.dst)
             if other is not None and (row.move.copy or other.move.copy or row.chunk != other.chunk):
@@ -61,6 +66,7 @@ class Moment:
         return ""
 
     def add(self, rows: list[Row]) -> None:
+        """Add rows that do not clash."""
         self.rows += rows
         self.writers.update((row.move.dst, row) for row in rows)
 
@@ -68,7 +74,7 @@ class Moment:
 def schedule_of(
     rows: Sequence[Row], layout: Layout, collective: Collective, topology: Topology, **attributes: Any
 ) -> Schedule:
-    """The schedule of these rows, in their order."""
+    """Return the schedule of these rows, in their order. `attributes`: further ones of `Schedule`."""
     slots = _assign_slots(rows, layout)
     route, routes = _find_routes(rows, topology)
     columns = [
@@ -84,8 +90,11 @@ def schedule_of(
 
 
 def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
-    """Assign a slot to every place and chunk. Inputs and outputs are slot 0; scratch of one rank and
-    chunk has the slots from 1 on by name and index, from 0 on where the collective has no place for it there."""
+    """Return the slot of every (chunk, place).
+
+    Inputs and outputs are slot 0. Scratch places of one rank and chunk get the slots from 1 on, by name and index; from
+    0 on if the chunk has no place in the rank's input or output.
+    """
     slots: dict[tuple[int, Spot], int] = {}
     scratch: dict[tuple[int, int], set[Spot]] = defaultdict(set)
     for row in rows:
@@ -101,8 +110,9 @@ def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spo
 
 
 def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
-    """Of every row its route: the links that the user named, or, where several ways lead from rank to rank, the widest
-    of the shortest; -1 where there is one way or none."""
+    """Return the route of every row: the links that the user named, else the widest of the shortest paths; -1 if there
+    is only one path, or none.
+    """
     table: dict[tuple[int, ...], int] = {}
     ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)
     pairs = sorted({(src, dst) for src, dst in ends if src != dst})
@@ -121,8 +131,10 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
 
 
 def complaint(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
-    """What verification finds wrong, with the lines that have to do with it: of a transfer its own, of an outcome those
-    that write it last, else the block's."""
+    """Return the message for a fault of verification, with the user's lines.
+
+    Lines: of a faulty transfer its own, of a wrong result those that write it last, otherwise that of the block.
+    """
     wrong = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:
         named = (fault.step, fault.chunk, fault.src, fault.dst)

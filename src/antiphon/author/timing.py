@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Spot = tuple[int, str, int]  # what is one place for all purposes: rank, name of the scratch or "", index or chunk
+Spot = tuple[int, str, int]  # key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
 
 
 class Move(NamedTuple):
-    """A transfer without its step. `copy`: it replaces the data at `dst`, else it is added to them."""
+    """A transfer without its step. `copy`: it replaces the data at `dst`; otherwise it is added to them."""
 
     src: Spot
     dst: Spot
@@ -25,16 +25,16 @@ class Move(NamedTuple):
 
 
 class Clock:
-    """The steps of transfers in the order in which they are written.
+    """Assigns steps to transfers in the order in which they are written.
 
-    A transfer reads what those before it wrote (not before the step after), and overwrites what those before it read
-    (not before their step: all of a step read first). Sums may grow in any order, so that reductions into one place do
-    not wait for each other. `floor`: no transfer from now on is before this step.
+    A transfer that reads what an earlier one wrote comes in a later step. One that overwrites what an earlier one read
+    may share its step, since all transfers of a step read first. Reductions into one place may be in any order, so they
+    do not wait for each other. `floor`: no further transfer is before this step; `end`: the step after the last.
     """
 
     def __init__(self) -> None:
         self.floor = 0
-        self.end = 0  # the step after the last
+        self.end = 0
         self._written: dict[Spot, int] = {}
         self._copied: dict[Spot, int] = {}
         self._read: dict[Spot, int] = {}
@@ -46,9 +46,9 @@ class Clock:
         return max(self.floor, arrived + 1, self._read.get(move.dst, -1))
 
     def place(self, moves: Sequence[Move], step: int | None = None) -> int:
-        """Put transfers into one step, the least for all of them unless it is given; none reads what another writes.
+        """Put transfers into one step and return it: `step`, or the earliest that is possible for all of them.
 
-        A chain of two copies, then a reduction into where it began:
+        A chain of two copies, then a reduction into the place where it began:
 
         >>> clock, spots = Clock(), [(rank, "", 0) for rank in range(3)]
         >>> moves = [(0, 1, True), (1, 2, True), (2, 0, False)]

@@ -1,4 +1,16 @@
-"""The language: `w[rank, buffer, index]` is a place, `.copy_to(...)` and `.reduce_to(...)` are what is done with it."""
+"""Write schedules by hand: `w[rank, buffer, index]` is a place, `.copy_to` and `.reduce_to` transfer its data.
+
+`Writing` is the block, `with antiphon.write(...) as w:`; `Places` are places in it; `Simultaneous` are blocks of
+statements that happen in one step. Each statement is checked at once, with the user's line in the error, and becomes
+rows: one transfer of one chunk each. Rows get the earliest step that their data allow (timing.py). When the block ends,
+they become a schedule (rows.py), which is verified. arguments.py reads arguments, layout.py maps places to chunks, and
+lines.py finds the user's line.
+
+Example, a broadcast from rank 0 on a line of three ranks. The second copy reads what the first wrote: it is in step 1.
+
+    with antiphon.write("broadcast", "line:ranks=3") as w:
+        w[0, "input", 0].copy_to(1).copy_to(2)
+"""
 
 from __future__ import annotations
 
@@ -29,7 +41,7 @@ Own = TypeVar("Own", bound="Writing")
 class Places:
     """Places in buffers, as `w[rank, buffer, index]` returns them, to be copied or reduced to other ranks.
 
-    They stand for places, not for values: a statement sends what they hold when it is reached.
+    They name places, not values: a statement sends what the places hold at that time.
     """
 
     def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
@@ -152,10 +164,10 @@ class Writing:
         self._block: CodeType | None = None
         self._line = Line("", 0)
         self._open = self._ended = False
-        self._now: Moment | None = None  # what is happening at once
-        self._promised: Line | None = None  # where a group was made that no `with` has begun yet
-        self._moments = self._joints = 0  # until now
-        self._joint = -1
+        self._now: Moment | None = None  # the rows of the step that is being written as a whole
+        self._promised: Line | None = None  # the line of a w.together() or w.joint() whose `with` has not begun yet
+        self._moments = self._joints = 0  # numbers used so far
+        self._joint = -1  # number of the joint that is being written, -1: none
 
     # ---- the block ----
 
@@ -179,6 +191,7 @@ class Writing:
             self._check_schedule()
 
     def _check_schedule(self) -> None:
+        """Verify the schedule. Raises Invalid with the lines that are at fault."""
         fault = verify(self.schedule, self.topology).fault
         if fault is not None:
             raise Invalid(complaint(fault, self._rows, self._layout, self._line))
@@ -207,6 +220,7 @@ class Writing:
         return tuple(str(row.line) for row in self._rows)
 
     def _need_end(self, attribute: str) -> None:
+        """Raise Invalid unless the block has ended without an error."""
         if not self._ended:
             why = "the block has not ended yet" if self._open else "no block of `with` has ended without an error"
             raise Invalid(f"{here()}: w.{attribute} is not there: {why}")
@@ -246,6 +260,7 @@ class Writing:
         return Simultaneous(self, fixed=False, joint=True)
 
     def _enter_group(self, fixed: bool, joint: bool) -> None:
+        """Begin the `with` block of a step (`fixed`), a joint, or statements together."""
         self._promised = None
         self._need_open()
         if fixed:
@@ -262,6 +277,7 @@ class Writing:
             self._joint, self._joints = self._joints, self._joints + 1
 
     def _leave_group(self, own: bool, joint: bool, failed: bool) -> None:
+        """End a `with` block. `own`: it began the step; `failed`: by an error, so its rows are dropped."""
         if joint:
             self._joint = -1
         if own and failed:
@@ -270,11 +286,12 @@ class Writing:
             self._close_moment()
 
     def _begin_moment(self, step: int | None) -> None:
+        """Begin to collect rows of one step; None: the earliest possible for all of them."""
         self._moments += 1
         self._now = Moment(self._moments, step, called=step is not None)
 
     def _close_moment(self) -> None:
-        """End what happens at once."""
+        """Place the rows that were collected for one step."""
         now, self._now = self._now, None
         if now is None:
             return
@@ -283,6 +300,7 @@ class Writing:
             self._clock.floor = max(self._clock.end, now.step)
 
     def _place_rows(self, rows: list[Row], step: int | None = None) -> None:
+        """Assign rows their step, and note which chunk each place of scratch then holds."""
         at = self._clock.place([row.move for row in rows], step)
         for row in rows:
             row.step = at
@@ -310,7 +328,7 @@ class Writing:
         self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
         via: Iterable[SupportsIndex] | None,
     ) -> Places:  # fmt: skip
-        """One statement: every source to every rank, one after the other."""
+        """Carry out one statement: send every source to every rank, one after the other."""
         self._need_open()
         self._check_current(source)
         ranks, name = self._arguments.ranks(to), None if buffer is None else self._arguments.buffer(buffer)
@@ -341,7 +359,9 @@ class Writing:
         return Places(self, list(destinations), list(destinations.values()), moment)
 
     def _start_indices(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
-        """The index that each is sent to, where one is named: those of a rank one behind the other."""
+        """Return the index at the destination for each source: from `index` on for the sources of a rank; None:
+        default.
+        """
         if index is None:
             return [None] * len(source)
         if buffer is None:
@@ -354,7 +374,7 @@ class Writing:
         return starts
 
     def _check_current(self, source: Places) -> None:
-        """A handle may be used while its places hold what it is of."""
+        """Raise Invalid if these places were overwritten since, or are written only in this step."""
         # within a step, data that arrives in it cannot be sent on
         if self._now is not None and source._moment == self._now.number:
             raise self._make_error(f"{source!r} arrives in this very step; send it on in a later one")
@@ -363,7 +383,7 @@ class Writing:
                 raise self._make_error(f"{place} holds another chunk by now; use it before it is overwritten")
 
     def _make_move(self, src: Place, dst: Place, copy: bool) -> Move | None:
-        """None where nothing is to be done: a rank's input and output are one place where both have the chunk."""
+        """Return the transfer, or None if source and destination are one place, as a chunk's input and output are."""
         move = Move(self._spot_of(src), self._spot_of(dst), copy)
         if move.src != move.dst:
             return move
@@ -374,6 +394,7 @@ class Writing:
     def _target_place(
         self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool
     ) -> Place:
+        """Return the place for a chunk at the destination rank. Raises Invalid if the named one cannot hold it."""
         if buffer is None:
             return self._layout.home(rank, chunk) or self._layout.aside(rank, SCRATCH, chunk)
         if buffer in (INPUT, OUTPUT):
@@ -391,11 +412,13 @@ class Writing:
         return place
 
     def _spot_of(self, place: Place) -> Spot:
+        """Return the key of a place; a chunk's places in input and output are one."""
         if place.buffer in (INPUT, OUTPUT):
             return place.rank, "", self._layout.chunk(place)
         return place.rank, place.buffer, place.index
 
     def _chunk_at(self, place: Place) -> int:
+        """Return the chunk that the place holds now."""
         if place.buffer in (INPUT, OUTPUT):
             return self._layout.chunk(place)
         chunk = self._scratch_chunks.get(self._spot_of(place))
@@ -404,6 +427,7 @@ class Writing:
         return chunk
 
     def _need_open(self) -> None:
+        """Raise Invalid outside the block, or if a w.together() or w.joint() was not used with `with`."""
         if not self._open:
             why = "has ended" if self._ended else "has not begun; write `with antiphon.write(...) as w:`"
             raise self._make_error(f"the block of this schedule {why}")

@@ -1,7 +1,17 @@
-"""Transfers as messages and copies, the slots of scratch in which data waits, and folds: what operations are made of.
+"""Second stage of lowering: decide where transferred data go, which values are combined, and how scratch is reused.
 
-Second stage of `lower`. A row goes straight to the place of its value or into a stretch of scratch; stretches are
-dealt to slots, which are used again and again."""
+Input is the first stage (rows.py): the places of all values. Output is `Moves`, `Folds` and `Slots`, of which
+lowering.py makes operations.
+
+- A row of the schedule goes straight to the place of its value, or into a stretch of scratch (buffer space of the
+  program): if its value has no place in a user's buffer, or if it waits there until a fold combines it with others.
+- A fold makes a version (a chunk at a rank after one of its writes) from several operands. Folds of neighbouring chunks
+  whose operands are neighbours, too, are merged into one.
+- Stretches are assigned to slots of equal length, which are reused: like registers, by the lifetimes of the stretches.
+
+Example: rank 0 of a star of three ranks adds what ranks 1 and 2 send. Both rows wait in stretches of scratch, and one
+fold adds these and the rank's own input. The sum then goes straight to the outputs of ranks 1 and 2.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +28,10 @@ from antiphon.lower.rows import DataLine, Prepared
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Per stretch its slot (numbered by rank) and the stretch that had it before, -1; per slot its class."""
+    """Per stretch its slot (numbered from 0 at each rank) and the stretch that had the slot before, -1 if none.
+
+    Slots of a class have equal lengths (`class_whole` units and `class_part` numerators) and pieces.
+    """
 
     slot: Longs
     before: Longs
@@ -29,22 +42,23 @@ class Slots:
     class_pieces: Longs
 
 
-def dealt(
+def assign_stretches(
     line: DataLine, ranks: int, where: tuple[Longs, Longs, Longs, Longs], life: tuple[Longs, Longs], lag: int
 ) -> Slots:
-    """Give every stretch (rank, first and last point, pieces; begin and end of its life) a slot of its class.
+    """Assign every stretch a slot of its class. O(n log n).
 
-    A slot is taken up again by the stretch that begins next, the one that is free for longest first, and not before
-    `lag` steps after its last use, so that one step's receives need not wait for the last step's combinations.
-    Whether a slot is free when stretch k begins depends only on the numbers of begun and ended ones: no loop is needed.
-    O(n log n).
+    `where`: rank, first and last point, and pieces of each stretch; `life`: the times of its first and last use. The
+    stretch that begins next takes the slot that is free for longest, and not before `lag` steps after its last use, so
+    that one step's receives need not wait for the last step's folds. Whether a slot is free when stretch k begins
+    depends only on how many stretches have begun and ended, so no loop is needed.
 
-    Stretches of rank 0 as long as the first block, which live from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
+    Stretches of rank 0, as long as the first block, in use from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
     the slot of the first.
 
     >>> from antiphon.core.example import star
     >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
-    >>> slots = dealt(DataLine.of(star()), 1, (point, point, same, same), (np.array([0, 1, 3]), np.array([2, 5, 4])), 0)
+    >>> life = np.array([0, 1, 3]), np.array([2, 5, 4])
+    >>> slots = assign_stretches(DataLine.of(star()), 1, (point, point, same, same), life, 0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
@@ -127,10 +141,10 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Rows that cross from rank to rank, by message; rows inside a rank that are copied by an operation of their own.
+    """Rows that cross from rank to rank, by message, and rows inside a rank that are copied by an operation of their
+    own.
 
-    A row goes straight to where its value will lie, or into a stretch of scratch: as its value's place, or until
-    a fold takes it. Neighbours of one message share a stretch.
+    Neighbours of one message share a stretch. A group is all writes of one version.
     """
 
     folded: Bools  # per group: a fold makes it
@@ -146,8 +160,8 @@ class Moves:
     base: Longs  # per version where it lies: a place, or the places' number + a stretch
 
 
-def moves(work: Prepared) -> Moves:
-    """Which way every row goes. O(n log n).
+def moves(prepared: Prepared) -> Moves:
+    """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
 
     Rank 0 of `core.example.star` adds what comes by rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows
     2 and 3 go straight to the outputs of ranks 1 and 2.
@@ -160,7 +174,7 @@ def moves(work: Prepared) -> Moves:
     >>> movement.crossing.tolist(), movement.message.tolist()
     ([1, 0, 2, 3], [0, 1, 2, 3])
     """
-    schedule, values = work.schedule, work.values
+    schedule, values = prepared.schedule, prepared.values
     order = values.order
     read, write = order.read.astype(np.int64), order.write.astype(np.int64)
     group = values.group[write]
@@ -170,7 +184,7 @@ def moves(work: Prepared) -> Moves:
     local = schedule.src == schedule.dst
     # `late`: local rows whose source is overwritten in the step in which they read it.
     late = values.over[read].copy()
-    late[late] = values.moment[read[late] + 1] == work.time[late]
+    late[late] = values.moment[read[late] + 1] == prepared.time[late]
     # which rows wait in scratch for their fold: what crosses, or what is written over in this very step
     waiting = folded[group] & (~local | late)
     hidden = values.place[write] < 0
@@ -180,7 +194,7 @@ def moves(work: Prepared) -> Moves:
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
     waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
     stays = waiting | (~folded[group] & hidden)
-    crossing, message, joined = _sort_messages(work, local)
+    crossing, message, joined = _sort_messages(prepared, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
     # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
@@ -199,19 +213,19 @@ def moves(work: Prepared) -> Moves:
     base = values.place.copy()
     # Versions that a single row brings lie where the row lies.
     straight = np.flatnonzero(~folded[group] & hidden)
-    base[write[straight]] = len(work.places) + stretch[straight]
+    base[write[straight]] = len(prepared.places) + stretch[straight]
     # A fold's result overwrites its first waiting operand, so it needs no scratch of its own.
     into = np.flatnonzero((values.row >= 0) & folded[values.owner])
     into = into[waiting[values.row[into]] & hidden[values.row[into]]]
     first = into[starts(values.owner[into])]
-    base[values.version[values.owner[first]]] = len(work.places) + stretch[values.row[first]]
+    base[values.version[values.owner[first]]] = len(prepared.places) + stretch[values.row[first]]
     count = int(message[-1]) + 1 if len(message) else 0
     return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
 
 
-def _sort_messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
-    """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line; the
-    message of each, and whether it goes on where the one before ends. O(n log n).
+def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
+    """Return the crossing rows by message and, within it, by position of their data; the message of each row; and
+    whether it continues where the row before ends. O(n log n).
 
     Rows 1, 2, 0 are one message, with thirds 0, 1 and 2 of a block:
 
@@ -221,7 +235,7 @@ def _sort_messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     >>> _sort_messages(prepare(of_rows("broadcast", 2, rows, roots=(0,), parts=3), False), np.zeros(3, bool))
     (array([1, 2, 0]), array([0, 0, 0]), array([False,  True,  True]))
     """
-    schedule, line = work.schedule, work.line
+    schedule, line = prepared.schedule, prepared.line
     rows, table = np.flatnonzero(~local), messages(schedule)
     chunk, slots = schedule.chunk[rows], schedule.slots
     inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
@@ -238,7 +252,7 @@ def _sort_messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Combinations: neighbouring groups whose operands lie side by side are one."""
+    """The folds. Neighbouring groups whose operands are contiguous are one fold."""
 
     groups: Longs  # those that folds make, by rank and moment and place
     fold: Longs  # per group, -1
@@ -249,25 +263,25 @@ class Folds:
     base: Longs  # per operand of the values: where it lies
 
 
-def folds(work: Prepared, movement: Moves) -> Folds:
-    """The combinations and where their operands lie. O(n log n).
+def folds(prepared: Prepared, movement: Moves) -> Folds:
+    """Return the folds and where their operands lie. O(n log n).
 
     Of `core.example.star` one fold of three: the input of rank 0 (place 0) and stretches 1 and 0, which count on from
     the six places.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> work = prepare(star(), False)
-    >>> folding = folds(work, moves(work))
+    >>> prepared = prepare(star(), False)
+    >>> folding = folds(prepared, moves(prepared))
     >>> folding.fold.tolist(), folding.operands.tolist(), folding.base[folding.operands].tolist()
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])
     """
-    values, line = work.values, work.line
+    values, line = prepared.values, prepared.line
     # Operands that wait in scratch lie in their row's stretch, all others where their version lies.
     is_held = values.row >= 0
     is_held[is_held] = movement.waiting[values.row[is_held]]
     base = movement.base[values.operand]
-    base[is_held] = len(work.places) + movement.stretch[values.row[is_held]]
+    base[is_held] = len(prepared.places) + movement.stretch[values.row[is_held]]
     groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
     chunk, rank = values.order.chunk[version], values.order.rank[version]
@@ -275,7 +289,7 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     count_bound = int(count.max(initial=0)) + 1
     # Only folds of one rank, moment and number of operands can be joined.
     key, bound = packed(
-        (rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, count_bound)
+        (rank, prepared.schedule.collective.ranks), (values.moment[version], prepared.times), (count, count_bound)
     )
     order = order_of(*packed((key, bound), (line.place[chunk], len(line.place))))
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]

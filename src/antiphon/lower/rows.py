@@ -1,8 +1,9 @@
-"""First stage of lowering: where every value of a schedule lies, and which transfers need scratch.
+"""First stage of lowering: decide in which buffer every value of a schedule lies.
 
-All blocks are laid on one line, with the borders of chunks as points on it. A value of a cell (chunk, rank) can lie in
-the rank's input, its output, or a slot of scratch. A transfer writes straight to the place of its value if that is
-free at that time; otherwise it goes to scratch first (moves.py).
+All blocks are put one behind the other on an imagined line, with the borders of chunks as points on it. A cell is a
+chunk at a rank; each write makes a new version of its value. A version lies in the rank's input, in its output, or in
+scratch (buffer space of the program): the initial one in the input, those that can end in the output there, all others
+in scratch. moves.py then decides which transfers may write straight to these places.
 
 Example: an allgather among two ranks, out of place: rank 0's own block is read from its input and copied to its
 output; the block of rank 1 is received straight into the output.
@@ -26,7 +27,10 @@ from antiphon.core.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class DataLine:
-    """The imagined line on which all blocks stand, and the points on it where chunks begin and end."""
+    """The line on which all blocks stand, and the points on it where chunks begin and end.
+
+    Point p is at units[p] + numerators[p] / denominator, in units of weight 1.
+    """
 
     units: Longs
     numerators: Longs
@@ -39,7 +43,9 @@ class DataLine:
 
     @staticmethod
     def of(schedule: Schedule) -> DataLine:
-        """O(n log n) in chunks. Two blocks, each in halves: points at 0, 1/2, 1, 1 1/2 and 2.
+        """Return the line of a schedule. O(n log n) in chunks.
+
+        Two blocks, each in halves: points at 0, 1/2, 1, 1 1/2 and 2.
 
         >>> from antiphon.core.example import of_rows
         >>> line = DataLine.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
@@ -73,7 +79,10 @@ class DataLine:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Places in the users' buffers: of each its rank, buffer and shift; and which one every end has."""
+    """Places in users' buffers: a rank, a buffer, and the shift from positions on the line to positions in the buffer.
+
+    `inputs`, `outputs`: the place of every input and output of the schedule.
+    """
 
     rank: Longs
     buffer: Longs
@@ -83,7 +92,9 @@ class Places:
 
     @staticmethod
     def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> Places:
-        """O(n log n) in ends. An allgather among two: rank 0 and 1 each have an input (0) and an output (1).
+        """Return the places of all inputs and outputs. O(n log n).
+
+        An allgather among two: ranks 0 and 1 each have an input (0) and an output (1).
 
         >>> from antiphon.core.example import of_rows
         >>> places = prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False).places
@@ -111,25 +122,25 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Versions and where they lie. Groups are those of the analysis: all writes of one version."""
+    """Versions and where they lie. A group is all writes of one version, with the operands that these combine."""
 
     order: Versions
     moment: Longs  # per version: the place of its step among all, -1 for the initial one
     group: Longs  # per version: its group, -1
     place: Longs  # per version: its place in a user's buffer, -1: in scratch
-    over: Bools  # per version: the next one of its cell is written over it
+    over: Bools  # per version: the next one of its cell overwrites it
     early: Bools  # per version: it is read in the very step that writes the next one
     version: Longs  # per group: what it writes
     count: Longs  # per group: its operands
     first: Longs
-    operand: Longs  # of the groups in turn: the version read
-    row: Longs  # and the transfer, -1: the cell's own value
-    owner: Longs  # and the group
+    operand: Longs  # operands of all groups, one group after the other: the version read
+    row: Longs  # ... the transfer that brings it, -1: the cell's own value
+    owner: Longs  # ... the group
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The analysis of a schedule that its operations are made from."""
+    """The result of the first stage."""
 
     schedule: Schedule
     in_place: bool
@@ -140,7 +151,7 @@ class Prepared:
     time: Longs  # per row: the place of its step among all
     times: int
     last: Longs  # per output of the analysis: its last version, -1 where no row touches the cell
-    aside: Bools  # per output: what comes is kept in scratch until the end (an alltoall in place)
+    aside: Bools  # per output: received data stay in scratch until the end (an alltoall in place)
 
 
 def prepare(schedule: Schedule, in_place: bool) -> Prepared:
@@ -195,7 +206,10 @@ def _place_values(
     places: Places,
     aside: Bools,
 ) -> Values:
-    """Groups with their operands, versions with their places. `keys`: the cells of inputs and outputs. O(n log n)."""
+    """Return groups with their operands and versions with their places. O(n log n).
+
+    `keys`: the cells of inputs and of outputs. `aside`: outputs that are written only at the end.
+    """
     # groups: the version that each writes; of operands the version that each is
     groups = len(analysis.count)
     at = ranges(analysis.first, analysis.count)

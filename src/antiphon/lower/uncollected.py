@@ -1,4 +1,4 @@
-"""Making very many objects that all stay, without the collector of cycles looking at all of them again and again."""
+"""Create very many objects without the garbage collector traversing all of them again and again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collection within, if there were any: it takes half of the time else. What is freed by counting still is.
+    """Disable the collection of cycles in the block, which would take half of the time. Reference counting goes on.
 
-    At the end new objects are moved to the oldest generation: else the next collection would traverse all of them.
+    At the end new objects are moved to the oldest generation; otherwise the next collection would traverse all of them.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -19,7 +19,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if collecting:
-            if not gc.get_freeze_count():  # or somebody has frozen something, which shall stay so
+            if not gc.get_freeze_count():  # otherwise unfreeze would release what other code has frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

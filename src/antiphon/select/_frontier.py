@@ -1,15 +1,16 @@
 """Find the latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked.
 
-A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S is its latency, R / C its time on the
-wire. A planner searches, here or in a process of its own; its schedules become points, and those that no other point
-beats make the frontier.
+A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S stands for its latency, R / C for its time
+on the links. A planner searches, in this process or a child process; its schedules become points, and those that no
+other point beats form the frontier.
 
     frontier           run the planner; a point per schedule (`_make_point`), until it ends or is stopped
     _make_point        verify the schedule; recheck its certificate; find the strongest label that holds
     _unbeaten_points   drop points that another equals or beats in both S and R / C
 
-Labels: proved-optimal (no algorithm of S steps has a smaller R / C; also given to points that meet the bound of the
-machine), proved-optimal-for-k (among those with R <= S + k), best-found-in-budget (no proof).
+The label of a point states what is proved: proved-optimal (no algorithm of S steps has a smaller R / C; also given to
+points that meet the bound of the machine), proved-optimal-for-k (among those with R <= S + k), best-found-in-budget (no
+proof).
 
 Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2, the least steps; (2, 2, 3) has
 3/2, the bound of the links, in the same number of steps. It beats the first, so the frontier is one point.
@@ -49,11 +50,12 @@ GIB = 2**30
 
 @dataclass(frozen=True, eq=False)
 class FrontierPoint:
-    """One (C, S, R). `proof` is about the schedule, or, where `about` is "halves", about each half of an allreduce.
+    """One point (C, S, R). `claims` has its figures.
 
-    `least`: no algorithm of as many steps has R / C below this, if that is proved; `half`: no allgather of half as
-    many has R / C below that, where the point is made of halves. `proved` was rechecked from the certificate; only an
-    engine vouches for `trusted`.
+    `proof`: its label, which is about the schedule, or, if `about` says "halves", about each half of an allreduce.
+    `least`: if proved, no algorithm of as many steps has a smaller R / C; `half`: the same of an allgather of half as
+    many steps, for points made of halves. `proved`: statements rechecked from the certificate; `trusted`: statements
+    that only the search engine makes.
     """
 
     schedule: Schedule
@@ -128,7 +130,7 @@ class Frontier:
     collective: Collective
     planner: str
     points: tuple[FrontierPoint, ...]
-    limits: Bound  # where every transfer goes by itself
+    limits: Bound  # lower bounds, if switches only forward
     stopped: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -139,7 +141,7 @@ class Frontier:
 
     @property
     def impossible(self) -> tuple[Impossible, ...]:
-        """What certificates forbid, by steps: of the collective, or of the halves of an allreduce."""
+        """The ratios that certificates exclude, by steps: for the collective, or for the halves of an allreduce."""
         least_ratios = {}
         for point in self.points:
             if point.least is not None:
@@ -212,10 +214,10 @@ def frontier(  # noqa: PLR0913
     """Return every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
     `k`: only R <= S + k (default: any). `steps`: at most this number. `memory`: GiB for the solvers. `tell` receives
-    what is tried and proved, `heard` each point at once. `effort`: how much is tried, in units of about a second, which
-    are counted: the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped.
-    `apart`: search in a program of its own, budget or not, which Ctrl-C stops at once, too. The points until then are
-    returned, and `stopped` says why it ended.
+    lines of progress, `heard` each point at once. `effort`: how much is tried, in units of about a second, which are
+    counted, so that the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped.
+    `apart`: search in a program of its own even without a budget, so that Ctrl-C stops it at once. If the search is
+    stopped, the points until then are returned, and `stopped` says why.
 
     Raises TimedOut if it was stopped without a point, Infeasible if there can be none, NotFound if a complete search
     has none.
@@ -257,6 +259,7 @@ def frontier(  # noqa: PLR0913
 
 
 def _check_limits(options: Mapping[str, Any]) -> None:
+    """Raise Invalid if k, steps or memory is no such number."""
     for name, minimum in (("k", 0), ("steps", 1)):
         value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
@@ -266,19 +269,17 @@ def _check_limits(options: Mapping[str, Any]) -> None:
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
-_Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry, its options, for what
+_Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry in the table, its options, the request
 
 
 _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, and notes on certificates so far
 
 
 def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
-    """Yield the points that another process finds, then TimedOut, Lost or KeyboardInterrupt if it did not end by
-    itself.
-    """
+    """Yield the points that a child process finds. Raises TimedOut or Lost if it is stopped or dies."""
     planner, entry, options, request = task
     terms = Terms[_Task](
-        _say_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
+        _send_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
         grace=GRACE,
     )  # fmt: skip
     job = (planner, entry, options, replace(request, tell=silent))
@@ -297,7 +298,8 @@ def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> It
         raise Lost(f"the planner failed: {error}") from None
 
 
-def _say_points(task: _Task, send: Send) -> None:
+def _send_points(task: _Task, send: Send) -> None:
+    """Send points and lines of progress to the parent process."""
     planner, entry, options, request = task
     for progress in _find_points((planner, entry, options, replace(request, tell=send))):
         send(progress)
@@ -314,7 +316,7 @@ def _find_points(task: _Task) -> Iterator[_Progress]:
 
 
 def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: list[str]) -> FrontierPoint:
-    """Verify a schedule and recheck its certificate. One that does not hold is added to `notes`."""
+    """Verify a schedule and recheck its certificate. If it does not hold, add that to `notes`."""
     claims = measure(schedule, topology, limits)
     provenance = schedule.provenance
     certificate = provenance.get("certificate")
@@ -358,7 +360,9 @@ def _no_point(
 
 
 def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the points that no other beats, by steps; of equal points the one with the best proof, then the first."""
+    """Return the points that no other beats, by steps; of equal points the one with the strongest label, then the
+    first.
+    """
     # One point for each (S, R / C), then drop the dominated ones. O(points^2).
     best: dict[tuple[int, Fraction], FrontierPoint] = {}
     for point in points:
@@ -370,6 +374,6 @@ def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ..
 
 
 def _beats(point: FrontierPoint, rival: FrontierPoint) -> bool:
-    """Return whether the point is nowhere worse, and somewhere better."""
+    """Return whether the point is no worse in S and R / C, and better in one of them."""
     is_other = (point.steps, point.ratio) != (rival.steps, rival.ratio)
     return is_other and point.steps <= rival.steps and point.ratio <= rival.ratio

@@ -1,4 +1,8 @@
-"""Candidates of a tuning with their times, and the ranges of sizes for which one of them is best."""
+"""Results of a tuning: candidates with their times, and the ranges of sizes for which one of them is best.
+
+A `Candidate` is a planner with its options, a `Range` some sizes with their best candidate, `Without` what is best
+there if switches can only forward. They hold results and print them as JSON; ledger.py computes them.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ class Candidate:
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
     `rests_on` by size: what the figures are calibrated by, a profile, or that they are not calibrated.
     `may_win`: False for candidates that are only compared with. `also`: other options with the same schedule.
-    `ended_by`: budget, memory or crash, where one of these ended it early. `alone`: seconds by size with every row
-    alone, where it uses switches.
+    `ended_by`: budget, memory or crash, if one of these ended it early. `alone`: if its schedule uses multicast or
+    reduction in switches, seconds by size of the same schedule without.
     """
 
     collective: str
@@ -42,7 +46,7 @@ class Candidate:
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """What it lets switches do beside forwarding."""
+        """What its schedule uses of switches beside forwarding: multicast, reduction."""
         return tuple(self.figures.get("uses", ()))
 
     def __repr__(self) -> str:
@@ -69,9 +73,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Without:
-    """The alternatives at one size on a runtime that lets no switches help: `alone`, the seconds of the same schedule
-    with every row alone (None: the model does not price that), and the best candidate that uses no switches (None:
-    there is none)."""
+    """The alternatives at one size for a runtime without multicast and reduction in switches.
+
+    `alone`: seconds of the same schedule without these (None: the model does not price that). `planner`, `options`,
+    `seconds`: the best candidate that uses none (None: there is none).
+    """
 
     alone: float | None
     planner: str | None = None
@@ -87,12 +93,12 @@ class Without:
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
-    `at`: the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
-    uses switches, the alternatives on a runtime that cannot. `over`: the choice of the library `reference` (such as
-    nccl) at that size, where the model has its figures. `rests_on`: the measurements that calibrate the figures, a
+    `at`: the greatest size priced in it, to which seconds, gap and speedup belong. `without`: if the candidate uses
+    multicast or reduction in switches, the alternatives. `over`: what the library `reference` (such as nccl) would
+    choose at that size, if the model has its figures. `rests_on`: the measurements that calibrate the figures, a
     profile, or that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most,
-    if known. `served_by`: the library that should serve these sizes, since nowhere is the candidate faster than it by
-    more than the error of its model; "": use the candidate. `beyond_error`: whether the speedup exceeds the error of
+    if known. `served_by`: the library to use for these sizes, because the candidate is nowhere faster than it by more
+    than the error of its model; "": use the candidate. `beyond_error`: whether the speedup exceeds the error of
     that model; None: unknown. `runners_up`: the next best at `at`.
     """
 

@@ -1,6 +1,8 @@
-"""The figures that a plan claims of its schedule: counts, gaps to the bounds, uses of switches, rate, order.
+"""Compute the figures that a plan claims of its schedule.
 
-Each is derived here once: `plan`, `tune`, `frontier` and the checks of plan files all read these functions.
+These are counts (chunks, steps, rounds, transfers), gaps (figures divided by their lower bounds), which bounds it meets
+(`proof`), what it uses of switches, its rate (bandwidth in the limit of many slices) and its order of combining.
+`plan`, `tune`, `frontier` and the checks of plan files all use these functions, so that their figures agree.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None)
 
 
 def figures_verified(schedule: Schedule, topology: Topology, limits: Bound) -> dict[str, Any]:
-    """The same for a schedule that is verified already."""
+    """Return the same figures for a schedule that is verified already."""
     figures = dict(claims(schedule, topology))
     figures |= gaps(figures, timeline(schedule, topology).total, limits)
     figures |= uses_claim(schedule)
@@ -66,7 +68,7 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) 
 
 
 def _gap_ratio(value: Fraction, lower_bound: Fraction) -> Fraction | None:
-    """value ÷ bound; None where the bound is 0 and the value is not."""
+    """Return value / bound; None if the bound is 0 and the value is not."""
     return value / lower_bound if lower_bound else (None if value else Fraction(1))
 
 

@@ -1,6 +1,6 @@
-"""Name the algorithms of libraries: the planners that stand for NCCL, and the classics.
+"""The algorithms of communication libraries: which planners stand for NCCL, and which are the classics.
 
-A speedup needs something to be faster than. In order of preference:
+A speedup compares with a baseline. In order of preference:
 
     1. NCCL's own choice by its model (`cost.nccl`), if the figures of these GPUs are known (`own_choice`).
     2. The best schedule of the planners that stand for NCCL: rings and trees; in-switch planners where NCCL would use

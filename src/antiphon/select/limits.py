@@ -1,14 +1,14 @@
-"""State the bounds of a collective as a time by size, and what a degraded machine has lost against the whole one.
+"""Lower bounds of a collective as a time by size, and what a degraded machine has lost compared with the intact one.
 
-No schedule of n bytes is faster than max(latency, n / rate): the latency is that of the quickest way to bring every
-rank what it needs, the rate that of the tightest cut (core.bounds). Example: 10 us and 100 GB/s give 10 us up to 1 MB,
-and 100 us at 10 MB.
+No schedule of n bytes takes less than max(latency, n / rate): the latency is that of the quickest paths by which every
+rank can get what it needs, the rate that of the tightest cut (core.bounds). Example: 10 us and 100 GB/s give 10 us up
+to 1 MB, and 100 us at 10 MB.
 
-Losses are reported twice. By links: the total bandwidth between every two nodes, before and after (`damage`). And by
-collectives, since a lost link may cost nothing, or half of the rate (`losses`): the bound of each
+Losses are reported twice. By links: the total bandwidth between every two nodes, before and after (`compare_links`).
+And by collectives, since a lost link may cost nothing, or half of the rate (`compare_bounds`): the bound of each
 
-    all      among all ranks of the whole machine
-    among    there among the ranks that remain, the others relaying
+    all      among all ranks of the intact machine
+    among    on the intact machine among the ranks that remain; the others may relay
     left     on the degraded machine
 
 Example: a box of eight GPUs, one of them gone. Between `all` and `among` an allreduce changes only in its number of
@@ -37,7 +37,7 @@ from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 
-MAX_SHOWN_LINKS = 10
+MAX_SHOWN_LINKS = 10  # lost links that are listed
 SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 
@@ -61,7 +61,7 @@ class Limit:
         bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None, model: str = "",
         times: Mapping[int, float] | None = None,
     ) -> Limit:  # fmt: skip
-        """`latency`: if it is known already. `model`, `times`: the least times under a model, where known."""
+        """Return the limits from a bound. `latency`: if known; `model`, `times`: the least times under a model."""
         if latency is None:
             latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
@@ -72,7 +72,7 @@ class Limit:
         )
 
     def gap(self, nbytes: int, seconds: float) -> float | None:
-        """Return a time over the least time under the same model; None where that is not known, or is 0."""
+        """Return a time divided by the least time under the same model; None if that is unknown or 0."""
         lower_bound = self.times.get(nbytes)
         return seconds / lower_bound if lower_bound else None
 
@@ -105,7 +105,7 @@ def least_times(
     collective: Collective, topology: Topology, bound: Bound, sizes: Sequence[int], model: str,
     profile: Profile | None = None,
 ) -> dict[int, float]:  # fmt: skip
-    """Return the least seconds of any schedule by size under a model; Unsupported where no bound of it is known."""
+    """Return the least seconds of any schedule by size under a model. Raises Unsupported if none are known."""
     options = model_of(model)[1]
     proofs = ProvedLimits(topology, collective, bound)
     lower_bound = model_bound(model.partition(":")[0], options, proofs, profile)
@@ -118,8 +118,7 @@ def least_times(
 
 @dataclass(frozen=True)
 class LinkLoss:
-    """All links between two nodes (one way, or both where they lost the same), or a shared limit, that lost
-    bandwidth."""
+    """Lost bandwidth of a shared limit, or of all links between two nodes: in one direction, or in both if equal."""
 
     name: str
     src: int | None
@@ -139,10 +138,10 @@ class LinkLoss:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """What a collective has lost against the whole machine: bounds in bytes per second of nbytes, and in steps.
+    """What a collective has lost compared with the intact machine `whole`: bounds in bytes per second, and in steps.
 
-    `all`: among all ranks of the whole machine; `among`: there among the ranks that remain, the others relaying;
-    `left`: on the degraded machine.
+    `all`: among all ranks of the intact machine; `among`: there among the ranks that remain, while the others may
+    relay; `left`: on the degraded machine.
     """
 
     collective: str
@@ -161,7 +160,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Damage:
-    """The links that are gone or slower: their number (both ways counts once), and the first of them."""
+    """The links that are gone or slower than on machine `whole`: their number (two directions with equal loss count
+    once), and the first of them.
+    """
 
     whole: str
     total: int

@@ -1,13 +1,14 @@
-"""Judge a benchmark log: each run against what its machine should give, or one log against another.
+"""Check a benchmark log: each run against what its machine should reach, or one log against another.
 
-`check_runs` puts three figures beside each measured time: the library's model, the proven bound, and what of the bound
-was reached ("of the wire"). The verdict and its likely causes are those of cost/nccl/diagnosis.py. Machines whose GPUs
-have no figures get the bound alone, and the verdict "cannot tell".
+`check_runs` puts three figures beside each measured time: the prediction of the library's model, the proved lower
+bound, and the bound divided by the measured time ("of the wire"). The verdict and its likely causes are those of
+cost/nccl/diagnosis.py. If the model has no figures of the GPUs, there is only the bound, and the verdict "cannot tell".
 
-`compare_runs` is for upgrades. A size has changed if its times differ by more than the noise, which the logs themselves
-tell (`Run.spread`): three times the median deviation of repeated times, and never less than 5 %. Example: a time in
-place is 10 % below that out of place in most rows, and 12 to 8 % below in others, 2 % off in the median: the noise is
-6 %; 20 us before and 22 us after count as slower, 20 and 21 us do not.
+`compare_runs` compares logs from before and after an upgrade. A size has changed if its times differ by more than the
+noise, which comes from sizes that a log has several times (`Run.spread`): three times the median deviation of these
+times, and at least 5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in
+others, a median deviation of 2 %: the noise is 6 %. Then 20 us before and 22 us after count as slower, 20 and 21 us do
+not.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
 SPREADS = 3  # median deviations that count as noise
-MIN_NOISE, USUAL_NOISE = 0.05, 0.10  # the least, and that of logs in which nothing is measured twice
-MIN_BANDWIDTH = 2**24  # bytes: logs that end below are judged by their latency alone
-IMPOSSIBLE = 0.95  # of the bound's time: below, the machine is not the one named, as rounding does not explain it
+MIN_NOISE, USUAL_NOISE = 0.05, 0.10  # minimum; value for logs in which no size is measured twice
+MIN_BANDWIDTH = 2**24  # bytes: a log whose largest size is smaller says nothing of bandwidth
+IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound means that the log is of another machine
 
 
 def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> list[dict[str, Any]]:
@@ -54,6 +55,7 @@ def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> li
 
 
 def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
+    """Return the row of one run."""
     facts = ("program", "version", "library", "gpu", "environment", "signs")
     result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
     result |= {name: getattr(run, name) for name in facts}
@@ -71,9 +73,10 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         own, why_not = None, str(error)
     proofs = proved_limits(topology, run.kind, 0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
-    limit = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
+    max_normal_ratio = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
     result["rows"] = [
-        _size_row(run, topology, n, seconds, choices.get(n), limit.get(n, 1.0), rate) for n, seconds in points
+        _size_row(run, topology, n, seconds, choices.get(n), max_normal_ratio.get(n, 1.0), rate)
+        for n, seconds in points
     ]
     diagnosis = None
     if own is not None:
@@ -89,7 +92,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
 
 
 def _find_library(run: Run, topology: Topology, request: str) -> tuple[Library | None, str]:
-    """Return the library that a run is held to, or None and why there is none."""
+    """Return the library model that a run is compared with, or None and the reason."""
     if run.kind not in KINDS:
         return None, f"no model of {run.kind}"
     # One process that drives all GPUs of a node launches on one after the other.
@@ -120,10 +123,17 @@ def _notes(run: Run, own: Library | None) -> list[str]:
 
 
 def _size_row(
-    run: Run, topology: Topology, nbytes: int, seconds: float, model: Priced | None, limit: float, rate: Fraction | None
+    run: Run,
+    topology: Topology,
+    nbytes: int,
+    seconds: float,
+    model: Priced | None,
+    max_normal_ratio: float,
+    rate: Fraction | None,
 ) -> dict[str, Any]:
-    """Return a size: measured, modelled and bound in seconds, the share of the bound, and a verdict in words. `limit`:
-    the greatest measured / modelled that is normal; `rate`: bytes per second of the bound."""
+    """Return the row of one size: seconds measured, predicted and by the bound, and a verdict in words.
+    `max_normal_ratio`: the greatest measured / modelled that is normal; `rate`: bytes per second of the bound.
+    """
     scale = nbytes / max(seconds, 1e-12)
     bound = float(nbytes / rate) if rate else None
     wrong = any(row.wrong for row in run.rows if row.nbytes * run.scale(topology.ranks) == nbytes)
@@ -134,10 +144,10 @@ def _size_row(
         "bound": bound, "share": bound and bound / max(seconds, 1e-12),
         "ratio": model and seconds / model.seconds, "wrong": wrong,
     }  # fmt: skip
-    return row | {"verdict": _size_verdict(row, limit)}
+    return row | {"verdict": _size_verdict(row, max_normal_ratio)}
 
 
-def _size_verdict(row: Mapping[str, Any], limit: float) -> str:
+def _size_verdict(row: Mapping[str, Any], max_normal_ratio: float) -> str:
     if row["wrong"]:
         return "wrong result"
     if row["share"] and row["share"] > 1 / IMPOSSIBLE:
@@ -145,13 +155,13 @@ def _size_verdict(row: Mapping[str, Any], limit: float) -> str:
     if row["ratio"] is None:
         return "no model"
     choice = f"{row['algorithm']} {row['protocol']}"
-    if row["ratio"] > limit:
+    if row["ratio"] > max_normal_ratio:
         return f"{row['ratio']:.1f} times {choice}"
-    return f"faster than {choice}" if row["ratio"] < 1 / limit else f"normal for {choice}"
+    return f"faster than {choice}" if row["ratio"] < 1 / max_normal_ratio else f"normal for {choice}"
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words what of the wire the best size reaches; of small sizes alone, their least time."""
+    """Return in words what fraction of the bound the best size reaches; if only small sizes, the least time."""
     best = max(rows, key=lambda row: row["share"] or 0.0)
     if best["share"] and best["share"] > 0.01:
         return f"{best['share']:.0%} of the wire at {format_size(best['nbytes'])}"
@@ -202,6 +212,7 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
 
 
 def _median_times(runs: Sequence[Run]) -> dict[int, float]:
+    """Return the median seconds by size."""
     times: dict[int, list[float]] = {}
     for run in runs:
         for nbytes, seconds in run.points():

@@ -1,6 +1,7 @@
 """Read and write files of plans: one plan, or a table with the tuned plans of several collectives.
 
-Plans of the user's own take part in `tune` as candidates of a planner named `plan`, which yields what is in their file.
+`load_plans` reads any file that holds plans, also those of other programs. The user's own plans take part in `tune` as
+candidates of a planner named `plan`, which yields the schedules of their file.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@
     plan           the best of these: for a size the fastest by a model, else by its gaps to the bounds
     put_together   schedules of several plans one after the other, or side by side, as one plan
 
-Stages of every schedule (`_plans_by`): planning, the bound (once), verifying and measuring, the order of combining
-where one is required, its certificate. `_rank_plans` adds a rank; the plan with the least rank is the best.
+Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; the order of
+combining, if a single one is required; its certificate. `_rank_plans` adds a sort key; the plan with the least key is
+the best.
 
-With a budget the work is done in a process of its own, which is stopped at the end of the budget, in any state. It
-sends each plan when it is made, and each stage that it enters, so that the error can name the stage that took the time.
+With a budget all this runs in a child process, which is stopped at the end of the budget. It sends each plan and each
+stage that it enters, so that the error can name the stage that took the time.
 
 Example: a planner with gaps (bandwidth, latency) of (1, 3) in one schedule and (1.5, 1) in another. Without a size the
 first is the best. For 1 KB, where latency decides, the model predicts 12 us and 4 us: the second.
@@ -122,7 +123,7 @@ def _with_stop(best_plan: Plan, why: str) -> Plan:
 # ---- one planner's work, here or in a process with a budget ----
 
 
-_Rank = tuple[float, ...]  # the plan with the least rank is the best
+_Rank = tuple[float, ...]  # sort key: the plan with the least is the best
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Gener
 
 
 def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, None]:
-    """The same from a process that is stopped at the end of the budget, in any state; then TimedOut."""
+    """Do the same in a child process that is stopped at the end of the budget; then raise TimedOut."""
     request, stage, any_plan = task.request, PLANNING, False
     who = f"planner {task.planner}" if task.planner else "deterministic planners"
     terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)

@@ -1,6 +1,7 @@
 """Price each collective of a recorded job: by a table of plans, by measurements, or by a library's model.
 
-Three sources with one method, `price(kind, nbytes, group, about)`, which returns None where they know nothing:
+Three sources with one method, `price(kind, nbytes, group, about)`: seconds of a collective of this kind and size in
+process group number `group`, which `about` describes; None if the source has no price:
 
     ByPlans           seconds by a model of the plan that serves this kind, size and group; or, if the table was
                       measured (`tune --on`), the measured seconds that it claims
@@ -32,8 +33,8 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
-MAX_GROUPS = 16  # to plan for, each with every collective
-Planned = Callable[[str, Sequence[int], Sequence[int]], Plan]  # of a kind, among ranks, for sizes
+MAX_GROUPS = 16  # process groups for which plans are made, each with every collective
+Planned = Callable[[str, Sequence[int], Sequence[int]], Plan]  # makes a plan: (kind, ranks, sizes)
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Price:
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
-    """Return the ranks of a group on the machine.
+    """Return the ranks of a process group on the machine.
 
-    Where the traces do not name them the first ones, or () where the first ones may be nearer to each other than the
-    group is.
+    If the traces do not name them: the first ranks of the machine, or () if these may be nearer to each other than the
+    group's.
     """
     members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(members) >= machine.ranks:
@@ -157,8 +158,8 @@ class ByMeasurements:
 
 
 def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Return the seconds at a size: on the line between its neighbours; below the smallest size those of that, above
-    the largest by its bandwidth.
+    """Return the seconds at a size by linear interpolation; below the smallest size its seconds, above the largest its
+    bandwidth.
     """
     at = bisect_left(points, (nbytes, 0.0))
     # Above the largest size: its bandwidth.

@@ -1,9 +1,12 @@
-"""Check what a plan file states of a schedule's rate, bound, origin and prediction; list what is only stated.
+"""Check what a plan file states of a schedule's rate, bound, origin and prediction; list what cannot be checked.
+
+The rate of a schedule is its bandwidth in the limit of many slices. A planner stores its own figures of a result in the
+schedule's provenance, under "found".
 
 Everything in a plan file falls into one of three classes (docs/formats.md, "What verify checks"):
 
 - figures and proofs, which are recomputed here, in `core.verify`, `proofs.check` and `core.ksync.certificate`;
-- evidence (witness, certificate), which may change as long as it still proves what is printed;
+- evidence (witness, certificate), which may be any that still proves what is printed;
 - notes, which nothing can check: `notes_of` lists them, and `verify --proof` prints them as stated in the file.
 """
 
@@ -30,14 +33,14 @@ from antiphon.errors import Invalid, quote
 from antiphon.registry import find
 from antiphon.units import format_seconds, format_size, plain
 
-# Recomputed from the schedule, so that no note is made of them; all others are.
+# Claims that are recomputed from the schedule; all others are notes.
 FIGURES = {
     "chunks", "steps", "rounds", "transfers", "bandwidth_gap", "latency_gap", "proof", "bandwidth_gap_without_switches",
     "assumes", "uses", "rate", "order", "optimality",
 }  # fmt: skip
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
 TREE_FIGURES = {"trees", "deepest"}
-TREE_PLANNERS = ("trees", "flows")  # whose TREE_FIGURES can be recomputed: others count them otherwise (per server)
+TREE_PLANNERS = ("trees", "flows")  # their TREE_FIGURES can be recomputed; other planners count per server
 EVIDENCE = {"bound", "certificate", "found"}
 PREDICTED = {"seconds", "at", "bottleneck"}  # by the model that the plan names
 UNPREDICTED = {"profile", "measured"}  # seconds by a profile that the plan only names, or measured
@@ -104,9 +107,9 @@ def rate_text(schedule: Schedule, topology: Topology) -> str | None:
 
 
 def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[str]:
-    """Recompute the rate, and how it stands against the bounds; return what the carried witness proves, in words.
+    """Recompute the rate and its relation to the bounds; return in words what the witness in the plan proves.
 
-    Invalid where a figure does not hold. `limits`: the bounds of this collective on this machine.
+    Raises Invalid if a figure does not hold. `limits`: the bounds of this collective on this machine.
     """
     stated, carried = found_of(schedule), schedule.provenance.get("bound")
     limit = None if carried is None else _check_bound(carried, schedule, topology, limits)
@@ -139,7 +142,7 @@ def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[st
 
 
 def _has_tree_figures(schedule: Schedule) -> bool:
-    """Return whether trees can be counted: not if ranks relay sums, which looks like copies and reductions by turns."""
+    """Return whether trees can be counted from the rows: not if other ranks relay."""
     is_whole = len(schedule.collective.members) == schedule.collective.ranks
     return is_whole and schedule.provenance.get("planner") in TREE_PLANNERS
 
@@ -173,7 +176,7 @@ def _rate_proof_text(
 
 
 def _is_helped(carried: Mapping[str, Any]) -> bool:
-    """Return whether the bound holds with the help of switches; else it is of transfers that go by themselves."""
+    """Return whether the bound also holds for multicast and reduction in switches."""
     return bool(carried.get("assumes") == [])
 
 

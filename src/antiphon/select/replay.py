@@ -1,7 +1,8 @@
-"""Replay a recorded job: which communication is exposed, what our plans change, which collective is worth tuning.
+"""Replay a recorded job: which communication is exposed, what our plans would gain, which collective is worth tuning.
 
 A trace of a training job gives, per rank, a list of computations and collectives with their dependencies. `cost.replay`
-follows it as an event simulation with any price per collective. From several such runs:
+simulates it with any time (price) for each collective. Communication is exposed while ranks wait for it, hidden while
+they compute. From several such runs:
 
     as recorded               the step time of the job, and how much of each collective is exposed (ranks wait for it)
     with our prices           the step time with our plans, hence the speedup
@@ -15,11 +16,11 @@ may gain less together. Hence the runs with one class each, which show what to t
 Example: a step computes 80 ms, and two allreduces take 30 ms each, one of them hidden behind the computation. The
 step takes 110 ms. Halving the hidden one gains 0 ms, halving the exposed one 15 ms; no plan gains more than 30 ms.
 
-Where the ranks share the cores of one host (`cores_of_host`), what runs at the same time slows each other down; then
-the recorded times are first reduced to those that each item would take alone.
+If the ranks share the cores of one host (`cores_of_host`), computations and collectives slow each other down; then the
+recorded times are first reduced to those that each item would take alone.
 
-With DDP, gradients are collected in buckets, and the size of the buckets is an option of the user's: `_compare_buckets`
-replays the last step with buckets of other sizes.
+PyTorch's DDP reduces gradients in buckets, whose size is an option of the user: `_compare_buckets` replays the last
+step with buckets of other sizes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Prices(Protocol):
     """A source of prices of collectives."""
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """None: unknown, and it stays as recorded."""
+        """Return the price, or None if unknown: then the collective keeps its recorded time."""
 
 
 @dataclass(frozen=True)

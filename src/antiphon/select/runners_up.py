@@ -1,12 +1,14 @@
-"""Replace the schedules of a plan that a back end cannot write: by runners-up, with a note of what these cost.
+"""Replace the schedules of a plan that a back end (an exporter of a file format) cannot write by runners-up, and note
+what that costs.
 
 A tuning picks the fastest schedule, but not every format can express it (switches that combine, uneven pieces, local
 permutations). Each range of a tuned plan therefore lists the next best candidates. For each entry that cannot be
 written:
 
-    1. plan the runners-up anew, the fastest first, until one can be written and still has its price
-    2. if that is not clearly faster than the GPU library, leave the sizes to the library
-    3. a plan that was not tuned lists no runners-up: refuse, and report what the option `alone` would cost
+    1. plan the runners-up anew, the fastest first, until one can be written and still has its price 2. if that is not
+    clearly faster than the GPU library, leave the sizes to the library 3. a plan that was not tuned lists no
+    runners-up: refuse, and report what the back end's option `alone` (no multicast
+       and reduction in switches) would cost
 
 Example: nvls wins at 1 MB with 20 us, trees is next with 24 us, NCCL takes 30 us by its model. The format cannot
 multicast, so trees is written, with a note that it takes 1.2 times as long, and is still 1.25 times as fast as NCCL.
@@ -32,7 +34,7 @@ from antiphon.select.plans import plan as make_plan
 from antiphon.units import format_size
 
 SAME_PRICE = 1e-6  # relative difference of two prices of one schedule
-PRICED_AT = 2**26  # bytes at which the option alone is priced where a range has no size of its own
+PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest size of the range
 
 
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:

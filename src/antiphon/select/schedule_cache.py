@@ -1,12 +1,12 @@
-"""Remember the evaluations of schedules that were met before, found by a fingerprint of their rows.
+"""Cache the evaluations of schedules by a fingerprint of their rows.
 
-Planners yield the same schedule again and again: two planners, options that say the default, a sweep over pieces.
+Planners yield the same schedule again and again: by two planners, by an option at its default, by a sweep over pieces.
 Verifying and pricing a large schedule takes seconds, its fingerprint (BLAKE2b over all columns) milliseconds.
 
 There are two fingerprints: of the rows alone, and of rows and pieces. Schedules with equal rows and other pieces need
 not be verified again, but have other times:
 
-    rows and pieces known    the whole evaluation is known
+    rows and pieces known    use the cached evaluation
     rows as those before     verified already; only the model must price it
     otherwise                verify and price
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What verifying and pricing find of a schedule, by any planner: by size its seconds, bottleneck, terms of the
-    model and what these are calibrated by.
+    """The result of verifying and pricing a schedule, whichever planner made it.
 
-    `fingerprint`: equal for equal schedules. `alone`: seconds with every row alone, where switches help and the model
-    prices that. `order`: in which every element is combined, where it was to be determined and is one.
+    By size: `seconds`, `bottlenecks`, `terms` of the model, and `rests_on`, what calibrates these. `fingerprint`: equal
+    for equal schedules. `alone`: if it uses multicast or reduction in switches, seconds without these, if the model
+    prices that. `order`: the one order in which every element is combined, if requested and there is one.
     """
 
     fingerprint: bytes

@@ -1,11 +1,11 @@
-"""The result of tuning: every candidate with its times, the ranges of sizes, and a plan per collective.
+"""The result of `tune`: every candidate with its times, the ranges of sizes, and a plan per collective.
 
 `Tuning` is what `tune` returns, `as_json` what `antiphon tune --json` prints; DEFINITIONS explains the keys of a range.
 
-`measure_gains`: what choosing the value of an option is worth. For every size the best of the swept settings is chosen;
-the gain is its speedup over the first setting of the sweep, as a geometric mean over the sizes and as the maximum.
-Example: k = 2 takes 10, 20 us at two sizes, k = 8 takes 12, 5 us: the best is k = 2, then k = 8, the gains are 1
-and 4, the mean is 2.
+`measure_gains` computes what is gained by choosing an option's value per size instead of keeping one value. For every
+size the best of the swept settings is chosen; the gain is its speedup over the first setting of the sweep, as a
+geometric mean over the sizes and as the maximum. Example: k = 2 takes 10, 20 us at two sizes, k = 8 takes 12, 5 us: the
+best is k = 2, then k = 8, the gains are 1 and 4, the mean is 2.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """A schedule that is worth measuring, with what a plan claims of it."""
+    """A schedule to be measured on hardware, with the claims that a plan makes of it."""
 
     candidate: Candidate
     schedule: Schedule

@@ -1,4 +1,8 @@
-"""What schedules and planners let switches do beside forwarding: multicast, and reduction."""
+"""What schedules and planners use of switches beside forwarding: multicast, and reduction.
+
+Some switches (NVLS, SHARP) can multicast and reduce; see "joint" in the glossary. Runtimes without that ability cannot
+execute schedules with joints.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def uses_claim(schedule: Schedule) -> dict[str, list[str]]:
 
 
 def uses_text(uses: Iterable[str]) -> str:
-    """multicast and reduction in switches."""
+    """Return the uses in words, such as "multicast and reduction in switches"."""
     return " and ".join(use.removesuffix(IN_SWITCHES) for use in uses) + IN_SWITCHES
 
 

@@ -1,6 +1,6 @@
 """The binomial tree: in every step each rank that has the data sends it to one that has not, so their number doubles.
 
-ceil(log2 P) steps for broadcast, reduce, scatter and gather on any number of ranks; allreduce, allgather and
+It takes ceil(log2 P) steps for broadcast, reduce, scatter and gather on any number P of ranks; allreduce, allgather and
 reducescatter are made of two of these (Thakur, Rabenseifner and Gropp 2005). Optimal in steps, so good for small
 messages; the root sends the whole message log2 P times, so bad for large ones.
 

@@ -6,7 +6,7 @@ steps at the price of log2(P) / 2 times the traffic.
 
 Example: P = 5, allgather: rank 0 receives block 1; then blocks 2, 3; then block 4.
 
-Messages are contiguous in buffers that begin with a rank's own block. So every rank rotates its buffer: once for
+Messages are contiguous in a buffer that begins with the rank's own block. So every rank rotates its buffer: once for
 allgather, at the end; before the first step and after the last for alltoall, where the blocks of a step must also be
 packed and unpacked. The rotations are priced as local work, a copy of the buffer each.
 """
@@ -61,6 +61,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
 
 
 def _plan_allgather(collective: Collective, order: Order) -> Schedule:
+    """Return the allgather: the block from d ranks away arrives in step floor(log2 d)."""
     seats = Seats.in_order(collective, order)
     size = len(seats)
     away, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
@@ -69,6 +70,7 @@ def _plan_allgather(collective: Collective, order: Order) -> Schedule:
 
 
 def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
+    """Return the alltoall: one step per bit of the distance, in which all blocks with that bit move."""
     seats = Seats.in_order(collective, order)
     size = len(seats)
     rows = []

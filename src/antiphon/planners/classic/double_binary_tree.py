@@ -72,9 +72,8 @@ def _plan_broadcast(collective: Collective, order: Order) -> Schedule:
     below = len(seats) - 1
     seat = np.arange(1, below + 1)
     parent = _tree_parents(below)
-    other = (
-        below + 1 - seat if below % 2 == 0 else seat % below + 1
-    )  # mirror image (P even) or rotation by one (P odd) of the seats
+    # tree 2 is the mirror image of tree 1 (P odd) or tree 1 rotated by one (P even)
+    other = below + 1 - seat if below % 2 == 0 else seat % below + 1
     name = np.concatenate([[0], other])  # seats of tree 2, so that inner nodes of one tree are leaves in the other
     depth = _tree_depths(parent)
     step = np.concatenate([depth, depth]) - 1
@@ -92,6 +91,7 @@ def _tree_parents(number: int) -> Longs:
 
 
 def _tree_depths(parent: Longs) -> Longs:
+    """Return the depths of nodes 1..number; the root 0 has depth 0."""
     up = np.concatenate([[0], parent])
     depth = np.zeros(len(up), np.int64)
     above = np.arange(len(up))

@@ -79,6 +79,7 @@ def _plan_broadcast(collective: Collective, order: Order, large: str) -> Schedul
 
 
 def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedule:
+    """Return the allreduce; ranks beyond the largest power of 2 fold."""
     seats = Seats.in_order(collective, order)
     radices = doubling_radices(len(seats))
     core = core_of(len(seats), radices.size)

@@ -1,7 +1,9 @@
 """Plan level by level: reducescatter within groups, then among the groups, and the allgathers in the opposite order.
 
-`hierarchical-ring` goes around a ring in every level, `hierarchical-ps` lets everyone in a group serve a part
-(GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). Groups of 4 x 2 among ranks 0..7, allreduce:
+`hierarchical-ring` uses a ring in every level; `hierarchical-ps` a co-located parameter server: every rank of a group
+reduces a part of the data directly from all others (GenTree, section 3.3 and Figure 5: m x n hierarchical co-located
+PS). The number of ranks, or subgroups, that form a group of a level is its fan-in. Groups of 4 x 2 among ranks 0..7,
+allreduce:
 
     1. reducescatter within 0..3 and within 4..7: ranks 0 and 4 then have the sums of quarter 0 of their groups, ...
     2. reducescatter between rank i and rank 4 + i, who share quarter i: each has the total of one eighth
@@ -11,7 +13,7 @@ With fan-ins f1 x f2 x ... an allreduce takes 2 * sum(f - 1) steps with rings, 2
 rank sends 2 (P-1)/P nbytes, most of it to the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups.
 In the example 2 * (3 + 1) = 8 steps with rings, 4 with servers, and a ring of 8 would take 14.
 
-Groups may differ in size (`shared.groups`): then the data are cut into stretches such that in each stretch the same
+Groups may differ in size (shared/groups.py): then the data are cut into stretches such that in each stretch the same
 ranks, one per group, exchange.
 """
 
@@ -61,7 +63,7 @@ from antiphon.planners.shared.rows import (
 )
 from antiphon.planners.shared.rows import plan_backwards as dual_backwards
 
-DIRECT, RING, BACK = "direct", "ring", "back"  # everyone at once; around the ring; around it the other way
+DIRECT, RING, BACK = "direct", "ring", "back"  # all at once; around a ring; around it in the other direction
 MOST_ROWS = 2**24
 Fans = str | int | Sequence[int]
 
@@ -148,7 +150,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
 
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
-    """Start every exchange as soon as those before it are done, around a ring or directly to all."""
+    """Plan every exchange, each starting as soon as the one that brings its data is done."""
     stop: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:

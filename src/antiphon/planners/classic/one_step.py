@@ -22,7 +22,9 @@ def one_step(collective: Collective) -> Schedule:
     else:  # one holder
         dst, block = relation.post_rank, relation.post_block
         src = np.repeat(relation.pre_rank, post)
-    apart = np.flatnonzero(src != dst)
+    moving = np.flatnonzero(src != dst)
     seats = Seats(np.arange(collective.ranks, dtype=np.int32), np.arange(collective.ranks))
     op = REDUCE if collective.kind in COMBINING else COPY
-    return rows_to_schedule(collective, seats, np.zeros(len(apart), np.int32), block[apart], src[apart], dst[apart], op)
+    return rows_to_schedule(
+        collective, seats, np.zeros(len(moving), np.int32), block[moving], src[moving], dst[moving], op
+    )

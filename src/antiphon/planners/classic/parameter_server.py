@@ -1,4 +1,4 @@
-"""Parameter servers: one rank collects, combines and spreads everything; or every rank does so for a part.
+"""Parameter servers: one rank collects, reduces and sends back all data; or every rank does so for a part.
 
 `parameter-server` is GenTree's reduce-broadcast (section 2.1): 2 steps, and the server sends and receives (P-1) times
 nbytes, so its links are the bottleneck. `colocated-ps` (sections 2.1 and 3.3): every rank serves 1/P of the data: 2
@@ -73,4 +73,5 @@ def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
 
 
 def _root_for(kind: str, root: int) -> int | None:
+    """Return the root of a collective of this kind, None if it has none."""
     return None if kind in ("allgather", "reducescatter") else root

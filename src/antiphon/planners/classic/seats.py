@@ -1,4 +1,7 @@
-"""The binomial tree over seats: in every step each rank that has the data forwards it."""
+"""Broadcast and scatter along a binomial tree, in which every rank that has the data forwards it in each step.
+
+Other planners build on these. A seat is a position in the option `order`, rotated so that the root is at seat 0.
+"""
 
 from __future__ import annotations
 

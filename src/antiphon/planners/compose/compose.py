@@ -1,4 +1,4 @@
-"""Planner `compose`: plans of other planners for groups of ranks, put together level by level.
+"""Planner `compose`: plans of other planners for groups of ranks, combined level by level.
 
 Most clusters are hierarchical: GPUs in boxes, boxes in racks. A flat plan treats slow and fast links alike; a
 hierarchical one does, for an allreduce on boxes,
@@ -6,14 +6,15 @@ hierarchical one does, for an allreduce on boxes,
     reducescatter within each box  ->  allreduce among equal ranks of all boxes  ->  allgather within each box
 
 so the slow links carry 1 / (ranks per box) of the data. Each of these is a collective on a small machine, which any
-other planner can plan: `inside` plans each class of isomorphic groups once and verifies the plan, `stages` puts the
-pieces together, `splits` proposes the groups, `rotate` lets all levels work at once.
+other planner can plan: splits.py proposes the groups (a split), inside.py plans each class of isomorphic groups once
+and verifies the plan, stages.py combines these into the whole collective, and rotate.py divides the data so that all
+levels work at once.
 
-Search, for each aim (fewest steps, least time, greatest rate):
+Search, for each aim (fewest steps; least time unpipelined; greatest rate, that is bandwidth with many slices):
 
     1. `_rank_splits`   estimate every split, also with all rotations of its levels at once
-    2. `_best_of`       build and measure those that look best
-    3. `_pipeline_plans` slice for the message size
+    2. `_best_of`       build the schedules of those with the best estimates, and measure them exactly
+    3. `_pipeline_plans` choose the number of slices for the message size
 
 Example: 4 boxes of 8 GPUs: candidates are 8x4 (boxes), 4x8 (rails) and both at once, each for half of the data.
 """
@@ -50,7 +51,7 @@ from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Order, PiecesOrBest, given_order
 from antiphon.registry import find
 
-EFFORT = 24.0  # classes of groups to plan, without an effort option
+EFFORT = 24.0  # default effort: number of classes of groups that are planned
 MOST_BUILT = 2  # plans built per aim
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
@@ -75,11 +76,10 @@ def compose(
     request: Request, *, groups: Levels = "", order: Order = None, inside: InsidePlanners = "", best: Best = None,
     turn: Turn = None, pieces: PiecesOrBest = None, ends: Ends = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield, of all splits, the plans with the fewest steps, the least time and the greatest rate; for a size the
+    """Yield the plans with the fewest steps, the least time and the greatest rate of all splits; for a size the
     fastest.
 
-    Effort counts the classes of groups that
-    are planned; when it is spent no more splits are examined.
+    Effort counts the classes of groups that are planned; when it is spent no more splits are examined.
     """
     search = _Search.from_options(request, groups, order, inside, best, turn)
     likely = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
@@ -104,9 +104,9 @@ def compose(
 def _pipeline_plans(
     plans: Sequence[_BuiltPlan], nbytes: int | None, pieces: int | None, ends: int | None, search: _Search
 ) -> Iterator[Schedule]:
-    """Yield the fastest for a size, or without one all plans in several numbers of pieces.
+    """Yield the fastest plan for a size, or without a size all plans in several numbers of pieces.
 
-    Nothing if no plan can have the requested number of parts at the ends.
+    Yields nothing if no plan can have the requested number of end parts (smaller pieces before and after the others).
     """
     if nbytes is None:
         for plan in plans:
@@ -132,7 +132,9 @@ _TOO_MANY = "option ends: {} parts at each end are more than the plans found her
 
 @dataclass(eq=False)
 class _Search:
-    """The request's options, and the state of the search."""
+    """The request's options, and the state of the search: `forth` and `back` plan groups on the machine and on the
+    machine with all links reversed, `built` caches measured schedules.
+    """
 
     request: Request
     splits: list[Split]
@@ -182,7 +184,7 @@ class _Search:
 
 @dataclass(frozen=True, eq=False)
 class _BuiltPlan:
-    """A built schedule with its exact figures."""
+    """A schedule with its exact figures: seconds per byte unpipelined (`alone`) and with many slices (`piped`)."""
 
     schedule: Schedule
     aim: str
@@ -246,8 +248,7 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
             search.why = search.why or str(error)
             continue
         looked.append((AIMS[aim](plan), number, plan))
-        # rotations balance the levels' loads, which only helps rate and time; a root makes levels unequal, so none with
-        # roots
+        # rotations balance the loads of levels, which helps only rate and time; with a root levels are unequal anyway
         if search.turn is not False and aim != "steps" and not search.request.collective.roots:
             with_all = _plan_with_rotations(search, split, aim)
             if with_all is not None:
@@ -260,7 +261,7 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
 
 
 def _for_size(likely: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[tuple[str, Plan]]:
-    """For a size and very many ranks, keep only the plan that looks fastest: building one takes a minute."""
+    """For a size and very many ranks, keep only the plan with the best estimate: building one takes a minute."""
     nbytes = search.request.nbytes
     if nbytes is None or not search.large or not likely:
         return likely
@@ -281,9 +282,7 @@ def _best_of(search: _Search, aim: str, likely: Sequence[Plan]) -> list[_BuiltPl
 
 
 def _plan_with_rotations(search: _Search, split: Split, aim: str) -> Plan | None:
-    """Return the split with its levels in every cyclic order, each with a share of the data; None if that is no
-    gain.
-    """
+    """Return the plan of all cyclic orders of the levels, each with a share of the data; None if that gains nothing."""
     turned_splits = rotate_levels(split)
     if len(turned_splits) < 2:
         return None
@@ -320,9 +319,7 @@ def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
 
 
 def _distinct_plans(plans: Sequence[_BuiltPlan]) -> list[_BuiltPlan]:
-    """Drop plans with equal figures: where one is as good for another aim, the later, which comes in pieces, serves
-    both.
-    """
+    """Drop plans with equal figures, keeping the later one, whose aim gets more numbers of pieces."""
     distinct: list[_BuiltPlan] = []
     for plan in plans[::-1]:
         same = (plan.schedule.steps, plan.alone, plan.piped)

@@ -1,11 +1,13 @@
 """Plan within groups of ranks; isomorphic groups are planned once and relabelled.
 
-A group keeps the links among its ranks and the switches between them; only switches that no other ranks need, if these
-suffice: traffic within a box should not load what leads out of it. Groups are brought into a canonical form (BLISS), so
-that all boxes of a cluster are one class, even if their links are numbered differently.
+Input are groups of ranks of a machine and a collective within each; output are verified plans for each class of
+isomorphic groups. A group's machine has the links among its ranks and the switches between them; without the switches
+that other ranks may need, if the group stays connected, since traffic within a box should not load what leads out of
+it. Groups are brought into a canonical form (by BLISS, which numbers isomorphic graphs equally), so that all boxes of a
+cluster are one class, even if their links are numbered differently.
 
-`plans_for` asks the planners of the table in order of effort and keeps the plans that no other beats in steps, time and
-rate together; it stops when one meets the bounds. All are verified.
+`plans_for` calls the planners of the table in order of effort and keeps the plans that no other beats in steps, time
+and rate (bandwidth with many slices) together; it stops when one meets the lower bounds. All are verified.
 
 Example: 32 boxes of 8 GPUs with equal NVLinks: one machine of 8 ranks is planned, and its plan is placed 32 times.
 """
@@ -36,7 +38,7 @@ from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # plans used of one planner
-MOST_EFFORT = 4_000_000  # costlier planners are skipped if another has a plan: trees on 298 ranks
+MOST_EFFORT = 4_000_000  # planners with more effort are skipped if another has a plan: `trees` above 298 ranks
 RELAYED = 16  # effort factor where some ranks only relay: trees are then grown without symmetries
 FEW_RANKS = 32  # in larger groups, use only the first plan of each planner
 _ALONE, _PIPED = attrgetter("alone", "steps", "piped"), attrgetter("piped", "alone", "steps")
@@ -57,8 +59,8 @@ class GroupPlan:
 
 @dataclass(frozen=True, eq=False)
 class GroupClass:
-    """Isomorphic groups: one machine for all, their row numbers, and for each the whole machine's link behind each
-    link.
+    """Isomorphic groups: a machine for all of them, their row numbers (`groups`), and for each group which link of the
+    whole machine corresponds to each link of that machine.
     """
 
     machine: Topology
@@ -68,8 +70,8 @@ class GroupClass:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """One group: its part of the machine (link l is link links[l] of the whole), links in canonical order, and its
-    class key.
+    """One group: its machine (whose link l is link links[l] of the whole machine), its links in canonical order, and a
+    key that isomorphic groups share.
     """
 
     machine: Topology
@@ -84,10 +86,10 @@ class GroupPlanner:
     def __init__(self, request: Request, planners: Sequence[str]) -> None:
         self.request = request
         self.planners = planners
-        self._ways: dict[tuple[int, Collective], list[GroupPlan]] = {}
+        self._plans: dict[tuple[int, Collective], list[GroupPlan]] = {}
         self._alike: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
         self._known: dict[Any, _Group] = {}
-        self.tried = 0  # kinds of groups that were planned
+        self.tried = 0  # classes of groups planned, once per collective
 
     def classify_groups(self, groups: Longs) -> list[GroupClass]:
         """Return the classes of these groups (one row of ranks each); Unsupported if one is not connected in itself.
@@ -116,12 +118,13 @@ class GroupPlanner:
     def plans_for(self, machine: Topology, target: Collective) -> list[GroupPlan]:
         """Return the planners' undominated plans of a collective on a group's machine, verified."""
         key = (id(machine), target)
-        if key not in self._ways:
+        if key not in self._plans:
             self.tried += 1
-            self._ways[key] = self._try_planners(machine, target)
-        return self._ways[key]
+            self._plans[key] = self._try_planners(machine, target)
+        return self._plans[key]
 
     def _try_planners(self, machine: Topology, target: Collective) -> list[GroupPlan]:
+        """Call the planners until one meets the bounds; return the undominated plans."""
         limit = bound(machine, target)
         candidates: list[GroupPlan] = []
         met = False
@@ -140,6 +143,7 @@ class GroupPlanner:
         return best
 
     def _call_planner(self, name: str, machine: Topology, target: Collective) -> Iterator[GroupPlan]:
+        """Yield the plans of one planner; none if it cannot plan this."""
         entry = find("planner", name)
         if target.kind not in entry.can.collectives:
             return
@@ -183,7 +187,7 @@ def _measure_schedule(plain: Schedule, machine: Topology, planner: str) -> Group
 
 
 def _planner_effort(name: str, machine: Topology, target: Collective) -> float:
-    """Return a planner's effort there, in transfers."""
+    """Return a planner's declared effort on this machine, in units of a transfer."""
     relayed = RELAYED if len(target.members) < machine.ranks else 1
     return relayed * effort_of_planner(name, find("planner", name)) * machine.ranks**2
 

@@ -1,8 +1,9 @@
-"""Several orders of the levels at once, each for a fraction of the data, so that all links work.
+"""Divide the data among several orders of the levels, so that the links of all levels work at the same time.
 
-With one order, the links of a level idle while another level works. If levels have links of their own (the dimensions
-of a torus, or NVLink and network), let part i of the data begin at level i and continue cyclically: in each phase every
-level is busy with another part. The fractions solve a small linear program: minimize the largest total load of a level.
+A hierarchical plan (stages.py) works on one level of groups after the other, so the links of a level idle while another
+level works. If levels have links of their own (the dimensions of a torus, or NVLink and network), let part i of the
+data begin at level i and continue cyclically: in each phase every level is busy with another part. The fractions solve
+a small linear program: minimize the largest total load of a level.
 
 Example: an allgather on an n x n torus: the dimension that works second carries n times as much as the first, since
 each rank then passes on a whole row. Half of the data in either order loads both dimensions equally, which takes about
@@ -21,15 +22,16 @@ import numpy as np
 
 from antiphon.planners.compose.stages import STEP, StagedPlan
 
-Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]
-FINEST = 60  # denominator of shares
+Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]  # key of a plan: its groups and planners in words, its figures
+FINEST = 60  # denominator to which shares are rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A collective by one split, or by several at once with their shares, and an estimate of its time.
 
-    The estimate assumes that levels have links of their own; no schedule is built yet.
+    `alone`, `piped`: estimated seconds per byte, unpipelined and with many slices. The estimate assumes that levels
+    have links of their own; no schedule is built yet.
     """
 
     each: tuple[StagedPlan, ...]
@@ -39,6 +41,7 @@ class Plan:
 
     @staticmethod
     def of_one(staged: StagedPlan) -> Plan:
+        """Return the plan that uses one order of levels for all data."""
         return Plan((staged,), (Fraction(1),), staged.cost.alone, staged.cost.piped)
 
     @property
@@ -53,10 +56,9 @@ class Plan:
         return (*splits, *words), (*self.shares, self.alone, self.piped, Fraction(self.steps))
 
     def seconds(self, nbytes: int) -> float:
-        """Estimate the time with the best number of pieces: fill every step with the first piece, then one piece per
-        step.
+        """Estimate the seconds with the best number n of pieces.
 
-        Minimizing steps * latency + waiting / n + n * latency over n gives the square root.
+        Pipelining takes steps * latency + waiting / n + n * latency; the best n gives 2 * sqrt(waiting * latency).
         """
         latency, alone, piped = float(STEP), float(self.alone), float(self.piped)
         waiting = max(alone - piped, 0.0) * nbytes

@@ -1,4 +1,7 @@
-"""A division of the members into nested groups: the ranks in an order where groups are contiguous, and the groups."""
+"""A split: the members of a collective divided into nested groups.
+
+Seats are positions in an order of the ranks in which every group is contiguous.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from antiphon.planners.shared.groups import Groups
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The members by seat, and the groups that the seats form."""
+    """`seating`: the rank at each seat; `groups`: the nested groups of consecutive seats."""
 
     seating: Longs
     groups: Groups

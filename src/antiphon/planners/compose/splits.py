@@ -1,11 +1,13 @@
-"""Into which groups a machine may be split: by places, by fast links, and with levels in any cyclic order.
+"""Propose splits of a machine into nested groups: by places, by fast links, and with levels in any cyclic order.
+
+Input is a machine and the members of a collective; output are splits (split.py), levels of groups within groups.
 
     by places   "host0/gpu3": one level per component of the names that makes several groups
     by links    ranks connected by links of at least some bandwidth (NVLink islands), or around one switch
     rotations   for equal groups the levels may be exchanged: 4 boxes of 8 GPUs is also 8 rails of 4 GPUs
 
-Any subset of the levels found is a split, too: coarse levels give few steps, fine ones use each kind of link for what
-it does best. `find_splits` lists the distinct ones, the deepest first.
+Any subset of these levels is a split, too: few levels give few steps, many levels fit the widths of links better.
+`find_splits` lists the distinct ones, the deepest first.
 
 Example: 2 hosts x 2 sockets x 4 GPUs. Splits: 2 x 2 x 4, 2 x 8 (hosts only), 4 x 4 (sockets only).
 """

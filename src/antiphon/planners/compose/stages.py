@@ -1,4 +1,7 @@
-"""A collective as stages, level by level: in each, every group has a plan for its part.
+"""Compose a collective of stages, level by level: in each, every group of a level carries out a plan for its data.
+
+Input is a split (nested groups of ranks) and the plans for groups (inside.py); output is a `StagedPlan`, from which the
+schedule is built.
 
     allgather       outermost level first: groups exchange what they hold, then the subgroups do (shared/groups)
     reducescatter   the same backwards, on the reversed machine
@@ -7,8 +10,9 @@
     reduce          the same backwards
     alltoall        among groups first (to the rank of one's own number there), then within groups
 
-Which data a group works on is described by spans of a line: the collective's data, cut finely enough that all borders
-are integral. A stage therefore consists of placed schedules: a `Part` is (schedule, groups of ranks, spans, links).
+Which data a group works on is described by spans: intervals of an imagined line on which all data of the collective
+stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a `Part` is
+(schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
 
 Example: allgather on 2 boxes of 2 ranks. Stage 0: ranks 0 and 2 exchange, 1 and 3 exchange (each two blocks then).
 Stage 1: within boxes, 0 and 1 exchange two blocks each, 2 and 3 likewise.
@@ -44,7 +48,7 @@ from antiphon.planners.shared.groups import (
 )
 from antiphon.planners.shared.reach import suggest_planners
 
-SMALL, STEP = 2**14, Fraction(1, 10**6)  # a small message: its bytes, and assumed seconds per step
+SMALL, STEP = 2**14, Fraction(1, 10**6)  # bytes of a small message; assumed latency of a step in seconds
 
 
 def small_message_time(steps: int, alone: Fraction) -> Fraction:
@@ -67,12 +71,14 @@ AIMS: dict[str, Callable[[Cost], tuple[Fraction | int, ...]]] = {
     "steps": lambda cost: (small_message_time(cost.steps, cost.alone), cost.piped),
     "time": attrgetter("alone", "steps", "piped"),
     "rate": attrgetter("piped", "alone", "steps"),
-}  # sort keys: what a plan should be best at, then tie-breaks
-MOST_TOKENS = 2**22  # of an alltoall: blocks
-MOST_SPANS = 2**24
+}  # sort keys of plans by aim: first the figure to minimize, then tie-breaks
+MOST_TOKENS = 2**22  # maximum number of blocks of an alltoall
+MOST_SPANS = 2**24  # maximum number of intervals of data
 
 
 class Sum(NamedTuple):
+    """The cost of several stages together."""
+
     steps: int
     alone: Fraction
     piped: Fraction
@@ -82,7 +88,8 @@ class Sum(NamedTuple):
 class Stage:
     """What the groups of one level do at the same time.
 
-    `alone`, `piped`: maximum seconds per byte of the whole collective; `level`: 0 is the outermost.
+    `level`: 0 is the outermost. `alone`, `piped`: maximum over the groups of seconds per byte of the whole collective,
+    unpipelined and with many slices. `turned`: run backwards.
     """
 
     level: int
@@ -107,6 +114,7 @@ class Stage:
         return max(placement.schedule.steps for placement in self.placements)
 
     def placed_at(self, start: int) -> list[Part]:
+        """Return the parts, beginning in step `start`."""
         return [replace(placement, start=start) for placement in self.placements]
 
 
@@ -151,7 +159,10 @@ class StagedPlan:
 def stage_collective(
     collective: Collective, split: Split, forth: GroupPlanner, back: GroupPlanner, aim: str
 ) -> StagedPlan:
-    """Stage a collective by the group plans that are best at `aim`; `back`: plans on the reversed machine."""
+    """Stage a collective with the group plans that are best at `aim`.
+
+    `forth`, `back`: plan groups on the machine and on the machine with reversed links.
+    """
     make = _KINDS.get(collective.kind)
     if make is None:
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
@@ -174,7 +185,10 @@ class StagePlanner:
     aim: str
 
     def plan_stage(self, level: int, seats: Longs, where: Spans, target: Collective, line: int) -> Stage:
-        """Plan `target` in groups (rows of seats), each with as many owners of `where` as it has blocks."""
+        """Plan the collective `target` within groups, as a stage.
+
+        `seats`: a row per group; `where`: the spans of each group's blocks, one group after the other.
+        """
         placements, alone, piped, planners = [], Fraction(0), Fraction(0), []
         groups = self.split.seating[seats]
         own, total = (
@@ -193,6 +207,7 @@ class StagePlanner:
         return Stage(level, tuple(placements), alone, piped, tuple(planners))
 
     def plan_exchange(self, exchange: Exchange, line: int) -> Stage:
+        """Plan one exchange of an allgather (shared/groups) as a stage."""
         target = Collective("allgather", exchange.width, weights=np.array(exchange.sizes))
         return self.plan_stage(len(exchange.path) - 1, exchange.seats, exchange.where, target, line)
 
@@ -205,7 +220,7 @@ def _buffer_bytes(collective: Collective, length: int) -> Fraction:
 def _stage_exchanges(
     plans: StagePlanner, exchange_list: Sequence[Exchange], line: int
 ) -> tuple[list[Stage], list[Part]]:
-    """Start every exchange as soon as those before it are done."""
+    """Plan all exchanges; each starts as soon as the one that brings its data is done."""
     stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
     stages, placements = [], []
     for exchange in exchange_list:
@@ -219,6 +234,7 @@ def _stage_exchanges(
 
 
 def _reverse_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Return the stages run backwards, in reverse order."""
     return tuple(replace(stage, turned=True) for stage in stages[::-1])
 
 
@@ -276,9 +292,10 @@ def _stage_broadcast(collective: Collective, split: Split, forth: StagePlanner, 
 
 
 def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner) -> Iterator[StagedPlan]:
-    """Yield broadcasts on two levels: the outermost groups, and each as a whole; for a single root.
+    """Yield broadcasts on two levels, among the outermost groups and within each, for a single root.
 
-    The root's group scatters and gathers like all, or broadcasts, or deals everything out to the others, who gather it.
+    In the root's group either the root scatters and all gather, or it broadcasts, or it deals all data out to the
+    others, who then gather (`_deal_from_root`).
     """
     if len(collective.roots) > 1:
         raise Unsupported("planner compose: several roots are not planned together; use planner trees")
@@ -335,10 +352,9 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
 
 
 def _dealing_factor(groups: Groups, root: int) -> int:
-    """Return the factor by which the line must be finer so that the root's part can be dealt to the others of its
-    group.
+    """Return the factor by which the line must be scaled so that the root's part can be divided among its group.
 
-    1 if there are too few of them, or the line would be too fine.
+    1 if the group is too small, or the line would become too long.
     """
     ends = np.cumsum([group.size for group in groups.subgroups])
     receivers = groups.subgroups[int(np.searchsorted(ends, root, side="right"))].size - 1
@@ -346,10 +362,9 @@ def _dealing_factor(groups: Groups, root: int) -> int:
 
 
 def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:
-    """Let a group's root deal all data out to the others (each its own part and a share of the root's), who then gather
-    them.
+    """Let a group's root send all data to the others (each its own part and a share of the root's), who then gather.
 
-    So everything leaves the root once.
+    So each byte leaves the root once.
     """
     size = len(seats)
     line = int(all_spans.lengths.sum())
@@ -374,7 +389,7 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
 
 
 def _as_broadcast(placement: Part) -> Part:
-    """Turn a scatter into the first part of a broadcast: run backwards, its root adds what arrives to its own data."""
+    """Turn a scatter into the first part of a broadcast, so that run backwards its root reduces what arrives."""
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     line = Spans.side_by_side(np.array([collective.weights.sum()]))

@@ -1,11 +1,12 @@
 """Represent sets of chunks as bits: a row of 64-bit words per rank, one bit per chunk.
 
-All operations work on many rows at once, since the simulation asks the same question for thousands of hops: which
-chunks does the sender have that the receiver lacks, and what is a random one of them?
+All operations work on many rows at once, since the simulation of planner `greedy` asks the same question for thousands
+of hops: which chunks does the sender have that the receiver lacks, and what is a random one of them?
 
-A random member is drawn hierarchically: a random nonzero word (found by a bitmap of nonzero words, recursively for more
-than 64 words), then a random bit in it. "Random" means: the first one set from a random place on, cyclically. That is
-not uniform, but needs only shifts and a population count: with b the lowest bit set, popcount(b - 1) is its position.
+A random member is drawn in two levels: first a random nonzero word, by a bitmap of the nonzero words (more levels for
+more than 64 words), then a random bit in it. "Random" means the first set bit from a random position on, cyclically.
+That is not uniform, but needs only shifts and a population count: with b the lowest bit set, popcount(b - 1) is its
+position.
 
 Example: chunks 3 and 129 of 192 are words 0 and 2 of (8, 0, 2), with the bitmap 101. From place 1 on, the first nonzero
 word is 2; in it, from place 40 on cyclically, the first bit is 1: chunk 2 * 64 + 1 = 129.
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from antiphon.core.columns import AnyInts, Bools, Longs
 
 Words = NDArray[np.uint64]
-_ONE, _PLACE, _PLACES = np.uint64(1), np.uint64(6), np.uint64(63)
-_HALF = np.uint64(32)
+_ONE = np.uint64(1)
+_PLACE, _PLACES = np.uint64(6), np.uint64(63)  # bits of a position in a word, and their mask
+_HALF = np.uint64(32)  # half of the bits of a random number
 
 
 def add_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
@@ -31,7 +33,7 @@ def add_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
     >>> sets.tolist()
     [[3, 0], [0, 32]]
     """
-    np.bitwise_or.at(sets.reshape(-1), *locate_bits(sets, row, chunk))  # at is quick along one axis
+    np.bitwise_or.at(sets.reshape(-1), *locate_bits(sets, row, chunk))  # ufunc.at is fastest along one axis
 
 
 def remove_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:

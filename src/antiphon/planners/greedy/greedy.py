@@ -1,13 +1,15 @@
-"""The planner `greedy`: in every step every link brings something that is missing (docs/planners/index.md#greedy).
+"""The planner `greedy`: in every step every link brings data that are missing (docs/planners/index.md#greedy).
 
-A heuristic for large irregular machines, where linear programs and exact searches are too slow: simulate a gossip.
-Blocks are cut into chunks; in each step every free link takes one chunk (or several) that its source has and its
+A heuristic for large irregular machines, where linear programs and exact searches are too slow: simulate how chunks
+spread. Blocks are cut into chunks; in each step every link takes one chunk (or several) that its source has and its
 destination lacks, preferring chunks that few ranks have ("rarest first", as in BitTorrent). A step ends when links are
-full, and what arrived may be forwarded in the next. Random choices keep neighbours from bringing the same chunk.
+full; data that arrived in it may be forwarded in the next. Random choices make it unlikely that neighbours bring the
+same chunk.
 
     spread.py   collectives that copy (broadcast, allgather): any rank that has a chunk may forward it
     moves.py    each chunk has one source and one destination (scatter, alltoall): fixed routes, farthest first
-    search.py   several runs (parts, paces, seeds) as long as the effort lasts; the fastest is used
+    search.py   several runs as long as the effort lasts, with other numbers of chunks per block (parts), lengths of
+                steps (pace) and random seeds; the fastest is used
 
 Reducing collectives run the dual on the reversed machine backwards; allreduce is a reducescatter and an allgather.
 
@@ -40,7 +42,7 @@ from antiphon.planners.greedy.search import GREEDY, PACES, PricedRun, Search
 from antiphon.planners.greedy.spread import Run, Task
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_BOUND = 256  # ranks up to which the bound is computed and stated, too
+MOST_BOUND = 256  # ranks up to which the lower bound is computed and stated in the plan
 
 
 Parts = Annotated[int | None, Option("chunks of every (heaviest) block (default: by size)", minimum=1)]
@@ -55,7 +57,7 @@ Pace = Annotated[
 
 
 def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Iterator[Schedule]:
-    """Yield the fastest of some runs for `nbytes`; without a size one for every pace."""
+    """Yield the fastest of several runs for `nbytes`; without a size a run for every pace."""
     topology, collective = request.topology, request.collective
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
@@ -80,6 +82,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
 def _plan_collective(
     request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
+    """Plan a collective, one that combines as its dual on the reversed machine run backwards."""
     topology, collective = request.topology, request.collective
     if collective.kind not in COMBINING:
         yield from _plan_spreading(topology, collective, request, part_count, pace)
@@ -92,6 +95,7 @@ def _plan_collective(
 def _plan_spreading(
     topology: Topology, collective: Collective, request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
+    """Plan a collective that only copies."""
     search = Search(topology, collective, request.seed, request.effort)
     if search.count_rows(part_count or 1) > GREEDY.max_rows:
         raise Unsupported(
@@ -103,6 +107,7 @@ def _plan_spreading(
 
 
 def _choose_runs(search: Search, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
+    """Return the run to use for each requested size."""
     runs: list[PricedRun] = []
     for nbytes in request.sizes:
         if nbytes is not None:
@@ -138,7 +143,7 @@ def _are_pairs_distinct(hops: Hops) -> bool:
 
 
 def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
-    """Remove what is brought to ranks that neither need it nor forward it."""
+    """Remove transfers to ranks that neither need the chunk nor forward it."""
     lacking = task.want & ~task.have
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
     columns = np.arange(task.chunks)

@@ -1,7 +1,8 @@
-"""The hops between ranks, straight or through switches, dealt into batches where nobody sends or receives twice.
+"""The hops between ranks of a machine, in batches where no rank sends or receives twice.
 
-A hop is a path from rank to rank without a rank in between. The simulation handles whole batches as NumPy columns;
-since a batch's destinations differ, its hops never bring one rank the same chunk twice at once.
+A hop is a path from rank to rank, direct or through switches, without a rank in between. The simulation of planner
+`greedy` handles whole batches as NumPy columns; since the destinations of a batch differ, its hops cannot bring one
+rank the same chunk twice.
 
 Kinds: hops are grouped by width (narrowest link or limit), the widest first, then by length. Behind switches every two
 ranks are joined; on more than 256 ranks only some distances in rank numbers are kept, spread geometrically.
@@ -20,17 +21,18 @@ from antiphon.core.columns import Bools, Floats, Longs, pointers, ranges
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
-MANY = 256  # above this many ranks not all pairs behind switches are hops
-SHIFTS = 48  # distances in rank numbers that are then kept per kind
-FAR = 2**20
+MANY = 256  # above this many ranks not all pairs of ranks behind switches are hops
+SHIFTS = 48  # number of distances in rank numbers that are then kept per kind
+FAR = 2**20  # distance of switches that cannot be reached
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some hops: numbers, ends, and what they load (entries of hop i from ptr[i] on). `every`: 0, 1, ...
+    """A batch of hops: numbers, ends, and the resources (links, shared limits) that they load.
 
-    `shared`: some load the same; `order` sorts the entries by resource. `plain`: each is a single link that no other
-    hop loads; then loaded[i] belongs to hop i.
+    `every`: 0, 1, ..., one per hop. `loaded`: resources of hop i from ptr[i] on; `order` sorts its entries by resource.
+    `shared`: several hops load the same resource. `plain`: each hop is a single link that no other loads; then
+    loaded[i] belongs to hop i.
     """
 
     every: Longs
@@ -98,7 +100,7 @@ def hops_of(topology: Topology) -> Hops:
 
 
 def _sort_by_kind(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
-    """Number the hops by kind, and deal them into batches."""
+    """Number the hops by kind and divide them into batches."""
     lengths = np.diff(routes.ptr)
     width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
     _, kind = np.unique(np.stack([-width, lengths], axis=1), axis=0, return_inverse=True)
@@ -116,7 +118,8 @@ def _sort_by_kind(topology: Topology, src: Longs, dst: Longs, routes: Routes, na
         of_kind = np.flatnonzero(kind == number)
         batches.append(
             tuple(
-                _make_batch(rows, src, dst, ptr, loaded) for rows in _deal_into_sets(of_kind, src, dst, topology.ranks)
+                _make_batch(rows, src, dst, ptr, loaded)
+                for rows in _divide_into_sets(of_kind, src, dst, topology.ranks)
             )
         )
     return Hops(src, dst, kind, routes, widths, tuple(batches), capacity, ptr, loaded)
@@ -136,6 +139,7 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
 
 
 def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
+    """Return the batch of these hops."""
     load_counts = ptr[rows + 1] - ptr[rows]
     links = loaded[ranges(ptr[rows], load_counts)]
     order = np.argsort(links, kind="stable")
@@ -145,11 +149,11 @@ def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) 
     return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, links, order, shared, plain)
 
 
-def _deal_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
-    """Deal hops into sets where each rank sends and receives at most once; equal distances stay together if possible.
+def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
+    """Divide hops into sets where each rank sends and receives at most once; equal distances stay together if possible.
 
     >>> src, dst = np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2])
-    >>> [rows.tolist() for rows in _deal_into_sets(np.arange(4), src, dst, 3)]
+    >>> [rows.tolist() for rows in _divide_into_sets(np.arange(4), src, dst, 3)]
     [[0, 1, 2], [3]]
     """
     shift = (dst[rows] - src[rows]) % ranks
@@ -209,12 +213,12 @@ def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> t
             key = (breadth, int(length))
             by_shift.append((key, a[where][matching], b[where][matching]))
             tally.setdefault(key, []).append(len(by_shift) - 1)
-    for every_one in tally.values():
-        numbers = every_one
+    for of_key in tally.values():
+        numbers = of_key
         # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
-        if ranks > MANY and len(every_one) > SHIFTS:
-            full = max(len(by_shift[number][1]) for number in every_one)
-            broadest = [number for number in every_one if 2 * len(by_shift[number][1]) >= full]
+        if ranks > MANY and len(of_key) > SHIFTS:
+            full = max(len(by_shift[number][1]) for number in of_key)
+            broadest = [number for number in of_key if 2 * len(by_shift[number][1]) >= full]
             picked = np.unique(np.rint(np.geomspace(1, max(len(broadest) // 2, 1), SHIFTS // 2)).astype(int) - 1)
             numbers = sorted({*(broadest[at] for at in picked), *(broadest[-1 - at] for at in picked)})
         chosen += [(src[by_shift[n][1]], dst[by_shift[n][2]], np.stack(by_shift[n][1:])) for n in numbers]
@@ -256,7 +260,7 @@ def _switch_distances(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
 
 
 def _switch_paths(topology: Topology, first: Longs, last: Longs, far: Longs, switch_links: Longs) -> Routes:
-    """Return the links of the hops from their first to their last; equally short paths are used in turns."""
+    """Return the paths of hops with these first and last links; equally short paths are used alternately."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     at, goal = dst[first] - ranks, src[last] - ranks

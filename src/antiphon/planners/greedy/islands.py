@@ -1,8 +1,9 @@
-"""Islands: ranks joined by wider hops. Over a narrow hop into one, a chunk should come once, and spread there.
+"""Islands: sets of ranks joined by wide hops. Each chunk should enter an island once over a narrow hop and spread
+inside.
 
-For each kind of hops (by width and length, the widest first) the islands are the strongly connected components of all
-wider kinds. If two narrow hops bring the same chunk into an island, the second is wasted; `strict` says that the entry
-is the bottleneck, so that waste costs time.
+A hop is a path from rank to rank without a rank in between (hops.py). For each kind of hops (by width and length, the
+widest first) the islands are the strongly connected components of all wider kinds. If two narrow hops bring the same
+chunk into an island, the second is wasted; `strict` says that the entry is the bottleneck, so that waste costs time.
 
 Example: boxes with NVLink and a network. For NVLink every rank is an island; for network hops every box is one, so each
 chunk should enter a box once, at any of its ranks.
@@ -21,10 +22,10 @@ from antiphon.planners.greedy.hops import Hops
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The islands for one kind of hops.
+    """The islands for one kind of hops: `label` has the island of each rank.
 
-    `strict`: entering islands is the bottleneck, so nothing may come twice. `gate`: by island, the links that enter it
-    from outside; those of island i from ptr[i] on.
+    `strict`: the links into islands are the bottleneck, so no chunk may enter twice. `gate`: the links that enter
+    island i from outside are the entries from ptr[i] on.
     """
 
     label: Longs

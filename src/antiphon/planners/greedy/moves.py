@@ -1,9 +1,10 @@
 """Simulate collectives where each chunk has one source and one destination: fixed routes, longest remaining route
 first.
 
-In every step the chunks under way are served in order of hops left (ties at random); a chunk advances one hop if the
-links of that hop have room for it in this step. Serving the farthest first is the classic rule for store-and-forward
-routing: near chunks can catch up, far ones cannot.
+Input are the routes of all chunks (hops from rank to rank); output are the transfers of each step. In every step the
+chunks under way are served by number of remaining hops, the most first (ties at random); a chunk advances one hop if
+the links of that hop have room for it in this step. Serving the farthest first is the classic rule for
+store-and-forward routing: near chunks can catch up, far ones cannot.
 """
 
 from __future__ import annotations

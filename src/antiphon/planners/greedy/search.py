@@ -1,12 +1,15 @@
-"""Try several runs, by parts, pace and seed, as long as the effort lasts; keep the fastest.
+"""Search the parameters of planner `greedy`: several runs of its simulation as long as the effort lasts; keep the
+fastest.
 
-    parts   more parts pipeline better (lower load), but need more steps (higher latency)
+    parts   chunks per block: more pipeline better (lower load), but need more steps (higher latency)
     pace    longer steps save latency in the middle of the run, when all ranks have much to forward
     seed    random choices differ in luck
 
 For a size the search is a hill climb: double the parts while that helps, then try neighbouring paces, then other seeds,
-each only if it may still gain (`may_gain`). Runs are priced as barriers (model alpha-beta): a step takes the largest
-latency of its hops plus the load of its fullest link. Effort is counted, not timed.
+each only if it may still gain (`may_gain`). A run is priced by the model alpha-beta with a barrier after each step: a
+step takes the largest latency of its hops plus the load of its fullest link. Effort is counted, not timed.
+
+Example: 1 MB. 4 parts take 90 us, 8 parts 70 us, 16 parts 75 us: keep 8. Pace 0.06 takes 68 us, pace 0 more: keep 0.06.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, 
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
-PACES = (0.0, 0.06, 0.12, 0.25)
+PACES = (0.0, 0.06, 0.12, 0.25)  # how fast steps grow and shrink (spread.Pace); 0: one chunk per step
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ GREEDY = GreedyLimits()
 
 @dataclass(frozen=True, eq=False)
 class PricedRun:
-    """A run with its parameters and its cost."""
+    """A run of the simulation with its parameters and its cost."""
 
     chunks: Chunks
     run: Run
@@ -64,13 +67,13 @@ class PricedRun:
     seed: int
     latency: float  # seconds, of all steps
     load: float  # seconds per byte of nbytes on the fullest links, summed over steps
-    least_load: float  # what that is at least
+    least_load: float  # lower bound of `load`
 
     def seconds(self, nbytes: int) -> float:
         return self.latency + self.load * nbytes
 
     def may_gain(self, nbytes: int, latency: float) -> bool:
-        """Return whether a run of the least load, and with this fraction of the latency saved, would be worth it."""
+        """Return whether saving this fraction of the latency, and all load above the minimum, would be a clear gain."""
         saved = self.latency * latency + (self.load - self.least_load) * nbytes
         return saved > (1 - GREEDY.max_ratio) * self.seconds(nbytes)
 
@@ -92,6 +95,7 @@ class Search:
         self.loaded = _resources_of_hops(topology, self.hops)
 
     def task_for(self, part_count: int) -> tuple[Chunks, Task]:
+        """Return chunks and simulation task for this number of parts, computed once."""
         if part_count not in self.tasks:
             chunks = chunks_of(self.collective, part_count)
             self.tasks[part_count] = chunks, task_of(self.topology, self.collective, self.hops, chunks)
@@ -120,7 +124,7 @@ class Search:
         return self.known[key]
 
     def _check_effort(self, task: Task, slot: float) -> None:
-        """Raise Unsupported where a run would take too long: one part at a time, every batch."""
+        """Raise Unsupported if a run would take too long, estimated as one chunk per hop at a time."""
         slots = max(
             (level.least_slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
         )
@@ -159,7 +163,7 @@ class Search:
         return float(late.sum()), float(full.sum()) / scale
 
     def _least_load(self, chunks: Chunks, task: Task) -> float:
-        """Return a lower bound on the load: what an island needs and lacks must come in."""
+        """Return a lower bound on the load: all chunks that an island needs and lacks must enter it."""
         # islands of each kind must bring in what they need and lack, over the links into them
         foreign = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
         counts = [np.bitwise_count(sets).sum(axis=1) for sets in foreign]
@@ -198,7 +202,7 @@ class Search:
         return self._try_seeds(self.run_once(part_count, pace), lambda run: (run.latency, run.load))
 
     def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
-        """Other seeds, while they may be worth it and the effort lasts."""
+        """Return the best run of this and other seeds, while they may gain and the effort lasts."""
         for again in range(1, GREEDY.restarts):
             if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)):
                 break
@@ -206,8 +210,10 @@ class Search:
         return best
 
     def _climb(self, nbytes: int, fastest: PricedRun, tries: Iterable[tuple[int, float]], latency: float) -> PricedRun:
-        """One after the other, as long as that is faster and the effort lasts, and as it may be worth it if they save
-        this part of the latency."""
+        """Try parameters in order while each is faster and the effort lasts; return the fastest run.
+
+        `latency`: the fraction of the latency that a try may save.
+        """
         for part_count, pace in tries:
             work = fastest.run.work * part_count // fastest.part_count
             if (

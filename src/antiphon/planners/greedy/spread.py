@@ -1,14 +1,22 @@
-"""Simulate spreading collectives in steps: in each, every free hop brings its end a chunk that it lacks.
+"""Simulate how a collective that copies (broadcast, allgather) spreads: in each step every hop brings chunks that are
+missing.
 
-A rank forwards in a step only what it had before it. A step lasts a number of slots (a slot: one chunk on a link of the
-bottleneck kind): short steps at first, when few ranks have anything to give, long ones in the middle, which save
-latency, and short ones again at the end (`Pace`).
+Input are the hops of a machine (hops.py: paths from rank to rank without a rank in between, in batches, by kind) and a
+task: which rank has and which needs each chunk. Output are transfers: step, hop, chunk. A rank forwards in a step only
+chunks that it had before the step. A step lasts a number of slots; a slot is the time of one chunk on a link of the
+bottleneck kind. Steps are short at first, when few ranks have anything to forward, long in the middle, which saves
+latency, and short again at the end (`Pace`).
 
-Within a step, kinds of hops are served from the narrowest to the widest, batches in random order. Which chunk
-(`_pick_chunks`): one that only a single island has, else one new to this island, else any; of two random candidates the
-one that fewer have ("power of two choices", an inexpensive form of rarest first).
+Within a step, kinds of hops are served from the narrowest to the widest, batches in random order. Which chunk a hop
+brings (`_pick_chunks`): one that only a single island (islands.py: ranks joined by wider hops) has, else one new to the
+destination's island, else any; of two random candidates the one with fewer copies ("power of two choices", an
+inexpensive form of rarest first).
 
-State: `had` (before the step), `lack` (now), `absent` per kind (what islands lack), `spread` (copies of each chunk).
+State: `had` (chunks of each rank before the step), `lack` (now), `absent` per kind (what islands lack), `spread`
+(copies of each chunk).
+
+Example: three chunks a, b, c from rank 0 along 0 - 1 - 2. Step 0 brings a to 1, step 1 b to 1 and a to 2, step 2 c to 1
+and b to 2, step 3 c to 2.
 """
 
 from __future__ import annotations
@@ -23,19 +31,19 @@ from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
 from antiphon.planners.greedy.ways import ChunkRoutes
 
-SHARE = 2  # a hop takes 1 / SHARE of its room at once
+SHARE = 2  # a hop takes 1 / SHARE of its remaining room at once
 CELLS = 4096  # chunks that a batch takes at once, unless it has more hops
-BATCH, WORDS, PICK = 80, 400, 40  # work of a batch; words for one more; words for each chunk that a hop takes
+BATCH, WORDS, PICK = 80, 400, 40  # effort: units per batch; words of sets per unit; words per chunk that a hop takes
 PASSES = 24  # passes over the batches of a kind per chunk that a hop may bring in a step
 NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Step lengths: at most `first` of the time elapsed and `last` of the least time remaining, and `rise` more per
-    step.
+    """Limits of the length of a step, in whole slots, at least one.
 
-    In whole slots, at least one.
+    At most `first` times the time elapsed, `last` times the least time remaining, and 1 + `rise` times the number of
+    the step.
     """
 
     rise: float
@@ -45,8 +53,9 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Which rank has and which needs each chunk, all of one size; `allowed`: what each may be given (None:
-    everything).
+    """Which rank has and which needs each chunk (as sets of bits); all chunks count as equal in size.
+
+    `allowed`: the chunks that each rank may be given (None: all). `routes`: of the chunks, if these are fixed.
     """
 
     ranks: int
@@ -65,9 +74,9 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The transfers: step, hop, chunk. `stuck`: ranks that lack something that nobody can bring them.
+    """The transfers: step, hop, chunk. `stuck`: ranks that lack something that no hop can bring them.
 
-    `work`: effort in units of about a microsecond: a constant per batch, and the words of its sets.
+    `work`: effort in units of about a microsecond: a constant per batch, plus the words of its sets.
     """
 
     step: Longs
@@ -78,7 +87,7 @@ class Run:
 
 
 def work_of(hops: int, words: int, per_hop: int = 1) -> int:
-    """Return the work of letting these hops of a batch bring this many chunks each."""
+    """Return the effort of letting so many hops of a batch bring `per_hop` chunks each; `words`: size of a set."""
     return BATCH + hops * (words + per_hop * PICK) // WORDS
 
 
@@ -95,7 +104,7 @@ class Spreading:
             ~task.have if task.allowed is None else task.allowed & ~task.have
         )  # now, among the chunks that it may be given
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
-        # per kind of islands: the chunks that a single island has; those are the most urgent, as only it can give them
+        # per kind: the chunks that only a single island has; these are the most urgent
         self.alone = [_in_one(sets) for sets in island_sets]
         self.lonely = [bool(alone.any()) for alone in self.alone]
         self.absent = [
@@ -162,6 +171,9 @@ class Spreading:
         self.missing -= np.bincount(to, minlength=self.task.ranks)
 
     def _run_step(self, length: float, strict: bool) -> None:
+        """Simulate one step of this many slots. `strict`: no chunk may enter an island twice where that is the
+        bottleneck.
+        """
         room = np.floor(self.rate * length + 1e-9)
         # widest level last: narrow hops between islands choose first, what they bring can still be spread inside in
         # later steps

@@ -1,11 +1,13 @@
-"""Pose a collective as chunks of about equal size: who has them, who needs them, and who may relay them.
+"""Turn a collective into a task of the simulation: chunks of about equal size, who has them, who needs them, and who
+may relay them.
 
 Blocks are cut into parts such that all chunks have about the same weight (`chunks_of`): the simulation treats chunks
 alike. Each rank then has a set of chunks that it has, that it needs, and that it may be given.
 
 If some ranks are not members, or blocks are needed by few (scatter), letting everyone receive everything would waste
-links. Then `_choose_relays` grows a tree from each source, at prices that rise with use, and only ranks on the way to a
-receiver may be given a block. If each chunk has one source and one destination, the tree path is its route (moves.py).
+links. Then `_choose_relays` grows a tree from each source, at prices of links that rise with use, and only ranks on the
+path to a receiver may be given a block. If each chunk has one source and one destination, the tree path is its route
+(moves.py).
 
 Example: a scatter from rank 0 on a grid of 3 x 3. Block 8 may be given to rank 8 and to the ranks on one path to it,
 say 1, 2, 5; nobody else stores it. The path of block 6 avoids these links, as their prices have risen.
@@ -30,8 +32,8 @@ from antiphon.planners.greedy.spread import Task
 from antiphon.planners.greedy.ways import chunk_routes
 from antiphon.planners.shared.reach import Reach, suggest_planners
 
-MOST_CELLS = 2**30  # of chunks and ranks
-SWEEPS = 3
+MOST_CELLS = 2**30  # chunks times ranks
+SWEEPS = 3  # how often each source's tree is grown again
 LEAST = 0.01  # minimum price, relative to the narrowest hop: avoids detours over wide links
 STEEP = 6.0  # the fullest hop costs e^STEEP times an empty one
 
@@ -59,7 +61,7 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
 
 
 def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> Task:
-    """Pose the task; Unsupported where data must be combined, Infeasible where something is unreachable."""
+    """Return the task. Raises Unsupported if data must be combined, Infeasible if something is unreachable."""
     if collective.combining or (collective.custom is not None and needs_of(collective).joined):
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
     ranks, blocks = topology.ranks, collective.blocks
@@ -113,7 +115,7 @@ def packed_bits(cells: Bools) -> Words:
 def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
     """Return which rank may be given which block, and by root and rank the hop of its tree that leads to the rank.
 
-    A tree per source, each grown `SWEEPS` times at prices that reflect the use by all others. O(sources * hops).
+    A tree per source, each grown SWEEPS times at prices that depend on the load by all other trees. O(sources * hops).
     """
     from scipy.sparse import csr_array
 

@@ -1,4 +1,8 @@
-"""Routes of chunks with one source and one destination, read off the trees of their sources."""
+"""Routes of chunks that have one source and one destination, read from the tree of each source.
+
+A hop is a path from rank to rank without a rank in between. A route is found backwards: from the destination to the hop
+by which the tree reaches it, to the start of that hop, and so on to the source.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,23 @@ from antiphon.planners.greedy.hops import Hops
 
 @dataclass(frozen=True, eq=False)
 class ChunkRoutes:
-    """The hops of every chunk, from where it is to who wants it: those of chunk c from ptr[c] on."""
+    """The hops of every chunk from its source to its destination: those of chunk c from ptr[c] on."""
 
     ptr: Longs
     hop: Longs
 
 
 def chunk_routes(hops: Hops, parent: Longs, source: Longs, want: Longs) -> ChunkRoutes:
-    """`parent[root, rank]`: the hop by which the tree of a root reaches a rank. O(chunks * hops of a way).
+    """Return the routes. O(chunks * hops of a route).
+
+    `parent[root, rank]`: the hop by which the tree of a root reaches a rank; `source`, `want`: ends of each chunk.
 
     A line of ranks 0, 1, 2, whose hops 0 and 1 lead along it:
 
     >>> from types import SimpleNamespace
     >>> line = SimpleNamespace(src=np.array([0, 1]), dst=np.array([1, 2]))
-    >>> ways = chunk_routes(line, np.array([[-1, 0, 1]]), np.array([0, 0]), np.array([2, 1]))
-    >>> ways.ptr.tolist(), ways.hop.tolist()
+    >>> routes = chunk_routes(line, np.array([[-1, 0, 1]]), np.array([0, 0]), np.array([2, 1]))
+    >>> routes.ptr.tolist(), routes.hop.tolist()
     ([0, 2, 3], [0, 1, 0])
     """
     at = want.copy()

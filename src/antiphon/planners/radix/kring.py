@@ -1,4 +1,6 @@
-"""k-ring: rings among groups of k ranks, then rings within them (parameterized collectives, section III.A).
+"""k-ring: rings among groups of k ranks, then rings within the groups.
+
+As in section III.A of the paper on parameterized collectives (docs/planners/radix.md).
 
 A plain ring of P ranks takes P - 1 rounds, and if it spans hosts, each round waits for the slow link between hosts.
 With groups of k ranks:
@@ -6,8 +8,8 @@ With groups of k ranks:
     P/k - 1 rounds between groups: k rings in parallel ("lanes"), rank i of each group in ring i
     P - P/k rounds within groups: each group passes the blocks it received around its own ring
 
-P - 1 together, as before, but only P/k - 1 of them use the slow links. By default a group is a host; groups may differ
-in size (`lanes`).
+That is P - 1 rounds, as before, but only P/k - 1 of them use the slow links. By default a group is a host; groups may
+differ in size (lanes.py).
 
 Example: P = 4, groups {0, 1} and {2, 3}. Round 1: 0 <-> 2 and 1 <-> 3 exchange blocks. Then within groups: 0 and 1
 exchange their own blocks, then those of 2 and 3.
@@ -101,6 +103,7 @@ def _choose_groups(
 
 
 def _plan_collective(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:
+    """Return the schedule. `seating`: ranks in order, in which groups of these sizes are consecutive."""
     kind = collective.kind
     if kind == "allgather":
         return lane_rounds(collective, Seats.in_order(collective, seating), sizes, overlap)

@@ -1,7 +1,9 @@
-"""Lanes through groups of ranks of any sizes: who represents a lane in a group, and the rounds of k-ring.
+"""The rounds of k-ring for groups of any sizes: lanes through the groups, and which rank represents a lane in each.
 
-Lane j of a group of s ranks is represented by its member j mod s, and the block of member i belongs to lane i. Where
-all groups have the same size every member is one lane; in a smaller group a member serves several lanes.
+In k-ring, blocks travel from group to group along parallel rings, the lanes, and then around within each group. Lane j
+is represented in a group of s ranks by its member j mod s, and the block of member i belongs to lane i. If all groups
+have the same size every member is one lane; in a smaller group a member serves several lanes. A seat is a position in
+the order of ranks, in which groups are consecutive.
 
 Example: groups of 3 and 2. Lanes 0, 1, 2 go through members 0, 1, 2 of the first and members 0, 1, 0 of the second.
 """
@@ -82,8 +84,9 @@ def divisor_near_root(ranks: int) -> int:
 def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], overlap: bool) -> Schedule:
     """Plan an allgather: rings between groups, then rings within them; P(P-1) rows, a block each.
 
-    Within a group, one group's blocks after the other go around, its own first, then in order of arrival. With
-    `overlap` a round between groups shares the step with the first round of the blocks that came before.
+    Within a group the blocks of one group after the other go around, its own first, then in order of arrival. With
+    `overlap` a round between groups shares its step with the first round within groups of the blocks that arrived
+    before.
 
     Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
 

@@ -1,9 +1,11 @@
-"""Ranks numbered in mixed radix (parameterized collectives, section III.B): the arithmetic that recmult, permrecmult,
-halving-doubling and recursive doubling share.
+"""Ranks numbered in mixed radix: arithmetic and rounds that recmult, permrecmult, halving-doubling and recursive
+doubling share (section III.B of the paper on parameterized collectives, docs/planners/radix.md).
 
-A number of ranks is written as radices r_0 * r_1 * ...; each rank has a digit per round, and in round i all ranks that
-differ only in digit i exchange. `distances` lists the distances between these partners: near first (1, r_0, r_0 r_1,
-...) or far first. If the ranks are more than the product, some fold: `core_of` assigns every extra rank a partner.
+The number of ranks is written as a product of radices r_0 * r_1 * ...; so each rank has a digit per round, and in round
+i all ranks that differ only in digit i exchange. `distances` lists the distances between these partners: near first (1,
+r_0, r_0 r_1, ...) or far first. If there are more ranks than the product, some fold: the ranks that take part in the
+rounds are the cores, and every other rank gives its data to a neighbouring core before and gets the result after
+(`core_of`). A seat is a position in the option `order`, by default the rank's number.
 
 `gather_rounds` builds the rows of all rounds as NumPy broadcasts; `allgather_rounds`, `allreduce_whole` and
 `allreduce_in_parts` make schedules of them.
@@ -40,7 +42,7 @@ LargeAllreduce = Annotated[bool, Option("allreduce as a reducescatter and an all
 
 @dataclass(frozen=True)
 class Radices:
-    """The radix of every round, in order; `ranks` may exceed their product, then the rest folds."""
+    """The radix of every round, in order. If `ranks` exceeds their product, the other ranks fold."""
 
     rounds: tuple[int, ...]
     ranks: int
@@ -64,8 +66,9 @@ def given_k(k: int | None, ranks: int) -> int:
 
 
 def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
-    """Return the radices: as given, else by k: powers of k, else the fewest factors of the number of ranks, none above
-    k, else (or with `fold`) the greatest power of k that fits."""
+    """Return the option `radices`, else radices by `k`: the fewest factors of the number of ranks that are at most k;
+    if there are none, or with `fold`, the greatest power of k that is at most the number of ranks.
+    """
     if radices is not None:
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
@@ -172,7 +175,7 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """Core c sits at `seat[c]` and represents the `count[c]` seats from `first[c]` on, itself the last.
+    """Core c is at seat `seat[c]` and represents the `count[c]` seats from `first[c]` on, of which it is the last.
 
     Seat `extra[i]` is represented by seat `partner[i]`.
     """
@@ -185,7 +188,7 @@ class Core:
 
 
 def core_of(ranks: int, size: int) -> Core:
-    """Assign the seats to `size` cores, neighbours together and as evenly as possible. O(ranks).
+    """Assign the seats to `size` cores, neighbours to the same one, as evenly as possible. O(ranks).
 
     Five seats over four cores: seat 0 gives its part to seat 1, which is core 0.
 
@@ -211,7 +214,9 @@ class Rows:
 
 
 def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
-    """Let all cores exchange all they have, a digit per round. Core c is called node[c], its initial data item[c].
+    """Return the transfers by which all cores exchange all their data, a digit per round.
+
+    `node`, `item`: per core its name and that of its initial data in the result.
 
     One row per core and foreign item, the rows of a message adjacent; every column is written once, as a broadcast of
     small tables. O(cores^2).

@@ -1,14 +1,16 @@
-"""Permuted recursive multiplying: the farthest partners first (parameterized collectives, section III.C).
+"""Permuted recursive multiplying: the farthest partners first (section III.C of the paper on parameterized collectives,
+docs/planners/radix.md).
 
-In recursive multiplying the messages grow from round to round. With near partners first, the largest messages go the
-farthest, over the slowest links. Here the farthest partners exchange first, while messages are small. The price: blocks
-arrive out of order. The buffer is filled as they arrive, so that every message is contiguous on both sides (Figure 3b),
-and a permutation at the end puts it in order; `layout` maps positions to blocks.
+In recursive multiplying (recmult.py) k ranks exchange all data that they have in every round, so the messages grow from
+round to round. With near partners first, the largest messages go the farthest, over the slowest links. Here the
+farthest partners exchange first, while messages are small. The price: blocks arrive out of order. The buffer is filled
+as they arrive, so that every message is contiguous on both sides (Figure 3b), and a permutation at the end puts it in
+order; `layout` maps positions to blocks.
 
 Example: P = 4, k = 2. Rank 0 exchanges with 2 first, then with 1: its buffer holds blocks 0, 2, 1, 3.
 
-Alternatives of the paper's Figure 7: an exchange at the beginning, so that blocks come out in order (`exchange`,
-`exchange-minimal`), or each contiguous run sent separately (`separate`).
+Alternatives (the paper's Figure 7): an exchange at the beginning, after which blocks arrive in order (`exchange`,
+`exchange-minimal`), or every contiguous run of blocks as a message of its own (`separate`).
 """
 
 from __future__ import annotations
@@ -168,13 +170,14 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
 
 
 def _mark_positions(at: Longs, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return a mask of this length that is true at these positions."""
     marks = np.zeros(length, np.bool_)
     marks[at] = True
     return marks
 
 
 def moved_share(collective: Collective, order: Sequence[int], radices: Radices) -> Fraction:
-    """Return the share of nbytes that the permutation moves at the rank where it moves most. O(P^2)."""
+    """Return the fraction of nbytes that the permutation moves at the rank where it moves most. O(P^2)."""
     seats = Seats.in_order(collective, list(order))
     weight = collective.weights
     goal = np.cumsum(weight) - weight

@@ -1,11 +1,13 @@
-"""Recursive multiplying: in every round k ranks exchange all they have, at distance 1, k, k^2, ... (parameterized
-collectives, section III.B). With k = 2 it is recursive doubling.
+"""Recursive multiplying: in every round k ranks exchange all data that they have, at distances 1, k, k^2, ...
+
+See section III.B of the paper on parameterized collectives (docs/planners/radix.md). With k = 2 it is recursive
+doubling.
 
 Number the ranks in base k. In round i all ranks that differ only in digit i exchange, so after it each knows the data
 of all ranks that agree with it in the later digits. That takes log_k P rounds with k - 1 messages per rank each: fewer
 rounds than doubling, at the price of more simultaneous messages, which NICs with several ports handle well.
 
-P that is no power of k is written as a product of radices up to k (mixed.py), or the ranks fold: those beyond the
+If P is no power of k, it is written as a product of radices up to k (mixed.py); or some ranks fold: those beyond the
 largest power of k give their data to a partner first and get the result last, as in MPICH.
 
 Example: P = 9, k = 3: round 0 among {0,1,2}, {3,4,5}, {6,7,8}; round 1 among {0,3,6}, {1,4,7}, {2,5,8}.
@@ -75,6 +77,7 @@ def recmult(
 
 
 def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
+    """Return the schedule; `large`: an allreduce as a reducescatter and an allgather."""
     kind = collective.kind
     if kind == "allgather":
         return allgather_rounds(collective, order, radices, far=False)

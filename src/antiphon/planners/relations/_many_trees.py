@@ -1,12 +1,12 @@
-"""Several trees per source that share the data, so that together they use more links than a single tree can.
+"""Grow several trees per source that share its data, so that together they use more links than a single tree can.
 
-A small form of Blink's packing (section 3.1: multiplicative weights): grow a tree over the links that are cheapest now,
-make the links that it loads more expensive, repeat. Prices are exponential in the load. After each round the rate is
-(number of trees) / (largest load); the trees up to the best round share the data evenly, and one that was grown three
-times carries three shares. No optimum is promised.
+A small form of Blink's tree packing (Blink, section 3.1: multiplicative weights): grow a tree over the links that are
+cheapest now, make the links that it loads more expensive, repeat. Prices are exponential in the load. After each round
+the rate is (number of trees) / (largest load); the trees up to the best round share the data evenly, and a tree that
+was grown three times carries three shares. The result need not be optimal.
 
-Example: a ring of 4 with links both ways, source 0: the first tree goes one way round, which makes its links expensive,
-so the second goes the other way.
+Example: a ring of 4 with links in both directions, source 0: the first tree goes around in one direction, which makes
+its links expensive, so the second goes around in the other.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import schedule_in_parts
 
 ROUNDS = 16  # trees grown per source
-MOST_HOPS = 2**18  # examined in total: larger machines keep one tree per source
+MOST_HOPS = 2**18  # hops examined in total: on larger machines there is one tree per source
 _STEEP = 2.0  # a unit of relative load multiplies a link's price by e^_STEEP
-_WORTH = 1.02  # more trees must improve the rate by this factor
+_MIN_GAIN = 1.02  # more trees must improve the rate by this factor
 
 Tree = tuple[tuple[int, Hop], ...]  # every rank but the source, and how it is reached, in order of ranks
 
@@ -52,7 +52,7 @@ def pack_trees(
     """Grow trees from the sources to all members, at most `max_trees` different ones each; None where that is
     impossible.
 
-    `duplex`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
+    `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
     topology = reach.topology
     if not _few_hops(reach, sources):
@@ -74,7 +74,7 @@ def pack_trees(
         grown.append(round_trees)
         # after `number` rounds every source has that many trees: the rate is their number over the fullest link's load
         rate = number / price.worst
-        if rate > best * _WORTH:
+        if rate > best * _MIN_GAIN:
             best, rounds = rate, number
     counted = {source: Counter(tree[source] for tree in grown[:rounds]) for source in sources}
     return Packing({source: list(trees.items()) for source, trees in counted.items()}, rounds)
@@ -156,7 +156,7 @@ def _grow_tree(reach: Reach, price: _Prices, source: int, members: Sequence[int]
 
 
 def spread_on_trees(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
-    """Send every block along the trees of its source, each its share."""
+    """Return the schedule that sends every block along the trees of its source, each tree its share."""
     listed = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
     rows = [
         (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)

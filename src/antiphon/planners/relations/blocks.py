@@ -1,15 +1,15 @@
 """Plan any relation block by block: send initial values along shortest paths, and combine them on the way.
 
-A custom collective states which value (a multiset of contributions) each rank has and which each needs. Values can only
-be copied or added. So per block:
+A custom collective states which value each rank has and which each needs; a value is a sum of contributions (ranks'
+inputs), any of them repeated. Values can only be copied or added. So per block:
 
-    1. who needs exactly the value that some rank has gets it along a tree from the nearest such rank
+    1. a rank that needs exactly the value that some rank has gets it along a tree from the nearest such rank
     2. other values are sums: find which initial values add up to it (sums.py); gather them at a rank that needs the
        sum, along the tree of shortest paths to it, adding where branches meet
     3. the other ranks that need the same sum get it from there
 
-Values in transit are kept in slots of their own, so that they do not mix. What is no sum of initial values is
-impossible, and the error names the rank.
+Values in transit are stored in slots of their own, so that they do not mix. If a needed value is no sum of initial
+values, the collective is impossible, and the error names the rank.
 
 Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
 of b; step 2: 1 sends a + b to 2, which adds it to c.
@@ -35,7 +35,7 @@ from antiphon.planners.shared.reach import Path, Reach
 
 MOST_ROWS = 2**24
 MOST_SLOTS = 2**15
-CENTRES = 16  # candidates for the rank where a sum is formed
+CENTRES = 16  # ranks that are tried as the place where a sum is formed
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
@@ -130,6 +130,11 @@ Spread = tuple[int, list[int]]  # source and destinations
 
 @dataclass
 class _Block:
+    """The plan of one block under construction.
+
+    `initial`: value per rank; `wanting`: ranks that need a value; `free`: the next unused slot per rank.
+    """
+
     reach: Reach
     back: Reach  # of the reversed machine
     out: _Rows
@@ -223,6 +228,7 @@ class _Block:
     # ---- rows ----
 
     def _new_slot(self, rank: int) -> int:
+        """Return an unused slot of a rank."""
         self.free[rank] += 1
         return self.free[rank] - 1
 
@@ -239,7 +245,9 @@ class _Block:
         return max(tree[dest].depth + (dest in self.initial) for dest in dests)
 
     def _spread_down(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
-        """Send down the tree. Initial values are read until `end`, so they are replaced in the last step."""
+        """Add the rows of a spread down a tree. Initial values are read until `end`, so they are replaced in the last
+        step.
+        """
         tree, wanting = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
         for dest in dests:
@@ -262,8 +270,9 @@ class _Block:
         assert wanting <= done
 
     def _lay_gather(self, gather: _Gather, end: int) -> None:
-        """Send up the tree so that everything arrives in the last step, or one earlier where it then replaces
-        something."""
+        """Add the rows of a sum up a tree, so that all values arrive in the last step, or one earlier if the sum then
+        replaces another value.
+        """
         centre, tree = gather.centre, self.back.tree_from(gather.centre)
         # a rank at depth d sends d steps before the end: its branches, deeper by one, have arrived the step before
         last = end - gather.replaces

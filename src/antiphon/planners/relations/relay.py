@@ -1,6 +1,6 @@
-"""The planner `relay`: trees over the links that exist, from rank to rank, for machines on which nothing regular fits.
+"""The planner `relay`: trees over the links that exist, from rank to rank, for irregular machines.
 
-Every rank that has data to spread sends them along a tree; ranks on the way forward them, including non-members. So it
+Every rank that has data to spread sends them along a tree; ranks on the path forward them, including non-members. So it
 plans every collective on every connected machine: irregular allocations, machines with dead links. Combining
 collectives are the dual spreading one, reversed; custom collectives are planned from their relation alone (blocks.py).
 
@@ -35,10 +35,10 @@ from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes
 from antiphon.planners.shared.rows import PiecesOrBest
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
-SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
+SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # each tree carries equal data on all hops
 MOST_ROWS = 2**24
-MOST_GROWN = 2**22  # sources times ranks, for trees grown rank by rank: a minute and a gigabyte
-PIECES = (8, 32, 128, 512)  # of several trees, without the option
+MOST_GROWN = 2**22  # sources times ranks up to which trees are grown rank by rank: a minute and a gigabyte
+PIECES = (8, 32, 128, 512)  # default numbers of pieces for several trees
 
 
 By = Annotated[
@@ -58,11 +58,10 @@ Trees = Annotated[
 def relay(
     request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None
 ) -> Iterator[Schedule]:
-    """Yield a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
-    several trees that share the data, by pieces. What combines is what spreads, the other way round.
+    """Yield a schedule on one tree of shortest paths per source; then, if that is faster for large sizes, schedules on
+    several trees per source that share the data, one for each number of pieces.
 
-    O(ranks * (ranks + links)) to find the trees, 16 times that for several; a
-    row per block, or share of it, and hop.
+    O(ranks * (ranks + links)) to find the trees, 16 times that for several; a row per hop and block or share of it.
     """
     topology, collective = request.topology, request.collective
     slowest = None
@@ -90,6 +89,7 @@ def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
 
 
 def _no_trees(topology: Topology, collective: Collective) -> str:
+    """Return why there is no schedule on several trees."""
     if collective.kind not in SHARED:
         return f"planner relay: {collective.kind} is planned on one tree per source only; use trees=1"
     return f"planner relay: at most one tree per rank can be found on {topology.name}; use trees=1"
@@ -99,6 +99,7 @@ def _no_trees(topology: Topology, collective: Collective) -> str:
 
 
 def _plan_single(topology: Topology, collective: Collective, by: str) -> Schedule:
+    """Return the schedule on one tree of shortest paths per source."""
     if collective.kind == "custom":
         return by_relation(topology, collective)
     if collective.kind == "allreduce":
@@ -138,8 +139,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
         )
     depth = grown.depth[grown.tree[source[block]], at]
     order = np.argsort(depth, kind="stable")
-    # receivers by depth; a rank is added to a level either because it wants the block, or because a deeper one gets it
-    # by it
+    # receivers by depth: a rank receives a block because it wants it, or because it forwards it to a deeper rank
     wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
     row_keys, row_count, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
     for level in range(len(begin) - 2, 0, -1):  # the deepest level first; keys block * ranks + receiver, each once
@@ -226,6 +226,8 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
 
 
 def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
+    """Return an allreduce of two halves: a reducescatter and an allgather, or a reduction and a broadcast."""
+
     def part(kind: str, *roots: int) -> Collective:
         return Collective(kind, collective.ranks, collective.members, roots)
 
@@ -257,6 +259,7 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
 
 
 def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
+    """Plan a spreading collective on several trees per source; return the schedule and their number, or None."""
     source = _source_of_blocks(collective)
     packing = pack_trees(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
     return (spread_on_trees(collective, packing, source), packing.most) if packing is not None else None

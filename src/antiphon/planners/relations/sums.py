@@ -1,7 +1,8 @@
-"""Which values, each any number of times, add up to a multiset: exact cover with repetition.
+"""Find which values, each used any number of times, add up to a wanted value: exact cover with repetition.
 
-Depth-first search: choose the contribution that the fewest fitting values contain, try each of these values, subtract
-it from what remains, backtrack if nothing fits. Values of a single contribution, the usual case, need no search.
+A value is a multiset of contributions (numbers of ranks' inputs). Depth-first search: choose the contribution that the
+fewest fitting values contain, try each of these values, subtract it from the remainder, backtrack if none fits. Values
+of a single contribution, the usual case, need no search.
 
 Example: {a, b, b, c} from {a, b}, {b}, {b, c}: c is only in {b, c}; then {a, b} remains, which is a value.
 """
@@ -13,16 +14,18 @@ from collections.abc import Iterator, Sequence
 
 from antiphon.errors import Unsupported
 
-Value = tuple[int, ...]  # ids in ascending order, repeated by multiplicity
-MOST = 300_000  # comparisons of a value with the remainder
+Value = tuple[int, ...]  # contributions in ascending order, each as often as it counts
+MOST = 300_000  # maximum number of comparisons of a value with the remainder
 
 
 def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
-    """Return how often each value is used; earlier ones are preferred. None if no sum of them is `want` (after a
-    complete search). Unsupported where the search takes too long."""
+    """Return how often each value is used; earlier ones are preferred. None if no sum of them is `want`.
+
+    Raises Unsupported if the search takes too long.
+    """
     room = Counter(want)
     usable = [value for value in dict.fromkeys(values) if Counter(value) <= room]
-    if all(len(value) == 1 for value in usable):  # mostly: nothing to search
+    if all(len(value) == 1 for value in usable):  # the usual case: nothing to search
         singles = {value[0] for value in usable}
         return {(name,): times for name, times in room.items()} if singles >= room.keys() else None
     having: dict[int, list[Value]] = {name: [v for v in usable if name in v] for name in room}
@@ -50,7 +53,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
 
 
 def _fitting_values(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
-    """Return the candidates for the next value: those that fit and have the rarest id."""
+    """Return the candidates for the next value: those that fit and have the rarest contribution."""
     remaining = +room
     fitting = [[v for v in having[name] if Counter(v) <= remaining] for name in remaining]
     fewest: list[Value] = min(fitting, key=len)
