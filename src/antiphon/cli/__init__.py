@@ -3,7 +3,9 @@
 Exit codes: 0 done; 1 the answer is no (invalid plan, infeasible, budget spent); 2 wrong usage or bad input; 130
 ended by Ctrl-C and 143 by SIGTERM, with what was found until then where the command keeps it.
 
-This file imports next to nothing: loading a command takes a while, and Ctrl-C must be heard meanwhile.
+`main` rewrites old spellings, loads the files of the requested command (`table`), runs it (`_app.run`, which turns
+every error into one line and an exit code), and flushes stdout. This file imports next to nothing: loading a command
+takes a while, and Ctrl-C must be handled meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command; return its exit code. For programs: signal handlers are restored afterwards."""
     signals = Signals()
     signals.hear()
     try:
@@ -44,6 +46,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
+    """Run one command with the handlers of `signals` installed; return its exit code."""
     if "stdout" in open_all():
         say("stdout is closed: there is nowhere to write the result to; to drop it, redirect it to /dev/null")
         return 2
@@ -67,7 +70,7 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
 
 @cache
 def application() -> typer.core.TyperGroup:
-    """All commands."""
+    """Return the group of all commands, whose files are imported when they are first used."""
     import typer.main
 
     from antiphon.cli._app import app

@@ -1,4 +1,9 @@
-"""The front of all commands, and how each way to end becomes an exit code."""
+"""The options before any command (--version, completion), and how each way to end becomes an exit code.
+
+`run` executes a command within typer and catches everything: errors of this package become a line on stderr and, under
+--json, an object on stdout, with the exit code of their class; Ctrl-C is reported once; a full disk or a closed pipe is
+named; anything else is an internal error, exit code 70.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,8 @@ app = typer.Typer(
     epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
 )
 
-_BARE = re.compile("--[a-z][a-z-]*=")
+_BARE = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
+# errors of writing, which name no file if stdout could not be written
 _UNWRITTEN = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
@@ -79,7 +85,7 @@ def _front(
     pass  # the options before any command; the help is that of the app
 
 
-KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missing")  # of errors, the public ones
+KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missing")  # public classes of errors
 
 
 class _Reporter:
@@ -98,12 +104,14 @@ class _Reporter:
         return exit_code
 
     def stop(self, message: str = "") -> int:
-        """Ended by a signal."""
+        """Report that a signal ended the command."""
         return self.fail("Interrupted", message or self.signals.text(), self.signals.exit_code())
 
     def refuse_usage(self, error: Any, named: str) -> int:
-        """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the
-        command, where the error does not know it."""
+        """Report wrong usage, in typer's words and in one line; a group without a command prints its commands.
+
+        `named`: the command, in case the error does not know it.
+        """
         context = getattr(error, "ctx", None)
         where = context.command_path.strip() if context is not None else named
         message = error.format_message().rstrip(".")
@@ -120,7 +128,7 @@ class _Reporter:
 
 
 def _own(arguments: Sequence[str]) -> Sequence[str]:
-    """The arguments before "--", behind which those of another program stand."""
+    """Return the arguments before "--"; those behind it belong to another program."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
@@ -168,6 +176,7 @@ def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
 
 
 def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
+    """Run a command within typer, report how it failed if it did, and return its exit code."""
     reporter = _Reporter(signals, arguments)
     try:
         _refuse_empty(arguments)
@@ -188,7 +197,7 @@ def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
 
 
 def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # noqa: PLR0911
-    """Report an error; the exit code that goes with it."""
+    """Report an error; return its exit code."""
     if isinstance(error, StoppedEarly):
         return reporter.stop(str(error))
     if isinstance(error, typer.Exit):

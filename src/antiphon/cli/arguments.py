@@ -1,4 +1,12 @@
-"""The arguments that several commands share, and how they are read."""
+"""The arguments that several commands share, as annotated types for typer, and functions that parse them.
+
+    COLL   allreduce, broadcast:root=2, allgather:ranks=0-3         split_collective
+    TOPO   dgx1v, ring:ranks=8, box.json, with --only RANKS         machine_and_group
+    PLAN   plan.json, or one plan of a table: table.json:allreduce  split_plan
+    --on   mpi:mpiexec=srun,timeout=60s                             split_runtime
+
+The names on the right are the functions below that parse such a text.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +39,7 @@ def old_option(option: str, new: str, *names: str) -> Any:
 
 
 def check_order(context: typer.Context, topo: str) -> str:
-    """Check that the two were not swapped: Invalid, with the right command, if the machine is a collective's name."""
+    """Check that COLL and TOPO were not swapped: Invalid, with the right command, if TOPO is a collective's name."""
     first = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
     if kind_named(topo) and first and not kind_named(first.partition(":")[0]) and first != "all":
         raise Invalid(f"the collective comes first: {context.command_path} {topo} {first}")
@@ -145,7 +153,7 @@ def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int 
 
 
 def join_collective(coll: str, root: int | None, ranks: str) -> str:
-    """The collective with what the options of the version before say of it."""
+    """Return COLL with the values of the old options --root and --ranks appended."""
     options = {"root": root, "ranks": ranks or None}
     texts = [f"{key}={value}" for key, value in options.items() if value is not None]
     return ":".join([coll, *([",".join(texts)] if texts else [])])
@@ -178,7 +186,7 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
 
 
 def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> tuple[Topology, list[int] | None]:
-    """The machine, and the ranks that take part (None: all)."""
+    """Return the machine, reduced to the ranks of --only, and the participating ranks (None: all)."""
     if not only:
         return topology(spec), group
     present = parse_ranks(only, "--only")
@@ -189,13 +197,14 @@ def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> t
 
 
 def machine_given(spec: str, only: str) -> Topology | None:
-    """The machine of --topology and --only; None without these."""
+    """Return the machine of --topology and --only; None without these."""
     if only and not spec:
         raise Invalid("--only: selects ranks of --topology; give --topology, too")
     return machine_and_group(spec, only)[0] if spec else None
 
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
+    """Return the collective and the machine of a command line; `root`, `ranks`: by the old options."""
     coll, root, members = split_collective(coll, root, ranks)
     machine, group = machine_and_group(spec, only, members)
     if only and not members and is_file(coll):  # the file lists the participants, --only the ranks present

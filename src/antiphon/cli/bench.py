@@ -1,4 +1,8 @@
-"""antiphon bench: plans measured beside the library's own collectives, as nccl-tests does, and what `fit` reads."""
+"""antiphon bench: plans measured beside the library's own collectives, as nccl-tests does, and what `fit` reads.
+
+First the commands, then (`bench_text`) the table: one line per size with the columns of nccl-tests out of place and in
+place, and behind them quartiles, the model's time, the library's time, and ours over the library's.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +115,7 @@ def _measure(
     plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
     json: bool,
 ) -> None:  # fmt: skip
-    """Print and write the measurements, also where they end early."""
+    """Measure plans, print and write the rows, also if the measurement ends early. `plans`: makes the plans."""
     from antiphon.runtimes.measure.bench import measure_plans
     from antiphon.runtimes.measure.tables import write_csv, write_fit
 
@@ -152,7 +156,7 @@ def _measure(
 
 
 def _several(text: str, names: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
-    """Names separated by commas, or all; a wrong one is an error before anything is planned."""
+    """Parse names separated by commas, or "all"; a wrong one is an error before anything is planned."""
     chosen = list(names) if text == "all" else [name.strip() for name in text.split(",")]
     for name in chosen:
         check(name)
@@ -320,7 +324,7 @@ UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2,
 
 
 def bench_text(rows: Sequence[Row]) -> str:
-    """A table per plan, and the average bus bandwidth at the end. Lines that are no measurements begin with #."""
+    """Return a table per plan, and the average bus bandwidth. Lines that are no measurements begin with #."""
     lines: list[str] = []
     for first, of_plan in _tables(rows):
         models = join_bases([row["predicted_by"] for row in of_plan if row.get("predicted_by")])
@@ -335,7 +339,7 @@ def bench_text(rows: Sequence[Row]) -> str:
 
 
 def micro_text(rows: Sequence[Row]) -> str:
-    """A line for each pattern and size, with the throughput of its busiest link in GB/s."""
+    """Return a line for each pattern and size, with the throughput of its busiest link in GB/s."""
     head = ["pattern", "size", "time", "GB/s", "model", "Blink, V100", "wrong"]
     cells = [
         [
@@ -371,6 +375,7 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
 
 
 def _cells(row: Row, inside: Row | None) -> list[str]:
+    """Return the cells of a line: a row out of place, and the one in place (`inside`)."""
     low, high = row["quartiles"]
     return [
         str(row["nbytes"]), str(row["count"]), row["dtype"], row["op"] or "none",
@@ -392,6 +397,7 @@ def _by(row: Row) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table under nccl-tests' two head lines, columns to the right."""
     table = [[*ABOUT, *PLACE, *PLACE, *BESIDE, "plan"], [*UNITS, ""], *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     right = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
@@ -404,7 +410,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _micro(seconds: float) -> str:
-    """Microseconds, as nccl-tests prints them: four digits at least."""
+    """Return microseconds as nccl-tests prints them: four digits at least."""
     micro = seconds * 1e6
     return f"{micro:.0f}" if micro >= 1000 else f"{micro:.1f}" if micro >= 100 else f"{micro:.2f}"
 
@@ -414,7 +420,7 @@ def _speed(bytes_per_second: float) -> str:
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
-    """Notes below the table."""
+    """Return the notes below the table."""
     notes = []
     wrong = [row for row in rows if row["reference_wrong"]]
     if wrong:

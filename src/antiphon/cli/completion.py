@@ -51,7 +51,7 @@ def with_shell(words: Sequence[str]) -> list[str]:
 
 
 def show(shell: str, application: Any) -> str:
-    """The script for a shell. `application`: the group of all commands."""
+    """Return the script for a shell. `application`: the group of all commands."""
     if shell not in SHELLS:
         raise unknown("shell", shell, SHELLS)
     table = word_table(application)
@@ -84,7 +84,7 @@ def install(shell: str, application: Any) -> str:
 
 
 def word_table(application: Any) -> dict[str, str]:
-    """All words by key, as above."""
+    """Return all words by key, as described at the top."""
     table: dict[str, str] = {}
 
     def add(key: str, *words: str) -> None:
@@ -106,7 +106,7 @@ def word_table(application: Any) -> dict[str, str]:
 
 
 def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """All commands by their words; the nameless command of a group goes by the words of the group."""
+    """Yield all commands with their words; the nameless command of a group has the words of the group."""
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         if inner.hidden and not path:  # an old spelling
@@ -115,7 +115,7 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(path: str, flag: str, metavar: str | None) -> str:
-    """The kind of word that an option (or without flag an argument) of a command takes."""
+    """Return the kind of word that an option (or, without flag, an argument) of a command takes."""
     bare = re.sub(r"[\[\].]", "", metavar or "")
     listed = _OF_NAME.get(f"{path} {flag}".strip()) if flag or bare == "NAME" else None
     if listed is None and (flag == "--profile" or bare == "NAME"):
@@ -124,7 +124,7 @@ def _kind(path: str, flag: str, metavar: str | None) -> str:
 
 
 def _names() -> dict[str, list[str]]:
-    """All names by kind; a machine that needs options has those of its example."""
+    """Return all names by kind; a machine that needs options has those of its example."""
     from antiphon.cli.listing import LISTED
     from antiphon.core.collective import KINDS
     from antiphon.core.datatypes import DATA_TYPES, OPERATORS

@@ -34,7 +34,7 @@ def _family(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Predictions, one line each; below them the bottlenecks, the models, and what calibrates these."""
+    """Return predictions as text, one line each; below them the bottlenecks, the models, and their calibration."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
@@ -60,7 +60,7 @@ def _speeds(row: Mapping[str, Any]) -> list[str]:
 def _table(
     head: Sequence[str], cells: Sequence[Sequence[str]], least_useful: Sequence[str], meanings: Mapping[str, str]
 ) -> list[str]:
-    """The table, what some of its columns mean, and which ones the terminal has no room for."""
+    """Return the table, what some of its columns mean, and which ones the terminal has no room for."""
     lines, dropped = fitted_rows(head, cells, least_useful)
     notes = [f"{name}: {meaning}" for name, meaning in meanings.items() if name not in dropped]
     notes += [f"a wider terminal shows {', '.join(dropped)}"] if dropped else []
@@ -68,7 +68,7 @@ def _table(
 
 
 def path_text(row: Mapping[str, Any]) -> str:
-    """The first hops of the critical path."""
+    """Return the first hops of the critical path as text."""
     hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:SHOWN_HOPS]]
     hidden = row["critical_path_length"] - len(hops)
     path = (", ".join(hops) or "nothing moves") + (f", and {hidden} more" if hidden > 0 else "")
@@ -76,7 +76,7 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The choices of a library, one line for each size; below, for each run of sizes, what calibrates the figures."""
+    """Return the choices of a library, one line for each size; below, for each run of sizes, their calibration."""
     family = _family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
     head = ["nbytes", f"time {unit}", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
@@ -94,7 +94,7 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _next_best(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """The next best by another algorithm, else by another protocol, and its time."""
+    """Return the next best by another algorithm, else by another protocol, and its time."""
     seconds = row["others"]
     name = next((name for name in seconds if name.split()[0] != row["algorithm"]), next(iter(seconds), None))
     return ("-", None) if name is None else (name, seconds[name])
@@ -103,7 +103,7 @@ def _next_best(row: Mapping[str, Any]) -> tuple[str, float | None]:
 def _by_sizes(
     rows: Sequence[Mapping[str, Any]], title: str, text_of: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:  # fmt: skip
-    """A text of the rows, once for each run of sizes with the same text; nothing where it is empty."""
+    """Return a text about rows, once for each run of sizes with the same text; nothing if it is empty."""
     family = _family(rows)
     runs = [(text, list(run)) for text, run in groupby(rows, text_of)]
     lines = []

@@ -1,4 +1,5 @@
-"""Commands that read their words in a way of their own."""
+"""Classes of commands that parse their words differently from typer: groups with headings, an optional name, a program
+behind --, several files behind one option."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class InGroups(typer.core.TyperGroup):
 
 
 class WithoutName(typer.core.TyperGroup):
-    """`bench genmodel`, `bench loggp` and `bench micro` are commands; all else is what is to be measured, with its
-    options. The help is that of the latter, and names the three."""
+    """`bench genmodel`, `bench loggp` and `bench micro` are commands; any other word is the subject of `bench`, with
+    its options. The help is that of the latter, and names the three."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -43,7 +44,7 @@ class WithoutName(typer.core.TyperGroup):
 
 
 class Unnamed(typer.core.TyperCommand):
-    """The command without a name."""
+    """The command of such a group that has no name of its own: its usage is that of the group."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path.strip(), " ".join(self.collect_usage_pieces(ctx)))
@@ -54,7 +55,7 @@ class Unnamed(typer.core.TyperCommand):
 
 
 class WithCommand(typer.core.TyperCommand):
-    """The words after -- are a program of the user's, and are not read."""
+    """A command that leaves the words after -- unread: they are a program of the user."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -63,7 +64,7 @@ class WithCommand(typer.core.TyperCommand):
 
 
 class WithFiles(typer.core.TyperCommand):
-    """`--from A.json B.json`: all words up to the next option are files."""
+    """A command with `--from A.json B.json`: all words up to the next option are files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words: list[str] = []

@@ -120,7 +120,7 @@ def probe_command(
 
 
 def _named(probed: Probed, only: str) -> list[int]:
-    """Ranks by number, or hosts by name."""
+    """Return ranks from their numbers, or from names of hosts."""
     if re.fullmatch(r"[0-9, -]+", only):
         return parse_ranks(only, "--only")
     return ranks_named(probed, expand_hosts(only, "--only"), "--only")
@@ -286,7 +286,7 @@ def bound_command(
 
 
 def _least_time_lines(times: Mapping[int, float], model: str) -> list[str]:
-    """The least time at each size, sizes and times in columns."""
+    """Return the lower bound on time at each size as lines, sizes and times in columns."""
     if not times:
         return []
     width = max(len(format_size(size)) for size in times)

@@ -1,4 +1,8 @@
-"""The result of tuning by measuring as text for the terminal: of our plans, or of a library's own algorithms."""
+"""The result of tuning by measuring as text for the terminal: of our plans, or of a library's own algorithms.
+
+First the verdict (for which sizes to use our plans), then the ranges with the measurements at the largest size of each.
+`rows_of` below are the ranges by collective, as `MeasuredTuning.ranges` returns them; `family` is the unit of sizes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ LEAST_USEFUL = ("at", "library us", "library ms", "ours us", "ours ms", "speedup
 
 
 def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
-    """The verdict, and the ranges with the measurements at the greatest size of each."""
+    """Return the verdict, and the ranges with the measurements at the largest size of each."""
     family = size_family(point["nbytes"] for row in result.ranges for point in row.get("measurements", ()))
     rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
     verdicts = {kind: _verdict(rows) for kind, rows in rows_of.items()}
@@ -51,7 +55,7 @@ def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[
 
 
 def _verdict(rows: Sequence[Row]) -> str:
-    """For which sizes to use the plans of one collective."""
+    """Return for which sizes to use the plans of one collective."""
     ours = [row for row in rows if not row.get("served_by")]
     if not ours:
         return "leave all sizes to the library"
@@ -81,7 +85,7 @@ def _ranges_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str
 
 
 def _speedup_text(ratio: float | None) -> str:
-    """The speedup, from our time over the library's."""
+    """Return the speedup as text, from our time over the library's."""
     return f"{1 / ratio:.3g}x" if ratio else "-"
 
 
@@ -93,7 +97,7 @@ def _count_notes(result: MeasuredTuning, explain: bool) -> list[str]:
 
 
 def _explanation(ranges: Sequence[Row], family: str) -> list[str]:
-    """The sizes measured in each range, and the plans that may be as fast as the one chosen."""
+    """Return the sizes measured in each range, and the plans that may be as fast as the chosen one."""
     lines = [""]
     for row in ranges:
         if row.get("measurements"):
@@ -105,7 +109,7 @@ def _explanation(ranges: Sequence[Row], family: str) -> list[str]:
 
 
 def library_text(result: MeasuredTuning, explain: bool = False) -> str:
-    """The algorithms of the library that are faster than its own choice, and the best of our plans beside them."""
+    """Return the library's algorithms that are faster than its own choice, and our best plans beside them."""
     library = next((row["library"] for row in result.ranges if "library" in row), None)
     name = f"{library['name']} {library['version']}".strip() if library else "the library"
     family = size_family(row["nbytes"] for row in result.rows)
@@ -120,7 +124,7 @@ def library_text(result: MeasuredTuning, explain: bool = False) -> str:
 
 
 def _library_verdict(rows: Sequence[Row]) -> str:
-    """For which sizes to set an algorithm of the library."""
+    """Return for which sizes to set an algorithm of the library."""
     faster = [row for row in rows if row["measured"] and row["library"]["algorithm"] != "default"]
     if not faster:
         return "keep the library's own choice at all sizes"
@@ -152,13 +156,13 @@ def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[st
 
 
 def use_text(result: MeasuredTuning, file: str) -> list[str]:
-    """How programs use the table that was written."""
+    """Return how programs use the table that was written."""
     use = find("runtime", result.on).can.use
     return [f"  use: {use.format(table=file, ranks=result.tuning.topology.ranks)}"] if use else []
 
 
 def library_use(result: MeasuredTuning, file: str) -> list[str]:
-    """How the library is made to choose so."""
+    """Return how to make the library choose these algorithms."""
     names = {row["library"]["name"] for row in result.ranges if "library" in row}
     return [
         f"  use: antiphon export {file} --to {RULE_FORMATS[name]} -o rules"

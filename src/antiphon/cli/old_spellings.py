@@ -1,4 +1,7 @@
-"""Spellings of the version before: each still works in this version, with one line of warning, and is in no help.
+"""Spellings of the previous version: each still works in this version, with one line of warning, and is in no help.
+
+`respell` rewrites the words of a command line before it is parsed: renamed commands, renamed options, and options that
+have become part of an argument (`--mpiexec srun` is `--on mpi:mpiexec=srun`).
 
 To retire a spelling, delete its row here, and its command from `OLD_COMMANDS` of the table where it has one.
 """
@@ -103,7 +106,7 @@ def _take(words: Sequence[str], options: Container[str]) -> tuple[list[str], lis
 
 
 def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list[str]:
-    """`--on mpi --mpiexec srun` is `--on mpi:mpiexec=srun` now."""
+    """Rewrite `--on mpi --mpiexec srun` as `--on mpi:mpiexec=srun`."""
     keys = {option: key for option, key in RUNTIME_OPTIONS.items() if option != "--for" or name == "tune"}
     words, options = _take(words, keys)
     hybrid = "--hybrid" in words
@@ -122,7 +125,7 @@ def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list
 
 
 def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
-    """`-b 8 -e 8MiB -f 8` is `--nbytes 8:8MiB:8` now."""
+    """Rewrite `-b 8 -e 8MiB -f 8` as `--nbytes 8:8MiB:8`."""
     if words[:1] in (["genmodel"], ["loggp"], ["micro"]):
         return words
     options_of = SIZE_OPTIONS if name == "bench" else {"--factor": 2}

@@ -1,4 +1,4 @@
-"""Results on stdout, progress on stderr."""
+"""Results on stdout (text, or JSON under --json), progress on stderr, and checks of output files before long work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def working(activity: str) -> Iterator[None]:
 
 
 def dash(value: Any, form: Callable[[Any], str] = format_seconds) -> str:
-    """A cell of a table: "-" where there is no value."""
+    """Return a cell of a table: "-" if there is no value."""
     return "-" if value is None else form(value)
 
 

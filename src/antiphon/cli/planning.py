@@ -1,4 +1,8 @@
-"""Shared by commands that work for long: options for planners, and progress on stderr."""
+"""Shared by commands that work for long: options for planners, and progress on stderr.
+
+On a terminal progress is one line that is overwritten (`progress`). In a log it is a line per candidate, or the last
+state repeated every few seconds (`beats`).
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ EVERY = 5.0  # seconds between two lines in a log
 
 
 def options_of(texts: list[str] | None) -> dict[str, Any]:
-    """--option key=value, each key once."""
+    """Parse --option key=value, each key once."""
     options = parse_options(texts or (), "--option", "key=value")
     return {key: plain_value(value) for key, value in options.items()}
 
 
 @contextmanager
 def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
-    """Two functions that print on stderr: one for lines that may vanish, one for lines that stay.
+    """Yield two functions that print on stderr: one for lines that may vanish, one for lines that stay.
 
     On a terminal the first is one changing line. In a log it prints a line for every candidate (none without `log`),
     not for each engine. Problems stay in any case.
@@ -45,7 +49,7 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
 
 
 class NowAndThen:
-    """In a log at most a line every few seconds, to show that long work goes on."""
+    """Prints at most a line every few seconds into a log, to show that long work goes on."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()

@@ -48,7 +48,7 @@ def names_text(rows: Sequence[dict[str, str]]) -> str:
 
 
 def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per row that is a point, a paragraph where it is several points or other figures, then what deviates."""
+    """Return a line per row that is a point (C, S, R), a paragraph for several or other figures, then deviations."""
     several = [row for row in rows if isinstance(row["published"], list)]
     figures = [row for row in rows if row not in several and not _is_point(row)]
     plain = [row for row in rows if row not in several and row not in figures]

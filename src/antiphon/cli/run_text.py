@@ -16,7 +16,7 @@ SLOW = 1e8  # bytes per second: below the unit is MB/s
 
 
 def rows_text(rows: Sequence[Row]) -> str:
-    """Measured runs, one line each, beside the library's own and what was predicted (-: there is none)."""
+    """Return measured runs, one line each, beside the library's own and the predicted times (-: none)."""
     unit, scale = ("MB/s", 1e6) if all(row["busbw"] < SLOW for row in rows) else ("GB/s", 1e9)
     family = size_family(row["nbytes"] for row in rows)
     times = ("seconds", "reference_seconds", "predicted_seconds")
@@ -63,7 +63,7 @@ def _choice_text(choice: Mapping[str, Any]) -> str:
 
 
 def trace_text(trace: Path | None) -> str:
-    """The file of a trace, and how to open it."""
+    """Return the file of a trace, and how to open it."""
     return "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
 
 

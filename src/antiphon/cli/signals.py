@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM end a command with one line, the exit code, and no traceback, at any time.
 
-While a command works they raise KeyboardInterrupt, so that it can print its result so far and end what it has begun.
-Before and after that they end the process at once.
+While a command works (`breaks` is true) they raise KeyboardInterrupt, so that it can print its result so far and end
+the processes that it has started. Before and after that they end the process at once. A KeyboardInterrupt can get lost
+where nobody can catch it, in `__del__` or a callback of C; then the signal is sent again a moment later.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RETRY = 0.01  # seconds after which a signal that could not be raised is sent a
 
 
 class Signals:
-    """Both signals of this process. `breaks`: whether they raise, or end the process at once."""
+    """The handlers of both signals. `breaks`: whether they raise, or end the process at once."""
 
     def __init__(self) -> None:
         self.breaks = False

@@ -1,4 +1,5 @@
-"""The three standard streams, which may be closed or broken."""
+"""The three standard streams, which may be closed, broken or full: a command must neither write its result into another
+file nor end in a traceback because of that."""
 
 from __future__ import annotations
 

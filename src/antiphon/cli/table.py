@@ -1,6 +1,8 @@
 """All commands, in the order in which the help lists them. To add one: a function in a file here, and its row.
 
-Who runs one command does not wait for the files of the others."""
+A command's file is imported when the command is first used, so that running one does not wait for the files of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,7 @@ OLD_COMMANDS = (  # see old_spellings
 
 
 class Commands(Mapping[str, Any]):
-    """All commands by their names, each made when it is first asked for."""
+    """All commands by name, each created when it is first looked up."""
 
     def __init__(self, groups: Mapping[str, tuple[Command | CommandGroup, ...]], hidden: tuple[Command, ...]) -> None:
         self.headings = {heading: [row.name for row in rows] for heading, rows in groups.items()}

@@ -31,7 +31,7 @@ Rows = Sequence[Sequence[Range]]  # of a table: one range, or several that follo
 
 
 def tuning_text(tuning: Tuning, explain: bool = False) -> str:
-    """The verdict, the ranges, how to read them, and what was lost."""
+    """Return the verdict, the ranges, how to read them, and what was lost."""
     lines = _verdict_lines(tuning)
     if tuning.ranges:
         lines += ["", *_ranges_table(tuning), ""]
@@ -46,7 +46,7 @@ def tuning_text(tuning: Tuning, explain: bool = False) -> str:
 
 
 def tunings_text(family: Tunings, explain: bool = False) -> str:
-    """One verdict for each machine, and one table over all of them."""
+    """Return one verdict for each machine, and one table over all of them."""
     tunings = family.tunings
     subject = f"{family.topology} by {family.varied}"
     lines = paragraph(subject + ("" if family.complete else " (interrupted: not all was tried)"), "")
@@ -85,7 +85,7 @@ def _verdict_lines(tuning: Tuning) -> list[str]:
 
 
 def _verdict_texts(tuning: Tuning) -> list[str]:
-    """The verdict for each collective; those with the same one stand together."""
+    """Return the verdict for each collective; those with the same verdict share a line."""
     kinds_of: dict[str, list[str]] = {}
     for kind in tuning.collectives:
         text = tuning.verdicts.get(kind, "nothing could be planned")
@@ -94,7 +94,7 @@ def _verdict_texts(tuning: Tuning) -> list[str]:
 
 
 def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
-    """What the columns of the ranges mean, in one line; `dropped`: those that the terminal has no room for."""
+    """Return what the columns of the ranges mean, in one line; `dropped`: columns that did not fit the terminal."""
     texts = {"at": "size of the figures", "gap": "time / lower bound", "speedup": ""}
     library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
     over = [f"{library} (~1: within model error)"] if library else []
@@ -107,7 +107,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
 
 
 def _notes(tunings: Sequence[Tuning]) -> list[str]:
-    """At most three lines: where the times are from, the use of switches, and what was tried."""
+    """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     in_switches = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
     if in_switches:
@@ -124,7 +124,7 @@ def _notes(tunings: Sequence[Tuning]) -> list[str]:
 
 
 def _basis_text(tuning: Tuning) -> str:
-    """The model of the times and the hardware that calibrates it."""
+    """Return the model of the times and the hardware that calibrates it."""
     model = words.model_text(tuning)
     if tuning.library is not None:
         costs = tuning.library.costs
@@ -147,7 +147,7 @@ def _losses(tuning: Tuning) -> list[str]:
 
 
 def _ranges_table(tuning: Tuning) -> list[str]:
-    """One table, in which each of several collectives has its name above its rows."""
+    """Return one table, in which each of several collectives has its name above its rows."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
     groups = {kind: _grouped([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
     head, cells = _cells([group for of_kind in groups.values() for group in of_kind])
@@ -156,7 +156,7 @@ def _ranges_table(tuning: Tuning) -> list[str]:
 
 
 def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
-    """A row per collective, machine and range; only the first row of a machine names it."""
+    """Return a row per collective, machine and range; only the first row of a machine names it."""
     groups: dict[str, list[Sequence[Range]]] = {}
     begins: list[list[str]] = []
     for kind in dict.fromkeys(kind for tuning in tunings.values() for kind in tuning.collectives):
@@ -172,7 +172,7 @@ def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
 
 
 def _grouped(ranges: Sequence[Range]) -> list[Sequence[Range]]:
-    """A row for each range; those that follow each other and are left to the library share one."""
+    """Group ranges into rows: consecutive ranges that are left to the library share one."""
     rows: list[Sequence[Range]] = []
     for is_served, run in groupby(ranges, lambda r: bool(r.served_by)):
         group = list(run)
@@ -181,7 +181,7 @@ def _grouped(ranges: Sequence[Range]) -> list[Sequence[Range]]:
 
 
 def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the ranges: what to use, and its time; of a library its own choice."""
+    """Return head and cells of the ranges: what to use and its time; of a library its own choice."""
     has_library = any(r.over for group in groups for r in group)
     has_speedup = any(r.speedup is not None for group in groups for r in group)
     unit, time_text = time_column(_time_of(group[-1], group[-1].seconds) for group in groups)
@@ -205,7 +205,7 @@ def _time_of(r: Range, ours: float) -> float:
 
 
 def _gains(tuning: Tuning) -> list[str]:
-    """What choosing values of swept options is worth: a table, and for one collective the best settings by size."""
+    """Return what choosing values of swept options gains: a table, and for one collective the best settings by size."""
     if not tuning.gains:
         return []
     several = len(tuning.collectives) > 1
@@ -228,7 +228,7 @@ def _gains(tuning: Tuning) -> list[str]:
 
 
 def _explanation(tuning: Tuning) -> list[str]:
-    """How the figures came about, the best of ours in every range, and which candidates are missing and why."""
+    """Return how the figures came about, the best of ours in every range, and which candidates are missing and why."""
     lines = [*_best_of_ours(tuning), ""]
     notes = [f"time, gap, speedup: {words.WHEN}", f"gap: time over the bound, which {words.bound_text(tuning)}"]
     if any(tuning.baselines.values()):
@@ -240,7 +240,7 @@ def _explanation(tuning: Tuning) -> list[str]:
 
 
 def _best_of_ours(tuning: Tuning) -> list[str]:
-    """The best plan of every range, also of those left to a library, beside the choice of the library."""
+    """Return our best plan of every range, also of those left to a library, beside the choice of the library."""
     has_library = any(r.over for r in tuning.ranges)
     groups: dict[str, list[Range]] = {}
     for r in tuning.ranges:
@@ -259,7 +259,7 @@ def _best_of_ours(tuning: Tuning) -> list[str]:
 
 
 def _unfinished(tuning: Tuning) -> list[str]:
-    """Candidates that failed or timed out, and why."""
+    """Return candidates that failed or timed out, and why."""
     lines = []
     for status in ("failed", "timed out"):
         options_by_end: dict[tuple[str, str], list[str]] = {}
@@ -275,7 +275,7 @@ def _unfinished(tuning: Tuning) -> list[str]:
 
 
 def _refusals(tuning: Tuning) -> list[str]:
-    """The planners that are not applicable, those with the same reason together."""
+    """Return the planners that are not applicable, those with the same reason together."""
     counts: dict[str, int] = {}  # candidates by planner
     refused: dict[str, list[str]] = {}  # reasons by planner, one for each refused candidate
     for c in tuning.candidates:
