@@ -26,7 +26,7 @@ from antiphon.cost import prepare
 from antiphon.cost.model_bound import BOUNDS, model_bound
 from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.select import plan
+from antiphon.select import plan, tune
 from antiphon.topologies import topology
 
 SIZES = (1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 30)
@@ -175,6 +175,28 @@ def test_simple_machines_attain_it_at_some_sizes(spec: str, kind: str, planner: 
     schedules = [entry.schedule for entry in plan(kind, machine, planner=planner).entries]
     small = min(prepare("alpha-beta", schedule, machine)(1 << 10).seconds for schedule in schedules)
     assert small == pytest.approx(least(1 << 10), rel=1e-3)
+
+
+EXACT = [
+    ("star:ranks=4", "broadcast", ("direct", "colocated-ps", "shallow")),
+    ("star:ranks=8", "allgather", ("recmult",)),
+    ("star:ranks=8", "allreduce", ("direct", "colocated-ps")),
+    ("full:ranks=4", "broadcast", ("direct", "colocated-ps", "shallow")),
+    ("full:ranks=6", "allgather", ("recmult",)),
+    ("full:ranks=6", "allreduce", ("direct", "colocated-ps")),
+    ("ring:ranks=6", "allgather", ("trees",)),
+    ("hypercube:ranks=8", "allgather", ("compose",)),
+    ("tree:fanouts=3x(4+2+0)", "allgather", ("recmult",)),
+]
+
+
+@pytest.mark.parametrize(("spec", "kind", "planners"), in_turn(EXACT, 3))
+def test_simple_machines_attain_it_at_ten_sizes(spec: str, kind: str, planners: tuple[str, ...]) -> None:
+    sizes = [1 << k for k in range(10, 30, 2)]
+    tuned = tune(kind, spec, nbytes=sizes, planners=planners, workers="none", nccl=False, effort=1.0)
+    for size in sizes:
+        fastest = min(row.seconds[size] for row in tuned.candidates if size in row.seconds)
+        assert fastest <= tuned.limits[kind].times[size] * 1.003, size
 
 
 def test_the_line_of_the_docstring_takes_three_halves_in_three_steps() -> None:

@@ -161,15 +161,15 @@ def predict_library(
     Returns
     -------
     list of dict
-        A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit (limited_by is its witness,
-        where it is the proven bound), why, chosen_by, mostly, sms (maximum multiprocessors used per GPU, None if
-        unknown), sms_of (multiprocessors of the GPU), without_sms (seconds by copy engines), calibrated (the published
-        tables used), others.
+        A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, limited_by (the witness of the
+        lower bound, where the prediction attains it), why, chosen_by, mostly, sms (maximum multiprocessors used per
+        GPU, None if unknown), sms_of (multiprocessors of the GPU), without_sms (seconds by copy engines), calibrated
+        (the published tables used), others.
 
     Raises
     ------
     Unsupported
-        The library's behaviour on this machine is not known.
+        The library's behaviour on this machine is not known, or its model would beat the lower bound there.
 
     Examples
     --------

@@ -191,7 +191,7 @@ def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
         ends = words.ends_text(group[0].start, r.stop)
         use = [words.use_text(r)] if has_library else []
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
-        gap = words.ratio(None if r.gap is None else _time_of(r, r.gap))
+        gap = words.ratio(r.library_gap if r.served_by else r.gap)
         speedup = [words.speedup_text(r)] if has_speedup else []
         time = time_text(_time_of(r, r.seconds))
         rows.append([*ends, *use, algorithm, format_size(r.at), time, gap, *speedup])
@@ -200,7 +200,7 @@ def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
 
 
 def _time_of(r: Range, ours: float) -> float:
-    """A time (or gap) of what serves the range: ours, or the library's."""
+    """A time of what serves the range: ours, or the library's."""
     return ours * r.speedup if r.served_by and r.speedup is not None else ours
 
 

@@ -382,6 +382,7 @@ class Ledger:
             served_by=served_by, beyond_error=None if error is None or speedup is None else speedup > 1 + error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),
             reference=self.library.name if self.library is not None else "",
+            library_gap=self.library.gap(kind, at) if self.library is not None and served_by else None,
         )  # fmt: skip
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:

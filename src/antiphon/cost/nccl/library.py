@@ -108,6 +108,13 @@ class Library:
         """Refuse predictions of a collective that are below this bound."""
         self.limits[collective] = ProvedFigures(proofs, self.place, self.costs)
 
+    def gap(self, collective: str, nbytes: int) -> float | None:
+        """Return the time of the choice over the least time by the figures of any option, without barriers as the
+        model of the library; None where no bound is known."""
+        options = self.at(collective, nbytes)
+        min_seconds = min(self._least_seconds(option, collective, nbytes) for option in options)
+        return options[0].seconds / min_seconds if min_seconds else None
+
     def limit(self, collective: str) -> ProvedFigures | None:
         """Return the proved bound of a collective, if it is known."""
         if collective not in self.limits:
