@@ -1,14 +1,17 @@
 """Plans for 64 to 4096 ranks: CPU seconds, memory, and how near to the bound.
 
-Run: python bench/bench_scale.py [--most 1024] [--only torus] [--tuned] [--to FILE]. Every row is measured in a process
-of its own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU
-seconds of planning, where there are any; what misses one is named at the end. Every row is kept in results/FILE.json as
-soon as it is done, beside those of earlier runs.
+Run: python bench/bench_scale.py [--most 1024] [--only torus] [--tuned] [--commands] [--to FILE]. Every row is measured
+in a process of its own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound
+and for CPU seconds of planning, where there are any; what misses one is named at the end. Every row is kept in
+results/FILE.json as soon as it is done, beside those of earlier runs.
 
 With --tuned it is `tune` as a user types it, with all planners, from 1 KB to 1 GB by the usual model of the machine,
 and nothing else: CPU seconds of all its processes, the most memory of one, how many candidates were stopped, and how
 near to the bound of the wire the best for 1 GB is: in time (a wire gives its share of what is nominal, and hops take
 time), and in what it moves over its busiest link.
+
+With --commands it is the command line on 4096 ranks (COMMANDS), whole processes, beside the CPU seconds that each took
+before 2026-11-29 (None: `plan` had not ended after 175 s, so that there was no file to read; `bound` was not timed).
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +51,28 @@ class Case:
     size: str
     ratio: float | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command on 4096 ranks, the CPU seconds that it took before, and its goal. FILE: the plan written last."""
+
+    words: str
+    before: float | None
+    seconds: float
+
+
+MACHINE = "delta:nodes=1024"
+COMMANDS = (
+    Command(f"bound allgather {MACHINE}", None, 10),
+    Command(f"bound allreduce {MACHINE}", None, 10),
+    Command(f"plan broadcast {MACHINE} --planner kring -o FILE", 13.5, 20),
+    Command(f"plan allreduce {MACHINE} --planner recmult -o FILE", None, 20),
+    Command(f"plan allgather {MACHINE} --planner recmult -o FILE", None, 20),
+    Command(f"plan allgather {MACHINE} --planner kring -o FILE", None, 20),
+    Command("predict FILE --nbytes 1GB", None, 15),
+    Command("verify FILE", None, 20),
+)
 
 
 def boxes(number: int) -> str:
@@ -130,14 +157,39 @@ def tunings(only: str, most: int, to: str) -> None:
     print_table(["tune", "collective", "gap", "bandwidth gap", "CPU s", "GB", "schedules", "stopped"], rows)
 
 
+def time_commands(to: str) -> None:
+    """Run COMMANDS one after the other in processes of their own."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, command in enumerate(COMMANDS):
+            found = in_child(__file__, "--command-child", number, f"{folder}/plan.json.gz")
+            keep(to, {f"command {command.words}": {**found, "before_cpu_seconds": command.before}})
+            rows.append([command.words, str(command.before), found["cpu_seconds"], found["peak_mb"] / 1000])
+            if found["cpu_seconds"] > command.seconds:
+                print(f"MISSED {command.words}: {found['cpu_seconds']:.0f} CPU s (goal {command.seconds:.0f})")
+    print_table(["command", "before CPU s", "CPU s", "GB"], rows)
+
+
+def command_child(number: int, path: str) -> None:
+    words = COMMANDS[number].words.replace("FILE", path).split()
+    subprocess.run([sys.executable, "-m", "antiphon", *words], check=True, stdout=subprocess.DEVNULL)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    most = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    print(json.dumps({"cpu_seconds": used.ru_utime + used.ru_stime, "peak_mb": most}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=int, default=4096, help="ranks of the largest machine")
     parser.add_argument("--only", default="", help="machines with this in their names")
     parser.add_argument("--to", default="scale", help="the file in bench/results")
     parser.add_argument("--tuned", action="store_true", help="tune, and nothing else")
+    parser.add_argument("--commands", action="store_true", help="the command line on 4096 ranks, and nothing else")
     given = parser.parse_args()
     print_machine()
+    if given.commands:
+        time_commands(given.to)
+        return
     if given.tuned:
         tunings(given.only, given.most, given.to)
         return
@@ -162,6 +214,8 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         child(int(sys.argv[2]))
+    elif sys.argv[1:2] == ["--command-child"]:
+        command_child(int(sys.argv[2]), sys.argv[3])
     elif sys.argv[1:2] == ["--tuned-child"]:
         tuned(int(sys.argv[2]))
     else:

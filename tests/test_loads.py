@@ -114,9 +114,10 @@ def test_a_long_schedule_is_timed_some_steps_at_a_time(random_case: Case, rng: r
             patch.setattr(module, "MOST_LAST", longest)
             patch.setattr(module, "SLICE", together)
             line, late = timeline(replace(made), machine), latencies_of(replace(made), machine)
+            rate = throughput(replace(made), machine)
         columns = zip(line.begin.tolist(), line.length.tolist(), line.seconds, line.resource.tolist(), strict=True)
         moments = [column.tolist() for column in (late.begin, late.length, late.seconds)]
-        lines.append(([(begin + i, *load) for begin, length, *load in columns for i in range(length)], moments))
+        lines.append(([(begin + i, *load) for begin, length, *load in columns for i in range(length)], moments, rate))
     assert lines[0] == lines[1]
 
 

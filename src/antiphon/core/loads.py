@@ -425,18 +425,20 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
 
     With all steps overlapping, the link or limit with the greatest total load over capacity decides.
     """
-    per_step = loads(schedule, topology)
-    if not len(per_step.resource):
-        return None
-    top = float(per_step.load.astype(float).sum()) * int(per_step.window.max())
-    load = per_step.load if top < 2**62 else per_step.load.astype(object)
+    in_one_piece = replace(schedule, pieces=1) if isinstance(schedule.pieces, int) else schedule
+    totals, scale = np.zeros(topology.links + len(topology.limits), object), 1
     # With all steps overlapping only the total load of each resource counts.
-    totals = np.zeros(topology.links + len(topology.limits), load.dtype)
-    np.add.at(totals, per_step.resource, load * per_step.window)
+    for traffic in _traffic_in_slices(in_one_piece, topology):
+        per_step = traffic.in_one_piece
+        top = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
+        load = per_step.load if top < 2**62 else per_step.load.astype(object)
+        in_slice = np.zeros(len(totals), load.dtype)
+        np.add.at(in_slice, per_step.resource, load * per_step.window)
+        totals, scale = totals + in_slice, per_step.scale
     capacity, klass = topology.resources.capacity, topology.resources.klass
     kinds = np.unique(klass[totals != 0]).tolist()
     shares = [Fraction(int(totals[klass == kind].max()), capacity[kind]) for kind in kinds]
-    return topology.resources.scale * per_step.scale / max(shares) if shares else None
+    return topology.resources.scale * scale / max(shares) if shares else None
 
 
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:
