@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
-    """A row as of `check_file` for each file that the plan becomes; one without a file where it becomes none."""
+    """Return a row of `check_file` for each file that the plan is exported to; one without a file if it cannot be."""
     writer = find("backend", runtime.format)
     options = {key: runtime.options[key] for key in writer.options if key in runtime.options}
     try:
@@ -34,7 +34,7 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
 
 
 def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
-    """What the runtime does with a file for a call: file, runs, findings."""
+    """Return what the runtime does with a file for a call: file, runs, findings."""
     reader = reader_of(data)
     if reader is None:
         raise Invalid(f"{name}: is no file that a runtime of GPUs reads; give a plan, MSCCL's XML or a plan of MSCCL++")
@@ -53,7 +53,7 @@ def _result_row(name: str, findings: list[Finding]) -> Row:
 
 
 def note_several_files(rows: list[Row]) -> Mapping[str, str] | None:
-    """What is to be known where more than one file serves a call."""
+    """Return a note if more than one file serves a call."""
     serving = [row["file"] for row in rows if row["runs"]]
     if len(serving) < 2:
         return None

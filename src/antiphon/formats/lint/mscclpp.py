@@ -17,7 +17,7 @@ COMBINES = ("allreduce", "reduce", "reducescatter")
 
 
 def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
-    """The executor is handed the operator and does not look at it."""
+    """Report operators other than sum: the executor is handed the operator and does not look at it."""
     if head.kind in COMBINES and call.op != "sum":
         yield Finding("wrong", f"it adds, even for operator {call.op}", "use sum")
 

@@ -1,4 +1,7 @@
-"""Convert tensors to arrays of the engine, and operators of PyTorch to those of the engine."""
+"""Convert tensors to arrays of the engine, and operators of PyTorch to those of the engine.
+
+Arrays are views of the memory of contiguous tensors; types that NumPy lacks are those of ml_dtypes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The book of one group of processes: the pages of a table for it, renumbered as the group numbers its processes."""
+"""The book of one group of processes: the pages of a table for it, renumbered as the group numbers its processes.
+
+For instance, a plan for the ranks 2 and 3 of a machine serves a group of these two processes, as ranks 0 and 1. For
+kinds of calls without a plan in the table, `default_book` makes plans by standard algorithms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Connect processes without MPI: all connect to rank 0's address, which collects and redistributes their strings."""
+"""Connect processes without MPI: all connect to rank 0's address, which collects and redistributes their strings.
+
+This star of connections (`Star`) exists only until the group has started; calls go over the wire that is set up by it
+(`wires`). Both sides prove that they know the secret before anything else is read.
+"""
 
 from __future__ import annotations
 
@@ -110,5 +114,5 @@ class Star:
 
 
 def _is_loopback(place: Place) -> bool:
-    """Whether only processes of this host can connect there."""
+    """Return whether only processes of this host can connect there."""
     return ipaddress.ip_address(place[1][0].partition("%")[0]).is_loopback

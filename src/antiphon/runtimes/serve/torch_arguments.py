@@ -50,7 +50,7 @@ def options_of(
 
 
 def at_once(opts: Any, inputs: Tensors, results: Tensors) -> bool:
-    """Whether the call is blocking and small enough to run in the caller's own thread."""
+    """Return whether the call is blocking and small enough to run in the caller's own thread."""
     waits = not getattr(opts, "asyncOp", True)
     return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _AT_ONCE
 

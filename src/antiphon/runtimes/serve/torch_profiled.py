@@ -25,7 +25,7 @@ _TYPES = {
 
 
 def is_profiling() -> bool:
-    """Whether a profiler records this thread."""
+    """Return whether a profiler records this thread."""
     return bool(torch.autograd._profiler_enabled())
 
 

@@ -1,4 +1,9 @@
-"""Connect the processes of a group without MPI: by shared memory if all are on one host, else by sockets."""
+"""Connect the processes of a group without MPI: by shared memory if all are on one host, else by sockets.
+
+`Connecting` does so in three stages, between which all processes exchange a string: `offer` (the name of the memory and
+of the pipe), `answer` (whether this process could open those of the others), `connect` (memory if all could, else
+sockets). The result is a wire: the transport of the native engine, over which messages go.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Render a chosen plan for the report: its figures, steps, link loads and timeline."""
+"""Render a chosen plan for the report as HTML: its figures, steps, link loads, timeline and traffic between pairs.
+
+The steps go into the page as JSON (`message_rows`), which page.js plays back; everything else is drawn here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
 COPY_COLOUR, REDUCE_COLOUR = "#2f6fab", "#c2622d"
-MAX_CELLS = 64
+MAX_CELLS = 64  # ranks in the matrix of traffic; larger ones are left out
 
 
 _PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></div>
@@ -29,13 +32,13 @@ _PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></
 
 
 def as_script(value: Any) -> str:
-    """JSON that is safe inside a script element."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
-    """One entry of a plan; hidden unless it is the first."""
+    """Return the section for entry `number` of a plan; hidden unless it is the first. `chosen`: the range it serves."""
     entry, topology = plan.entries[number], plan.topology
     table = message_rows(entry.schedule)
     members = plan.collective.members
@@ -75,7 +78,10 @@ def _facts_list(entry: Entry, chosen: Range) -> str:
 
 
 def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
-    """A lane per rank: copies below, reductions above; steps as barriers, at this size."""
+    """Draw a horizontal lane per rank with a bar while it sends, at this size, with a barrier after every step.
+
+    Copies are in the lower half of a lane, reductions in the upper half.
+    """
     marks, times = step_times(schedule, topology, nbytes)
     total = float(times[-1]) or 1.0
     rows = send_lanes(schedule)
@@ -136,7 +142,7 @@ def _busiest_table(schedule: Schedule, topology: Topology) -> str:
 
 
 def _draw_matrix(schedule: Schedule) -> str:
-    """Who sends how much to whom in all."""
+    """Draw the matrix of traffic, sender by receiver, in ten shades; empty beyond MAX_CELLS ranks."""
     members = schedule.collective.members
     cells = traffic_matrix(schedule)
     if len(members) > MAX_CELLS or not cells:

@@ -1,4 +1,8 @@
-"""Summarize a schedule for a page: messages by step, loads of links, and a timeline of senders."""
+"""Summarize a schedule for a page: messages by step, loads of links, a timeline of senders, and traffic by pair.
+
+Every function takes a schedule and returns plain lists, dictionaries and numbers, limited in number so that the page of
+a large schedule stays small; `_steps` renders them.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 
 MAX_MESSAGES = 5000  # in a page, of one schedule
-NAMED_CHUNKS = 6
-MAX_LANES = 64
-MAX_BARS = 10
-MAX_RUNS = 2000
+NAMED_CHUNKS = 6  # of a message, by number
+MAX_LANES = 64  # ranks in the timeline
+MAX_BARS = 10  # links listed as the busiest
+MAX_RUNS = 2000  # of consecutive steps, in the timeline
 
 
 def message_rows(schedule: Schedule) -> dict[str, Any]:
-    """[step, pieces, src, dst, op, chunks, share of nbytes, some chunk numbers] of every message, up to a whole step.
+    """Return [step, pieces, src, dst, op, chunks, share of nbytes, some chunk numbers] for every message.
 
-    `op`: 0 it copies, 1 it reduces, 2 both. O(n log n) in rows; at most MAX_MESSAGES, and `shown` says to which step.
+    `op`: 0 it copies, 1 it reduces, 2 both. At most MAX_MESSAGES, up to the end of a step: `shown` is the number of
+    steps. O(n log n) in rows.
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("allreduce", 3, [(0, 0, 1, 0, 1), (0, 1, 1, 0, 0), (1, 0, 0, 2, 0)], parts=2)
@@ -50,7 +55,10 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
 
 
 def busiest_links(schedule: Schedule, topology: Topology) -> dict[str, Any]:
-    """How much of the time at zero latency each link and shared limit is busy: the most and how they spread."""
+    """Return for which share of the time at zero latency links and shared limits are busy: the busiest, and the mean.
+
+    A bar is (name, share of the time, load in multiples of nbytes).
+    """
     resource_loads = loads(schedule, topology)
     total = float(timeline(schedule, topology).total)
     limits = topology.resources
@@ -81,7 +89,10 @@ def _resource_name(topology: Topology, i: int) -> str:
 
 
 def send_lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
-    """(rank, op, runs of steps in which it sends), pieces counted, for the first members. O(n log n)."""
+    """Return (rank, op, runs of steps in which it sends) for the first members. O(n log n).
+
+    A run is (first step, step after the last). A message of several pieces takes as many steps.
+    """
     members = schedule.collective.members[:MAX_LANES]
     pieces = pieces_of(schedule)[schedule.chunk]
     from_members = np.isin(schedule.src, members)
@@ -104,7 +115,7 @@ def send_lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]
 
 
 def traffic_matrix(schedule: Schedule) -> dict[tuple[int, int], float]:
-    """How much of nbytes every rank sends to every other, over all steps."""
+    """Return how much every rank sends to every other over all steps, in multiples of nbytes, by (src, dst)."""
     ranks = schedule.collective.ranks
     weights, scale = schedule.chunks.weights(schedule.collective)
     keys, inverse = np.unique(schedule.src.astype(np.int64) * ranks + schedule.dst, return_inverse=True)

@@ -1,4 +1,9 @@
-"""Render a tuning as one self-contained HTML page."""
+"""Render a tuning as one self-contained HTML page.
+
+At the top the machine and a summary; then for each collective, as tabs: the chart of time by size, the ranges of sizes
+with the best plan of each, the effect of swept options, the chosen plans step by step (`_steps`), and all candidates.
+page.css and page.js are written into the page; what the pointer shows on the chart is JSON in it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "heatmap_svg", "report_html"]
 
-WIDE, NARROW = (1040, 430), (400, 340)
+WIDE, NARROW = (1040, 430), (400, 340)  # pixels of the chart, width and height
 TERMS = ("#b9b2a3", "#2f6fab", "#c2573a", "#7a9a3a", "#8a63a8", "#3aa39a")  # of what a time is made of
 BOX = "background:var(--paper);border:1px solid var(--line);border-radius:8px"
 WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
@@ -46,7 +51,7 @@ Draw = Callable[[Topology], str]
 
 
 def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
-    """The whole page. Every name in it is escaped; it loads nothing.
+    """Return the whole page. Every name in it is escaped; it loads nothing.
 
     `picture` draws the machine as SVG, `words` describes one that is too large to draw.
     """
@@ -102,13 +107,13 @@ def _machine_picture(tuning: Tuning, picture: Draw, words: Draw) -> str:
 
 
 def _is_wide(machine: str) -> bool:
-    """Whether half of the page is too narrow for the picture of the machine."""
+    """Return whether half of the page is too narrow for the picture of the machine."""
     width = re.search(r'<svg [^>]*width="(\d+)"', machine)
     return width is not None and int(width[1]) > WIDEST_HALF
 
 
 def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
-    """The bounds and the best of each collective, at the greatest size; and the losses by failures."""
+    """Return the bounds and the best plan of each collective at the largest size, and the losses by failures."""
     top = tuning.sizes[-1]
     rows = []
     for kind in kinds:
@@ -131,7 +136,7 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
 
 
 def _table_row(cells: list[str], tag: str = "td", words: int = 1) -> str:
-    """The first cells hold words, the others figures."""
+    """Return a row whose first `words` cells hold words, the others figures."""
     inner = "".join(f"<{tag}{' class=n' if i >= words else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
     return f"<tr>{inner}</tr>"
 
@@ -167,7 +172,7 @@ _CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role
 
 
 def _bound_proof(tuning: Tuning, kind: str) -> str:
-    """What proves the bound."""
+    """Return what proves the bound, as text."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
     alone = helped_text(limit) if limit is not None else ""
@@ -177,7 +182,7 @@ def _bound_proof(tuning: Tuning, kind: str) -> str:
 
 
 def _chart_figures(tuning: Tuning, kind: str) -> str:
-    """The chart four times, for wide and narrow pages, as time and as multiple of the bound; one is seen."""
+    """Return the chart four times, for wide and narrow pages, as time and as multiple of the bound; one is visible."""
     figures, frames = [], {}
     for relative in (False, True):
         for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
@@ -206,7 +211,7 @@ def _chart_figures(tuning: Tuning, kind: str) -> str:
 
 
 def _hover_data(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
-    """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
+    """Return a candidate's name and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
     gap = value_scale(tuning, kind, True)
     names = list(dict.fromkeys(bottleneck for bottleneck, _ in candidate.why.values()))
     terms = list(dict.fromkeys(term for _, values in candidate.why.values() for term in values))
@@ -265,7 +270,7 @@ def _span_text(r: Range) -> str:
 
 
 def _sweep_section(tuning: Tuning, kind: str) -> str:
-    """Effect of the swept options at each size; nothing without a sweep."""
+    """Return the effect of the swept options at each size; nothing without a sweep."""
     gains = [gain for gain in tuning.gains if gain.collective == kind]
     if not gains:
         return ""
@@ -287,7 +292,7 @@ def _sweep_section(tuning: Tuning, kind: str) -> str:
 
 
 def _terms_of(r: Range) -> Mapping[str, float]:
-    """What the time of a range's best is made of, at the greatest size priced there."""
+    """Return the terms of the time of a range's best plan, in seconds, at the largest size priced there."""
     priced = [size for size in r.candidate.why if r.start <= size <= r.stop]
     return {t: value for t, value in r.candidate.why[max(priced)][1].items() if value > 0} if priced else {}
 
@@ -298,7 +303,7 @@ def _term_shades(ranges: Sequence[Range]) -> dict[str, str]:
 
 
 def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
-    """A stacked bar of the terms."""
+    """Draw a stacked bar of the terms."""
     terms = _terms_of(r)
     total = sum(terms.values()) or 1.0
     bits = [

@@ -1,5 +1,8 @@
 /* The run of a plan: one loop that starts what is ready, combines what has come, and polls the transport.
  *
+ * An operation of the program is a message (send or receive), a fold (combining values, fold.h) or a join (which only waits).
+ * It is carried out in one or more instances (layout.c), each of which is ready once all that it waits for is complete.
+ *
  * Whatever is ready starts, except that messages of one lane (peer, channel, direction) start in their order: one of the
  * two ways that docs/program.md allows. At most AP_WINDOW messages of a lane are under way; as the first unfinished one of
  * every lane always may start, that cannot deadlock either.

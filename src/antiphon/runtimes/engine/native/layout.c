@@ -1,5 +1,9 @@
 /* Instances of a plan (messages and folds, after splitting), their dependencies, and the order in which messages start.
  *
+ * For example, a send of 512 KiB is split into four instances of 128 KiB. A send that forwards what a receive has brought
+ * may then start with the first quarter as soon as that has come (fine), unless the memory of the two overlaps in another
+ * way than quarter by quarter (coarse: it waits for all of it).
+ *
  * Threading: as its plan: one thread at a time.
  * Ownership: an ap_layout belongs to its plan; ap_forget_layout frees its arrays.
  */
