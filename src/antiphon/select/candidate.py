@@ -120,7 +120,7 @@ class Range:
     runners_up: tuple[Candidate, ...] = ()
     reference: str = ""
     gap_model: str = ""  # the model under which the gap's lower bound holds
-    library_gap: float | None = None  # of the choice of `served_by`, over the bound by its own figures
+    library_gap: float | None = None  # of the choice of `served_by`
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
