@@ -13,12 +13,12 @@ import pytest
 from quick import in_turn, some
 
 from antiphon.core.bounds import bound
-from antiphon.core.bounds.by_size import SizeBound, bound_by_size, contract, find_evidence, least_message_latency
+from antiphon.core.bounds.by_size import SizeBound, bound_by_size, find_evidence, least_message_latency
 from antiphon.core.bounds.latency_seconds import Quickest
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.steps import Chain, Exchange, Fan, OneStep, StepCut, StepCuts, proved_times
 from antiphon.core.collective import Collective
-from antiphon.core.reshape import only
+from antiphon.core.reshape import contract, only
 from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
 from antiphon.core.verify import verify

@@ -8,6 +8,7 @@ All functions are pure: they take a `Topology` and return a new one.
     join      several boxes, with new switches, links and network cards between them
     reverse   every link reversed
     relabel   nodes renumbered
+    contract  every host as one rank
 
 Example: `keep(dgx1, [0, 1, 4])` is a machine of 3 ranks named "dgx1 only 0,1,4"; its link j is link `.links[j]` of
 dgx1. `keep` and `degrade` append to the name what was done. The unit link stays that of the original, so that rounds
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Ints
+from antiphon.core.columns import Bools, Ints, Longs
 from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
@@ -411,3 +412,40 @@ def _card_limits(
         return [SharedLimit(card.name, out + into, bandwidth)]
     directions = ((f"{card.name} out", out), (f"{card.name} in", into))
     return [SharedLimit(label, numbers, bandwidth) for label, numbers in directions if numbers]
+
+
+def contract(topology: Topology, host: Longs) -> Topology:
+    """Return the machine whose ranks are the hosts; links inside a host vanish, also those to its own switches. `host`:
+    the host of every rank."""
+    ranks = int(host.max()) + 1
+    number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
+    src, dst = number[topology.link_src], number[topology.link_dst]
+    inner = _inner_switches(ranks, topology.switches, src, dst)
+    keep = (src != dst) & ~inner[src] & ~inner[dst]
+    renumbered = np.cumsum(keep) - 1
+    limits = []
+    for limit in topology.limits:
+        links = tuple(int(renumbered[link]) for link in limit.links if keep[link])
+        if links:
+            limits.append(replace(limit, links=links))
+    return Topology(
+        topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
+        tuple(limits), unit=topology.unit, abilities=topology.abilities,
+    )  # fmt: skip
+
+
+def _inner_switches(ranks: int, switches: int, src: Longs, dst: Longs) -> Bools:
+    """Return which nodes are switches whose routes begin and end at one rank, so that no data pass to another."""
+    nodes = ranks + switches
+    joined = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
+    for tail, head in ((src, dst), (dst, src)):
+        reached = np.eye(nodes, ranks, dtype=bool)
+        onward = head >= ranks
+        while True:
+            further = reached.copy()
+            np.logical_or.at(further, head[onward], reached[tail[onward]])
+            if np.array_equal(further, reached):
+                break
+            reached = further
+        joined |= reached
+    return np.asarray((np.arange(nodes) >= ranks) & (joined.sum(axis=1) <= 1))

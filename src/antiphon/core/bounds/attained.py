@@ -138,9 +138,9 @@ class _TreeRates:
         loads = np.array(list(self.columns.values())).T
         above = np.hstack([loads, -self.capacity[:, None]]) * scale[:, None]
         level = np.zeros((len(self.row_sums), len(self.columns) + 1))
-        for at, (which, _) in enumerate(self.columns):
-            for row, sign in self._row_entries(which):
-                level[row, at] = sign
+        for column, (request, _) in enumerate(self.columns):
+            for row, sign in self._row_entries(request):
+                level[row, column] = sign
         cost = np.zeros(len(self.columns) + 1)
         cost[-1] = 1
         row_sums = [x / self.weight for x in self.row_sums]
@@ -149,31 +149,31 @@ class _TreeRates:
             return None
         return float(result.x[-1]), result.x[:-1], np.maximum(-result.ineqlin.marginals, 0.0) * scale
 
-    def _row_entries(self, which: int) -> list[tuple[int, int]]:
-        """Return the equations, with signs, in which the rate of such a tree counts."""
-        tree = self.requests[which]
+    def _row_entries(self, request: int) -> list[tuple[int, int]]:
+        """Return the (equation, sign) pairs in which the rate of a tree for this request counts."""
+        tree = self.requests[request]
         counted = [(tree.row, tree.sign)]
         return counted if tree.also is None else [*counted, (tree.also, -1)]
 
     def _exact_packing(self, rates: Floats) -> Packing | None:
-        """Return the same trees at exact rates, which the full links and the blocks' weights determine."""
+        """Return the trees with a rate above 0, at exact rates: full links and the weights of blocks determine them."""
         keys = list(self.columns)
-        used = [at for at in range(len(keys)) if rates[at] > _CLOSE]
-        loads = np.array([self.columns[keys[at]] for at in used])
+        used = [column for column in range(len(keys)) if rates[column] > _CLOSE]
+        loads = np.array([self.columns[keys[column]] for column in used])
         # Complementary slackness: a full link carries exactly its capacity. These equations determine the rates
         # exactly.
         full = np.flatnonzero(dot(loads.T, rates[used]) >= self.capacity * (1 - 1e-7)).tolist()
         rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
         for number, row_sums in enumerate(self.row_sums):
-            entries = [dict(self._row_entries(keys[at][0])).get(number, 0) for at in used]
+            entries = [dict(self._row_entries(keys[column][0])).get(number, 0) for column in used]
             rows.append([*map(Fraction, entries), Fraction(row_sums)])
         exact = _solve_exactly(rows, len(used))
         if exact is None or min(exact) < 0:
             return None
         trees = tuple(
-            Tree(w.block, w.direction, w.root, rate, tuple(sorted(keys[at][1])))
-            for at, rate in zip(used, exact, strict=True)
-            if rate and (w := self.requests[keys[at][0]])
+            Tree(w.block, w.direction, w.root, rate, tuple(sorted(keys[column][1])))
+            for column, rate in zip(used, exact, strict=True)
+            if rate and (w := self.requests[keys[column][0]])
         )
         try:
             time_of = packed_time(self.topology, self.collective, Packing(trees))
@@ -247,9 +247,9 @@ class _CheapestPaths:
         self.middle = np.full((nodes, nodes), -1)
         tails, heads = topology.link_src.tolist(), topology.link_dst.tolist()
         for link, (a, b) in enumerate(zip(tails, heads, strict=True)):
-            at = (b, a) if back else (a, b)
-            if cost[link] < self.far[at]:
-                self.far[at], self.link[at] = cost[link], link
+            pair = (b, a) if back else (a, b)
+            if cost[link] < self.far[pair]:
+                self.far[pair], self.link[pair] = cost[link], link
         # Floyd-Warshall. Invariant: far[a, b] is the shortest distance through the middles processed so far.
         for middle in [*range(self.ranks, nodes), *range(self.ranks)]:  # switches first: then middles are inside hops
             through = self.far[:, middle, None] + self.far[None, middle, :]
@@ -361,30 +361,30 @@ class _Steiner:
         """Follow the table: return all hops of the tree from a rank to a set of ends."""
         if not end_set:
             return []
-        to = int(self.step[end_set, rank])
-        hops = self.paths.hops_between(rank, to) if to != rank else []
+        branching = int(self.step[end_set, rank])
+        hops = self.paths.hops_between(rank, branching) if branching != rank else []
         if end_set & (end_set - 1):
-            half = int(self.half[end_set, to])
-            hops += self._collect_hops(half, to) + self._collect_hops(end_set - half, to)
+            half = int(self.half[end_set, branching])
+            hops += self._collect_hops(half, branching) + self._collect_hops(end_set - half, branching)
         return hops
 
 
 def _solve_exactly(rows: list[list[Fraction]], unknowns: int) -> list[Fraction] | None:
     """Solve linear equations (right-hand side last) by elimination; None if there is no solution or more than one."""
-    remaining, at = rows, 0
-    # Gauss-Jordan elimination in fractions. Invariant: the first `at` columns are unit vectors.
+    remaining, done = rows, 0
+    # Gauss-Jordan elimination in fractions. Invariant: the first `done` columns are unit vectors.
     for column in range(unknowns):
-        pivot = next((i for i in range(at, len(remaining)) if remaining[i][column]), None)
+        pivot = next((i for i in range(done, len(remaining)) if remaining[i][column]), None)
         if pivot is None:
             return None
-        remaining[at], remaining[pivot] = remaining[pivot], remaining[at]
-        head = remaining[at][column]
-        remaining[at] = [x / head for x in remaining[at]]
+        remaining[done], remaining[pivot] = remaining[pivot], remaining[done]
+        head = remaining[done][column]
+        remaining[done] = [x / head for x in remaining[done]]
         for i, row in enumerate(remaining):
-            if i != at and row[column]:
-                times = row[column]
-                remaining[i] = [x - times * y if y else x for x, y in zip(row, remaining[at], strict=True)]
-        at += 1
-    if any(row[-1] for row in remaining[at:]):
+            if i != done and row[column]:
+                factor = row[column]
+                remaining[i] = [x - factor * y if y else x for x, y in zip(row, remaining[done], strict=True)]
+        done += 1
+    if any(row[-1] for row in remaining[done:]):
         return None
-    return [row[-1] for row in remaining[:at]]
+    return [row[-1] for row in remaining[:done]]

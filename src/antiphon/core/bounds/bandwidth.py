@@ -183,13 +183,13 @@ class BandwidthSearch:
         """
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
-        for group in self._narrowest_groups([group for group in groups if group.of in ("to", "from")]):
+        for group in self._narrowest_groups([group for group in groups if group.kind in ("to", "from")]):
             supply: dict[tuple[int, ...], int] = {}
             for row in group.rows.tolist():
-                ends = needs.sets[int(needs.holders[row])] if group.of == "to" else (int(needs.dst[row]),)
+                ends = needs.sets[int(needs.holders[row])] if group.kind == "to" else (int(needs.dst[row]),)
                 supply[ends] = supply.get(ends, 0) + int(needs.weights[needs.block[row]])
-            back = group.of == "from"
-            side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.at))
+            back = group.kind == "from"
+            side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.ranks))
             cuts.append((rate, len(cuts), ~side if back else side))
         # Rechecking costs more than searching, so evaluate only the most promising cuts exactly.
         for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED_CUTS]:
@@ -202,7 +202,7 @@ class BandwidthSearch:
         out, into = self.network.degrees()
         times = [
             float(self.needs.weights[self.needs.block[group.rows]].sum())
-            / float((into if group.of == "to" else out)[group.at[0]])
+            / float((into if group.kind == "to" else out)[group.ranks[0]])
             for group in groups
         ]
         return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
@@ -256,7 +256,7 @@ class BandwidthSearch:
         groups = groups_of(self.collective, self.needs)
         ends = [*groups, *_by_end(self.needs, self.collective.kind)]
         self._group_searches(ends)
-        if len(groups) == 1 and groups[0].of == "all":
+        if len(groups) == 1 and groups[0].kind == "all":
             return self._bound_concurrent_flow()
         self._solve_program()
         return self._conclude(None, "a custom collective: not known to be attainable")
@@ -264,7 +264,7 @@ class BandwidthSearch:
     def _solve_program(self) -> bool:
         """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
         groups = groups_of(self.collective, self.needs)
-        flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
+        flows = len(groups) if groups[0].kind != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
         program = BoundProgram(self.topology, groups, self.needs, self.places)

@@ -45,6 +45,7 @@ from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, 
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.reshape import contract
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
 
@@ -299,57 +300,20 @@ def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) ->
     host = np.array(hosts_of, np.int64)
     sets = tuple(tuple(sorted({int(host[holder]) for holder in holders})) for holders in needs.sets)
     dst = host[needs.dst]
-    outside = np.array([len(of) for of in sets]) > 0
+    outside = np.array([len(holders) for holders in sets]) > 0
     holds = np.zeros((len(sets), int(host.max()) + 1), bool)
-    for i, of in enumerate(sets):
-        holds[i, list(of)] = True
+    for i, holders in enumerate(sets):
+        holds[i, list(holders)] = True
     inside = holds[needs.holders, dst]  # a host that holds it itself needs nothing
     keep = outside[needs.holders] & ~inside
     rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
     # Equal sets of hosts become one: with ranks told apart, an exchange between hosts would not be recognised.
     distinct = sorted(set(sets))
-    place = {of: i for i, of in enumerate(distinct)}
-    number = np.array([place[of] for of in sets], np.int64)
+    place = {holders: i for i, holders in enumerate(distinct)}
+    number = np.array([place[holders] for holders in sets], np.int64)
     rows = np.unique(np.stack([rows[:, 0], number[rows[:, 1]], rows[:, 2]], axis=1), axis=0)
     merged = replace(needs, block=rows[:, 0], holders=rows[:, 1], dst=rows[:, 2], sets=tuple(distinct))
     return _View(contract(topology, host), merged, collective)
-
-
-def contract(topology: Topology, host: Longs) -> Topology:
-    """Return the machine whose ranks are the hosts; links inside a host vanish, also those to its own switches. `host`:
-    the host of every rank."""
-    ranks = int(host.max()) + 1
-    number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
-    src, dst = number[topology.link_src], number[topology.link_dst]
-    inner = _inner_switches(ranks, topology.switches, src, dst)
-    keep = (src != dst) & ~inner[src] & ~inner[dst]
-    renumbered = np.cumsum(keep) - 1
-    limits = []
-    for limit in topology.limits:
-        links = tuple(int(renumbered[link]) for link in limit.links if keep[link])
-        if links:
-            limits.append(replace(limit, links=links))
-    return Topology(
-        topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
-        tuple(limits), unit=topology.unit, abilities=topology.abilities,
-    )  # fmt: skip
-
-
-def _inner_switches(ranks: int, switches: int, src: Longs, dst: Longs) -> Bools:
-    """Return which nodes are switches whose routes begin and end at one rank, so that no data pass to another."""
-    nodes = ranks + switches
-    joined = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
-    for tail, head in ((src, dst), (dst, src)):
-        reached = np.eye(nodes, ranks, dtype=bool)
-        onward = head >= ranks
-        while True:
-            further = reached.copy()
-            np.logical_or.at(further, head[onward], reached[tail[onward]])
-            if np.array_equal(further, reached):
-                break
-            reached = further
-        joined |= reached
-    return np.asarray((np.arange(nodes) >= ranks) & (joined.sum(axis=1) <= 1))
 
 
 # ---- search ----
@@ -589,12 +553,12 @@ def _spreads(view: _View) -> Iterator[Spread]:
         if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
             continue  # symmetric links: collecting takes as long as spreading
         supply = np.zeros(topology.ranks, np.int64)
-        sole = np.array([of[0] for of in needs.sets])[needs.holders]
+        sole = np.array([holders[0] for holders in needs.sets])[needs.holders]
         if kind in ("scatter", "gather"):
             root, ends = (needs.dst, sole) if collects else (sole, needs.dst)
             shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
             supply[root[0]] = shares.sum()
-            if len(set(root.tolist())) == 1 and all(len(of) == 1 for of in needs.sets):
+            if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
                 yield Spread(topology, supply, tuple(members), collects, shares)
             continue
         if kind == "allreduce":

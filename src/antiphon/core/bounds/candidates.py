@@ -150,12 +150,12 @@ def _hop_distances(topology: Topology, start: int) -> NDArray[np.int64]:
     out = np.full(topology.nodes, topology.nodes, np.int64)
     out[start], level = 0, 0
     while True:
-        new = topology.link_dst[out[topology.link_src] == level]
-        new = new[out[new] == topology.nodes]
-        if not new.size:
+        heads = topology.link_dst[out[topology.link_src] == level]
+        heads = heads[out[heads] == topology.nodes]
+        if not heads.size:
             return out
         level += 1
-        out[new] = level
+        out[heads] = level
 
 
 def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:

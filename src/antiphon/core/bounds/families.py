@@ -32,10 +32,10 @@ COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 
 @dataclass(frozen=True, eq=False)
 class FamilyRows:
-    """A family by its kind and ranks (see witness.Family), with one row of `needs` per block."""
+    """A family, with one row of `needs` per block. `kind` and `ranks` are `of` and `at` of witness.Family."""
 
-    of: str
-    at: tuple[int, ...]
+    kind: str  # "to", "from", "pair" or "all"
+    ranks: tuple[int, ...]
     rows: Longs
 
 
@@ -48,8 +48,8 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
         pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
         return [FamilyRows("pair", (a, b), _rows_between(needs, a, b)) for a, b in pairs]
     # Every block needed once: nothing can be shared, so all loads add up.
-    alone = len(np.unique(needs.block)) == len(needs)
-    if kind in UNICAST or (kind == "custom" and alone):
+    needed_once = len(np.unique(needs.block)) == len(needs)
+    if kind in UNICAST or (kind == "custom" and needed_once):
         return [FamilyRows("all", (), every)]
     groups: list[FamilyRows] = []
     if kind != "custom" or not collective.combining or not _one_destination(needs):
@@ -111,7 +111,7 @@ def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity
     """Gather the rows of each family by their common end: one flow per destination ("to" families) or per source."""
     commodities: list[Commodity] = []
     for number, group in enumerate(groups):
-        forward = group.of != "to"
+        forward = group.kind != "to"
         gathered: dict[tuple[str, int], dict[tuple[str, int], int]] = {}
         for row in group.rows.tolist():
             source, sink = _commodity_end(needs, int(needs.holders[row])), ("node", int(needs.dst[row]))

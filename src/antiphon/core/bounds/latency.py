@@ -15,6 +15,8 @@ at the holders, growing by at most 1 per link), which recheck.py verifies withou
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,18 @@ _MAX_WORDS = 2**23  # 64-bit words gathered at once (64 MiB); more holder sets a
 Bits = NDArray[np.uint64]
 
 
+class _LinksByHead(NamedTuple):
+    """Links sorted by their heads: those into heads[i] are `tails` from starts[i] on."""
+
+    heads: Longs
+    starts: Longs
+    tails: Longs
+
+    def spread(self, reach: Bits) -> Bits:
+        """Return what arrives over these links, for every head, next to what was there."""
+        return reach[self.heads] | np.bitwise_or.reduceat(reach[self.tails], self.starts, axis=0)
+
+
 class _Arcs:
     """Links sorted by their heads, in two groups: those into ranks and those into switches."""
 
@@ -37,32 +51,28 @@ class _Arcs:
         self.head, self.tail = key // topology.nodes, key % topology.nodes
         self.ranks = topology.ranks
         split = int(np.searchsorted(self.head, topology.ranks))
-        self.parts = [self._group_by_head(slice(0, split)), self._group_by_head(slice(split, None))]
+        self.into_ranks = self._group_by_head(slice(0, split))
+        self.into_switches = self._group_by_head(slice(split, None))
 
-    def _group_by_head(self, which: slice) -> tuple[Longs, Longs, Longs]:
-        heads, starts = np.unique(self.head[which], return_index=True)
-        return heads, starts, self.tail[which]
-
-    def spread_reach(self, reach: Bits, into: int) -> Bits:
-        """Return what arrives over the links into ranks (0) or switches (1), for every head of such a link."""
-        _, starts, tails = self.parts[into]
-        return np.bitwise_or.reduceat(reach[tails], starts, axis=0)
+    def _group_by_head(self, arcs: slice) -> _LinksByHead:
+        heads, starts = np.unique(self.head[arcs], return_index=True)
+        return _LinksByHead(heads, starts, self.tail[arcs])
 
     def step_reach(self, reach: Bits) -> bool:
         """Advance by one step in place: across any number of switches, then into ranks. True if a rank got anything
         new."""
-        switches, ranks = self.parts[1][0], self.parts[0][0]
+        switches, ranks = self.into_switches.heads, self.into_ranks.heads
         # Cross switches until nothing changes: they take no step.
         while switches.size:
-            new = reach[switches] | self.spread_reach(reach, 1)
-            if np.array_equal(new, reach[switches]):
+            reached = self.into_switches.spread(reach)
+            if np.array_equal(reached, reach[switches]):
                 break
-            reach[switches] = new
+            reach[switches] = reached
         if not ranks.size:
             return False
-        new = reach[ranks] | self.spread_reach(reach, 0)
-        changed = not np.array_equal(new, reach[ranks])
-        reach[ranks] = new
+        reached = self.into_ranks.spread(reach)
+        changed = not np.array_equal(reached, reach[ranks])
+        reach[ranks] = reached
         return changed
 
 
@@ -77,19 +87,19 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     arcs = _Arcs(topology)
     by_holders = needs.rows_by_holders
     used = np.flatnonzero(np.diff(by_holders.pointer))
-    far, farthest = -1, (0, 0)
+    far, farthest_set, farthest_rank = -1, needs.sets[0], 0
     block = 64 * max(1, _MAX_WORDS // max(1, topology.links))
     # Blocks of holder sets bound the memory of the bitsets.
     for first in range(0, len(used), block):
         owners = used[first : first + block]
         column = np.repeat(np.arange(len(owners)), by_holders.counts(owners))
         sets = [needs.sets[i] for i in owners.tolist()]
-        steps, at, rank = _farthest_need(arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(owners)])
+        steps, index, rank = _farthest_need(arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(owners)])
         if steps < 0:
-            raise _cut_off(topology, arcs, sets[at], rank)
+            raise _cut_off(topology, arcs, sets[index], rank)
         if steps > far:
-            far, farthest = steps, (int(used[first + at]), rank)
-    return _build_proof(topology, arcs, needs.sets[farthest[0]], farthest[1])
+            far, farthest_set, farthest_rank = steps, sets[index], rank
+    return _build_proof(topology, arcs, farthest_set, farthest_rank)
 
 
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
@@ -104,7 +114,11 @@ def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
 def _farthest_need(
     arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
 ) -> tuple[int, int, int]:
-    """Return the greatest distance with its holder set and rank; -1 with an unreachable pair if there is one."""
+    """Return the greatest distance with the index of its holder set and its rank; -1 with an unreachable pair if there
+    is one.
+
+    Need i is of `sets[column[i]]`, for rank dst[i].
+    """
     sizes = [len(s) for s in sets]
     rows = np.array([r for s in sets for r in s], np.int64)
     reach = _pack_bits(nodes, rows, np.repeat(np.arange(len(sets)), sizes), len(sets))
@@ -118,8 +132,8 @@ def _farthest_need(
         if done or not moved:
             rank, word = (int(x[0]) for x in np.nonzero(need if done else unreached))
             bits = int((need if done else unreached)[rank, word])
-            at = 64 * word + (bits & -bits).bit_length() - 1
-            return (steps + 1 if done else -1), at, rank
+            index = 64 * word + (bits & -bits).bit_length() - 1  # the lowest bit that is set
+            return (steps + 1 if done else -1), index, rank
         need, steps = unreached, steps + 1
 
 

@@ -60,9 +60,9 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     if not topology.switches and used and max(used) == min(used):
         return Quickest(distance.steps * used[0], distance.path[0], distance.rank)
     first = _slowest_from_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
-    alone = all(len(holders) == 1 for holders in needs.sets)
+    all_single = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))
-    if not alone:
+    if not all_single:
         near = needs.holders < max_searches  # one search per set of holders: the first sets only
         return _slowest(
             first, _slowest_from_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
@@ -105,8 +105,8 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
     for i in np.unique(holders).tolist():
         far = dijkstra(graph, indices=list(sets[i]), min_only=True)
         destinations = dst[holders == i]
-        at = int(far[destinations].argmax())
-        best = _slowest(best, Quickest(float(far[destinations[at]]), sets[i][0], int(destinations[at])))
+        slowest = int(destinations[far[destinations].argmax()])
+        best = _slowest(best, Quickest(float(far[slowest]), sets[i][0], slowest))
     return best
 
 
@@ -125,7 +125,7 @@ def _slowest_between_ranks(
         far: NDArray[np.float64] = dijkstra(graph, indices=batch)
         rows = np.flatnonzero((begin >= batch[0]) & (begin <= batch[-1]))
         latencies = far[np.searchsorted(batch, begin[rows]), end[rows]]
-        at = int(latencies.argmax())
-        pair = (int(begin[rows[at]]), int(end[rows[at]]))
-        best = _slowest(best, Quickest(float(latencies[at]), *(pair[::-1] if backwards else pair)))
+        slowest = int(latencies.argmax())
+        pair = (int(begin[rows[slowest]]), int(end[rows[slowest]]))
+        best = _slowest(best, Quickest(float(latencies[slowest]), *(pair[::-1] if backwards else pair)))
     return best

@@ -299,7 +299,7 @@ class BoundProgram:
             own_lengths = lengths[number * arcs : (number + 1) * arcs]
             pairs = tuple(sorted((link, v) for arc, v in enumerate(own_lengths) if v for link in self.arcs.links[arc]))
             if pairs or single:
-                families.append(Family(group.of, group.at, None if single else pairs))
+                families.append(Family(group.kind, group.ranks, None if single else pairs))
         return LpDual(
             tuple(sorted(prices)),
             tuple(families),
@@ -326,14 +326,14 @@ class BoundProgram:
 def count_crossings(
     tail: NDArray[Any], head: NDArray[Any], part_sets: Sequence[Sequence[int]], direction: str, nodes: int
 ) -> NDArray[np.float64]:
-    """Count the parts that each arc leaves (or enters, or both)."""
-    times = np.zeros(len(tail))
+    """Count the parts that each arc leaves ("out"), enters ("in"), or either ("both")."""
+    count = np.zeros(len(tail))
     for part_nodes in part_sets:
         side = np.zeros(nodes, bool)
         side[list(part_nodes)] = True
         a, b = side[tail], side[head]
-        times += (a & ~b) if direction == "out" else (b & ~a) if direction == "in" else a ^ b
-    return times
+        count += (a & ~b) if direction == "out" else (b & ~a) if direction == "in" else a ^ b
+    return count
 
 
 def _find_scales(values: NDArray[np.float64]) -> list[int]:

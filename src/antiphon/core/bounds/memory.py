@@ -78,9 +78,9 @@ def list_reductions(schedule: Schedule) -> Reductions:
     first = np.flatnonzero(starts(key))
     row = order[first]
     count = np.diff(np.append(first, len(key)))
-    anew = starts(key[first] // time_count)  # the first group of writes into its cell
-    has_value = ~anew
-    has_value[anew] = _cells_begin_full(schedule, row[anew])
+    is_first_write = starts(key[first] // time_count)  # the first group of writes into its cell
+    has_value = ~is_first_write
+    has_value[is_first_write] = _cells_begin_full(schedule, row[is_first_write])
     reduced = schedule.op[row] == REDUCE
     local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
     # The cell's own value takes part if it holds one, either from the start or by an earlier write.
@@ -102,8 +102,9 @@ def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     ranks = schedule.collective.ranks
     several = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
     first_rows = ~several
-    at = np.flatnonzero(several)
-    first_rows[at[np.unique(joints.of_row[at] * ranks + schedule.dst[at], return_index=True)[1]]] = True
+    combined = np.flatnonzero(several)
+    arrival = joints.of_row[combined] * ranks + schedule.dst[combined]  # (joint, receiver) as one number
+    first_rows[combined[np.unique(arrival, return_index=True)[1]]] = True
     rows = np.flatnonzero(first_rows)
     return schedule.take(rows), rows, np.where(several, ranks, sender)[rows]
 
@@ -115,8 +116,8 @@ def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
     written = block * ranks + schedule.dst[rows]
     initial = relation.pre_block.astype(np.int64) * ranks + relation.pre_rank
     table = np.sort(initial)
-    at = np.minimum(np.searchsorted(table, written), max(len(table) - 1, 0))
-    present = table[at] == written if len(table) else np.zeros(len(rows), np.bool_)
+    position = np.minimum(np.searchsorted(table, written), max(len(table) - 1, 0))
+    present = table[position] == written if len(table) else np.zeros(len(rows), np.bool_)
     begun: NDArray[np.bool_] = present & (schedule.slot("dst")[rows] == 0)
     return begun
 
@@ -170,10 +171,10 @@ def most_senders(schedule: Schedule) -> int:
     first = np.flatnonzero(fresh)
     last = np.append(first[1:], len(pair)) - 1
     dst, begin, end = pair[first] // ranks, begin[first], lasting[last] - group[last] * reach
-    at = np.concatenate([begin, end])
+    time = np.concatenate([begin, end])
     change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(first), np.int64)])
     # Sweep over begins (+1) and ends (-1) per receiver; at equal times ends come first.
-    order = np.lexsort((change, at, np.concatenate([dst, dst])))
+    order = np.lexsort((change, time, np.concatenate([dst, dst])))
     return int(np.cumsum(change[order]).max())
 
 

@@ -148,16 +148,16 @@ class _Strength:
         price: list[int] = []
         part_of = list(range(count))
         big = self.infinite * q + p * count
-        # Greedy (Dilworth truncation). Invariant: sum(price) is the minimum over partitions of the first `at` groups.
-        for at in range(count):
+        # Greedy (Dilworth truncation). Invariant: sum(price) is the least of the partitions of `added` groups.
+        for added in range(count):
             inner = [max(x, 0) for x in price]
-            feed = [*inner, big] + [0] * (count - at - 1)
-            drain = [max(-x, 0) for x in price] + [0] + [big] * (count - at - 1)
+            feed = [*inner, big] + [0] * (count - added - 1)
+            drain = [max(-x, 0) for x in price] + [0] + [big] * (count - added - 1)
             value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
             price.append(value - sum(inner) - p)
-            # The minimum cut selects the existing parts that merge with group `at`.
-            joined = {part_of[i] for i in range(at + 1) if side[self.heads[i]]}
-            for i in range(at + 1):
+            # The minimum cut selects the existing parts that merge with group `added`.
+            joined = {part_of[i] for i in range(added + 1) if side[self.heads[i]]}
+            for i in range(added + 1):
                 if part_of[i] in joined:
-                    part_of[i] = at
+                    part_of[i] = added
         return [[i for i in range(count) if part_of[i] == p] for p in sorted(set(part_of))]

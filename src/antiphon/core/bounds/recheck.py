@@ -282,17 +282,17 @@ def _family_payment(
 ) -> int:
     """Return the sum over blocks of weight times the length of the farthest need in the family."""
     assert collective.weights is not None
-    at = family.at
+    at, kind = family.at, family.of
     chosen: dict[str, Callable[[Row], bool]] = {
         "to": lambda row: row[2] == at[0],
         "from": lambda row: row[1] == (at[0],),
         "pair": lambda row: row[1] == (at[0],) and row[2] == at[1],
         "all": lambda row: True,
     }
-    _require(family.of in chosen, f"there is no family of kind {family.of!r}")
-    _require(len(at) == {"all": 0, "pair": 2}.get(family.of, 1), "a family names a wrong number of ranks")
-    family_rows = [row for row in rows if chosen[family.of](row)]
-    back = family.of == "to"
+    _require(kind in chosen, f"there is no family of kind {kind!r}")
+    _require(len(at) == {"all": 0, "pair": 2}.get(kind, 1), "a family names a wrong number of ranks")
+    family_rows = [row for row in rows if chosen[kind](row)]
+    back = kind == "to"
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
     for link, (a, b) in enumerate(ends):

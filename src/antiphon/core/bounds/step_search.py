@@ -217,20 +217,20 @@ def _evidence(spread: Spread, steps: int, conditions: list[_Condition], multipli
     if not len(multipliers) or not multipliers.max() > 0:
         return None
     rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
-    pairs = [(condition, times) for condition, times in zip(conditions, rounded, strict=True) if times]
+    pairs = [(condition, multiplier) for condition, multiplier in zip(conditions, rounded, strict=True) if multiplier]
     to_cut = _reverse_in_time if spread.collects else _as_cut
-    return StepCuts(steps, tuple(to_cut(spread, steps, condition, times) for condition, times in pairs))
+    return StepCuts(steps, tuple(to_cut(spread, steps, condition, multiplier) for condition, multiplier in pairs))
 
 
-def _as_cut(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+def _as_cut(spread: Spread, steps: int, condition: _Condition, multiplier: int) -> StepCut:
     """Return a condition as a cut."""
-    return StepCut(condition.near_from, condition.switches, times)
+    return StepCut(condition.near_from, condition.switches, multiplier)
 
 
-def _reverse_in_time(spread: Spread, steps: int, condition: _Condition, times: int) -> StepCut:
+def _reverse_in_time(spread: Spread, steps: int, condition: _Condition, multiplier: int) -> StepCut:
     """Return a cut of the reversed machine as one of the machine: nodes that are far at the end are near from the
     start."""
     near_from = tuple(steps + 1 - start for start in condition.near_from)
     every = range(spread.topology.ranks, spread.topology.nodes)
     switches = tuple(tuple(s for s in every if s not in near) for near in reversed(condition.switches))
-    return StepCut(near_from, switches, times)
+    return StepCut(near_from, switches, multiplier)

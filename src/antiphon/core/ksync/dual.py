@@ -37,7 +37,7 @@ from antiphon.errors import Invalid
 
 Table = NDArray[np.int64]
 FAR_COST = 2**62
-MOST = 2**40  # greatest price: sums over all links and steps stay far below 2^63
+MOST_PRICE = 2**40  # the greatest one: sums over all links and steps stay far below 2^63
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,16 +130,16 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
     _require(max(budget) > 0, "all its prices are 0")
     value = 0
     # Kinds with one destination use the plain costs, so their paths depend on the holders only.
-    alone: dict[tuple[int, ...], Table] = {}
+    costs_from: dict[tuple[int, ...], Table] = {}
     for number, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
             # Several destinations: one table of lengths per destination, which sum to at most the cost of each move.
             costs = _cheapest_paths(instance, kind.holders, _destination_lengths(instance, kind, number, dual, cost))
             ends = costs[np.arange(len(kind.dests)), list(kind.dests)]
         else:
-            if kind.holders not in alone:
-                alone[kind.holders] = _cheapest_paths(instance, kind.holders, cost[None])
-            ends = alone[kind.holders][0, list(kind.dests)]
+            if kind.holders not in costs_from:
+                costs_from[kind.holders] = _cheapest_paths(instance, kind.holders, cost[None])
+            ends = costs_from[kind.holders][0, list(kind.dests)]
         _require(bool(np.all(ends < FAR_COST)), "a destination is out of reach within its steps")
         value += kind.weight * int(ends.sum())
     return Worth(budget, value)
@@ -182,7 +182,7 @@ def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> 
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(table.shape))
     _require(inside, f"a {label} is out of range")
-    _require(bool(np.all(np.abs(values) <= MOST)), f"a {label} is too great")
+    _require(bool(np.all(np.abs(values) <= MOST_PRICE)), f"a {label} is too great")
     _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
     table[tuple(index.T)] = values
 
@@ -195,30 +195,30 @@ def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) 
     """Return per table of lengths and node the cost of the cheapest path there within the steps; waiting at a rank is
     free."""
     ranks = instance.ranks
-    at = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
-    at[:, list(holders)] = 0
+    cost = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
+    cost[:, list(holders)] = 0
     into_rank = np.flatnonzero(instance.head < ranks)
     into_switch = np.flatnonzero(instance.head >= ranks)
     # Bellman-Ford per step: any number of hops through switches, then one hop into a rank. Waiting at a rank is free.
     for step in range(lengths.shape[2]):
         # Chunks do not stay in switches between steps.
-        at[:, ranks:] = FAR_COST
+        cost[:, ranks:] = FAR_COST
         for _ in range(instance.nodes - ranks):  # a path has at most as many hops as there are switches
-            before = at[:, ranks:].copy()
-            _relax_bonds(at, instance, into_switch, lengths[:, :, step])
-            if np.array_equal(before, at[:, ranks:]):
+            before = cost[:, ranks:].copy()
+            _relax_bonds(cost, instance, into_switch, lengths[:, :, step])
+            if np.array_equal(before, cost[:, ranks:]):
                 break
-        _relax_bonds(at, instance, into_rank, lengths[:, :, step])
-    return at
+        _relax_bonds(cost, instance, into_rank, lengths[:, :, step])
+    return cost
 
 
-def _relax_bonds(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
+def _relax_bonds(cost: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
     """Lower the costs of the heads of these bonds to the cost of their tails plus the length."""
-    tails = at[:, instance.tail[bonds]]
+    tails = cost[:, instance.tail[bonds]]
     arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)
     # Column by column: several bonds may share a head, which plain fancy indexing would overwrite.
     for place, head in enumerate(instance.head[bonds].tolist()):
-        np.minimum(at[:, head], arriving[:, place], out=at[:, head])
+        np.minimum(cost[:, head], arriving[:, place], out=cost[:, head])
 
 
 def _require(true: bool, failure: str) -> None:

@@ -83,8 +83,8 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
     count = len(bonds)
     resources = np.concatenate([bonds, count + np.argsort(naming.limits)])
     capacity = tuple(instance.capacity[r] for r in resources.tolist())
-    name = naming.resources
-    limits_of = tuple(tuple(sorted(name[list(instance.limits_of[bond])].tolist())) for bond in bonds.tolist())
+    new_number = naming.resources
+    limits_of = tuple(tuple(sorted(new_number[list(instance.limits_of[bond])].tolist())) for bond in bonds.tolist())
     collective, block = relabel_collective(instance.collective, nodes[: instance.ranks])
     kinds = []
     for old in np.argsort(naming.kinds).tolist():
