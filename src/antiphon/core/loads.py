@@ -305,7 +305,8 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     return of_route, first
 
 
-_Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline]
+_Latencies = tuple[Longs, Longs, Floats]  # `begins`, `lasts` and `slowest` of `Loads`
+_Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline, _Latencies | None]
 _last: list[_Last] = []  # pricing a schedule, its claims and its gap all ask for the same timeline
 
 
@@ -315,37 +316,53 @@ def timeline(schedule: Schedule, topology: Topology) -> Timeline:
 
     The last result is cached while its schedule and topology exist.
     """
-    for whose, where, line in _last[:]:
+    return _time_steps(schedule, topology)[0]
+
+
+def _time_steps(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
+    """Return the last timeline and latencies, or compute them."""
+    for whose, where, line, late in _last[:]:
         if whose() is schedule and where() is topology:
-            return line
-    line = _compute_timeline(schedule, topology)
-    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line)]
-    return line
+            return line, late
+    line, late = _compute_timeline(schedule, topology)
+    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line, late)]
+    return line, late
 
 
 def _clear_last(_: object) -> None:
     _last.clear()
 
 
-def _compute_timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit."""
-    lines, end = list[Timeline](), 0
+def _compute_timeline(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
+    """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit; and of a
+    long schedule the latencies of routes, so that its traffic is computed once."""
+    lines, end, slices, pieces = list[Timeline](), 0, list[_Latencies](), _uniform_pieces(schedule)
     for traffic in _traffic_in_slices(schedule, topology):
-        line = _compute_line(traffic, _uniform_pieces(schedule), topology)
+        if _is_long(schedule):
+            slices.append(_latencies_on(traffic, topology, pieces))
+        line = _compute_line(traffic, pieces, topology)
         if not len(line.begin):
             continue
         if lines and end < line.begin[0]:
             lines.append(_idle_line(end, int(line.begin[0]) - end))
         lines.append(line)
         end = int(line.begin[-1] + line.length[-1])
+    late = None
+    if slices:
+        begins, lasts, slowest = (np.concatenate(columns) for columns in zip(*slices, strict=True))
+        late = begins, lasts, slowest
     if len(lines) < 2:
-        return lines[0] if lines else line
+        return (lines[0] if lines else line), late
     return Timeline(
         np.concatenate([line.begin for line in lines]),
         np.concatenate([line.length for line in lines]),
         tuple(seconds for line in lines for seconds in line.seconds),
         np.concatenate([line.resource for line in lines]),
-    )
+    ), late
+
+
+def _is_long(schedule: Schedule) -> bool:
+    return schedule.transfers > MOST_LAST and isinstance(schedule.pieces, int) and schedule.pieces == 1
 
 
 def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traffic]:
@@ -353,7 +370,7 @@ def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traf
 
     In one piece nothing reaches beyond its step, so slices are independent, need little memory and stay in the caches.
     """
-    if schedule.transfers <= MOST_LAST or not (isinstance(schedule.pieces, int) and schedule.pieces == 1):
+    if not _is_long(schedule):
         yield traffic_of(schedule, topology)
         return
     resolved = _resolve_legal(schedule, topology)
@@ -368,13 +385,14 @@ def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traf
 
 def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
     """Return `begins`, `lasts` and `slowest` of `Loads`, without the loads themselves."""
-    pieces = _uniform_pieces(schedule)
-    slices = [
-        (traffic.in_one_piece.begins, traffic.in_one_piece.lasts * pieces, traffic.slowest_on(topology))
-        for traffic in _traffic_in_slices(schedule, topology)
-    ]
-    begins, lasts, slowest = zip(*slices, strict=True)
-    return np.concatenate(begins), np.concatenate(lasts), np.concatenate(slowest)
+    late = _time_steps(schedule, topology)[1] if _is_long(schedule) else None
+    if late is not None:
+        return late
+    return _latencies_on(traffic_of(schedule, topology), topology, _uniform_pieces(schedule))
+
+
+def _latencies_on(traffic: _Traffic, topology: Topology, pieces: int) -> _Latencies:
+    return traffic.in_one_piece.begins, traffic.in_one_piece.lasts * pieces, traffic.slowest_on(topology)
 
 
 def _idle_line(begin: int, length: int) -> Timeline:
