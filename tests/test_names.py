@@ -33,8 +33,6 @@ LEFT = {
     "cost/replay": 2,
     "formats/lint": 2,
     "formats/piccl": 2,
-    "isolate": 1,
-    "lower/blocks": 1,
     "lower/machine": 1,
     "planners/greedy": 1,
     "planners/synth": 33,

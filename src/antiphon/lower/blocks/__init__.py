@@ -1,7 +1,7 @@
 """From a program to thread blocks that send and receive through queues (MSCCL).
 
-In the order of the stages: `operations` are those of a program by chunk, and which of them reads what was written
-where. `segments`: messages cut into what one step moves, which are sent on at once, and which share channels. `place`:
-what the runtime holds, blocks and channels of all steps, and what waits for what. `blocks`: all of it, whether blocks
-get through queues of finite depth, and blocks as a file has them.
+In the order of the stages: `operations` reads the program chunk by chunk: which operation reads what another wrote.
+`segments` cuts messages into what one step moves, and decides which are forwarded at once and which share channels.
+`place` assigns steps to blocks and channels, within the limits of the runtime, with what each step waits for. `blocks`
+runs all stages, checks that queues of finite depth cannot deadlock, and numbers the blocks as a file needs them.
 """

@@ -3,15 +3,17 @@
 MSCCL's executor runs on each GPU a set of thread blocks; each block has one peer to send to, one to receive from, one
 channel, and executes its steps in order. `blocks` chooses them in these stages, and is what formats call:
 
-    operations.py   the program's operations by chunk, and which of them reads what was written where
-    segments.py     messages cut into what one step moves; chains that forward at once; lanes
-    place.py        blocks, channels and waits of all steps
-    find_stuck      simulate the queues of finite depth: does every block come to its end?
-    number_*        numbers as a file has them
+    operations.py   the program's operations chunk by chunk, and which of them reads what another wrote
+    segments.py     messages cut into segments, each moved by one step; chains of segments that are forwarded at once;
+                    lanes, sets of chains that may share channels
+    place.py        assign steps to blocks and channels, with the steps that each waits for
+    find_stuck      simulate the queues of finite depth: does every block reach its end?
+    number_*        numbers of blocks, steps and scratch as a file has them
 
-Blocks that forward what they receive save steps but may deadlock, each waiting for an empty slot of the next. The
-turns of stuck blocks are then refused and placement is repeated; after MOST_TRIED attempts no block forwards, which
-cannot deadlock.
+Blocks that forward what they receive save steps but may deadlock, each waiting for an empty slot of the next. The turns
+(rank, source, destination) of stuck blocks are then refused and placement is repeated; after MOST_TRIED attempts no
+block forwards, which cannot deadlock. Steps are named as in MSCCL: r receive, s send, c copy, r (after the first)
+reduce, so rcs receives, copies and sends.
 
 Example: a ring allgather on 4 GPUs needs one block per GPU: receive from the left, copy, send to the right (`rcs`).
 """
@@ -41,7 +43,9 @@ from antiphon.lower.uncollected import uncollected
 
 
 def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
-    """Blocks that never come to their end. Linear in steps, unless queues are often full."""
+    """Return the blocks that never reach their end with queues of `slots` slots. Linear in steps, unless queues are
+    often full.
+    """
     every = [block for rank_blocks in blocks for block in rank_blocks]
     at = dict.fromkeys(every, 0)
     remaining = {block: block.steps[0].count for block in every if block.steps}
@@ -99,14 +103,13 @@ def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
 # ---- numbers ----
 
 
-FUSED_REDUCTIONS = 16
+FUSED_REDUCTIONS = 16  # successive local reductions that the runtime fuses at most
 Place = tuple[int, int]  # a buffer and the chunk in it
 
 
 @dataclass(slots=True)
 class Row:
-    """A step. `src`, `dst`: None where it has none. `after`: block and step that it waits for. `flag`: whether others
-    may wait for it."""
+    """A step as a file has it. `after`: block and step that it waits for; `flag`: whether others may wait for it."""
 
     verb: str
     src: Place | None
@@ -118,6 +121,8 @@ class Row:
 
 @dataclass(slots=True)
 class Numbered:
+    """A thread block as a file has it; `send`, `recv`: the ranks that it sends to and receives from, -1 if none."""
+
     channel: int
     send: int
     recv: int
@@ -126,8 +131,9 @@ class Numbered:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of all ranks, in their numbers. `sizes`: per rank chunks of input, output and scratch. `unit`: chunks of a
-    unit of weight."""
+    """Thread blocks of all ranks, numbered. `sizes`: chunks of input, output and scratch per rank; `unit`: chunks per
+    unit of weight.
+    """
 
     program: Program
     unit: int
@@ -137,7 +143,7 @@ class Blocks:
 
 
 def number_blocks(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
-    """Linear in steps and cells."""
+    """Number blocks, steps and scratch of all ranks. Linear in steps and cells."""
     ranks, sizes = [], []
     for rank, rank_blocks in enumerate(blocks):
         size = [int(each) for each in bound.sizes[rank]]
@@ -152,8 +158,10 @@ def number_blocks(program: Program, bound: Bound, values: Values, blocks: list[l
 
 @dataclass(frozen=True)
 class _Cells:
+    """Converts cells of a rank to places (buffer, chunk)."""
+
     sizes: list[int]
-    scratch: list[int]  # per chunk of scratch as it was its place now
+    scratch: list[int]  # per chunk of scratch its new number
 
     def place(self, cell: int) -> Place | None:
         if cell < 0:
@@ -165,7 +173,7 @@ class _Cells:
 
 
 def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
-    """Chunks of scratch that nothing touches are left out: per chunk its place among those that are used."""
+    """Return the new number of each chunk of scratch: unused ones are left out."""
     touched = bytearray(size)
     for block in blocks:
         for step in block.steps:
@@ -180,6 +188,7 @@ def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
 
 
 def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
+    """Return the numbered blocks of a rank. Waits beyond the first of a step become steps of their own (nop)."""
     awaited = {awaited_step.block for block in blocks for step in block.steps for awaited_step in step.waits}
     if len(awaited) > limits.waited:
         raise Unsupported(
@@ -235,18 +244,19 @@ def part_reductions(rows: list[Row]) -> None:
 # ---- all stages ----
 
 
-MOST_TRIED = 3
+MOST_TRIED = 3  # attempts with forwarding blocks
 
 
 @uncollected()
 def blocks(
     program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
 ) -> Blocks:
-    """Thread blocks that do what a program does, within the limits of a runtime; `format_name` asks for them.
+    """Compile a program to thread blocks within the limits of a runtime. Raises Unsupported in the name of
+    `format_name`.
 
-    First with blocks that send on what they receive, on as many lanes as that takes, and on one; what takes fewer
-    blocks is taken. Where channels do not suffice, no block sends on. `split_blocks`: no step crosses the end of a
-    block of the collective.
+    Tries blocks that forward what they receive, on as many lanes as needed and on one lane, and returns the attempt
+    with fewer blocks. If channels do not suffice, no block forwards. `split_blocks`: no step crosses the end of a block
+    of the collective.
     """
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, format_name)

@@ -1,10 +1,15 @@
-"""Operations of a program by chunk, with the versions that they read and write; and the types of later stages.
+"""First stage of the compilation to thread blocks: operations of a program chunk by chunk, with the versions that they
+read and write. Also the data types of all stages.
 
-Steps and thread blocks hold segments (of messages) and pieces (of folds), which hold operations: the types stand first.
+A program has sends, receives, folds (copy or reduce inside a rank) and joins (only waits). All buffers of a rank are
+one row of **cells**, one per chunk: input, output, scratch, with an unused cell between them, so that no stretch of
+cells crosses from one buffer into the next. What an operation writes into a cell is a **version**; versions of all
+ranks are numbered, those of an operation one after the other. `read_values` returns the operations with the versions
+that they read, so that later stages know who reads what.
 
-All buffers of a rank are one row of **cells**: input, output, scratch, and between them a cell that is none, so that no
-stretch leads from one into the next. What an operation writes into a cell is a **version**; versions of all ranks are
-numbered, those of an operation one after another in the order of its stream."""
+Types of later stages: a `Block` is a thread block with its `Step`s; a step moves a `Segment` of a message or does a
+`Piece` of a fold.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,8 @@ SENDS = ("s", "rcs", "rrs", "rrcs")
 
 @dataclass(eq=False, slots=True)
 class Block:
+    """A thread block: one rank to send to and one to receive from (-1: none), on one channel."""
+
     rank: int
     channel: int
     send: int
@@ -29,13 +36,13 @@ class Block:
     done_before: dict[Block, int] = field(
         default_factory=dict
     )  # of other blocks, up to which step they are surely done
-    load: int = 0  # steps of the file that it has or that are promised to it
+    load: int = 0  # steps that it has in the file, or that are reserved for it
     sent: int = -1  # its last step that sends
 
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """`src` and `dst` are cells, -1 where there is none."""
+    """A step of a block. `src` and `dst` are cells, -1 if it has none; `place`: its number in the block."""
 
     verb: str
     src: int
@@ -48,7 +55,7 @@ class Step:
 
 
 def dissolve_blocks(blocks: list[list[Block]]) -> None:
-    """Blocks no longer know their steps: so all are freed at once, and not by the collector of circles."""
+    """Break the reference cycles between blocks and steps, so that they are freed without the garbage collector."""
     for rank_blocks in blocks:
         for block in rank_blocks:
             for step in block.steps:
@@ -61,13 +68,14 @@ Span = tuple[int, int]  # first cell, and the number of cells
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """`spans`: of a message its stretches in order; of a fold the result and the operands, all of one length.
+    """A send, receive, fold or join of the program.
 
-    `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
-    `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
-    of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
-    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its own
-    place (see `place`): later writers there must. (There are millions of operations: empty lists are not created.)
+    `spans`: the stretches of cells of a message, in order; of a fold those of the result and the operands, all of one
+    length. `versions`: what it reads, one per cell: a send in order, a fold operand by operand. `first`: the first
+    version that it writes. `segments`: of a send and its receive. `runs`: the stretches of a received message that are
+    folded on arrival; `pieces`: the parts of a fold that this does. `done`: the steps that it ends with, at most one of
+    each block. `behind`: by block, steps that later writers to its place must wait for because it did not (place.py).
+    (There are millions of operations: empty lists are not created.)
     """
 
     kind: int
@@ -89,7 +97,9 @@ class Operation:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """Which stretch of a received message one operand of a fold is, and where it lies if it is not folded at once."""
+    """A stretch of a received message that is an operand of a fold, and the cell where it lies if not folded on
+    arrival.
+    """
 
     offset: int
     count: int
@@ -100,8 +110,10 @@ class Run:
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """A stretch of a fold that is done as messages come, one after another. `memory`: first cells of operands that
-    lie somewhere, the result's own first if it is one of them."""
+    """A stretch of a fold that is done as messages arrive, one after the other.
+
+    `memory`: first cells of the operands that are stored; the result's own first if it is one of them.
+    """
 
     fold: Operation
     offset: int
@@ -113,7 +125,7 @@ class Piece:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """`src`, `dst`: cells at either end. `step`: what receives it."""
+    """Part of a message that one step moves. `src`, `dst`: cells at sender and receiver; `step`: which receives it."""
 
     send: Operation
     receive: Operation
@@ -137,8 +149,10 @@ SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 
 @dataclass(eq=False)
 class Values:
-    """All operations by rank, in order, and the writer and the reader of every version (None: no reader; SEVERAL:
-    several, or several times, or it is there in the end)."""
+    """All operations by rank, in order, and the writer and the reader of every version.
+
+    Reader: None if there is none; SEVERAL if there are several reads, or if the version is a result.
+    """
 
     ranks: list[list[Operation]]
     messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
@@ -172,7 +186,7 @@ def read_values(program: Program, bound: Bound, split_blocks: bool) -> Values:
 
 
 def first_cells_of(sizes: list[int]) -> list[int]:
-    """The first cell of input, output and scratch of these sizes."""
+    """Return the first cell of input, output and scratch of these sizes."""
     return [0, sizes[0] + 1, sizes[0] + sizes[1] + 2]
 
 
@@ -182,7 +196,7 @@ def first_cells_of(sizes: list[int]) -> list[int]:
 def _rank_operations(
     program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges, by_row: list[Operation]
 ) -> list[Operation]:  # fmt: skip
-    """The operations of a rank, in order; `by_row` grows by one for each row of the program."""
+    """Return the operations of a rank, in order; append one to `by_row` for each row of the program."""
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
     part_ptr = program.part_ptr[low : high + 1].tolist()
     begin, end = part_ptr[0], part_ptr[-1]
@@ -230,7 +244,7 @@ def _rank_operations(
 
 @dataclass(frozen=True)
 class _Edges:
-    """The ends of the collective's blocks in the users' buffers; a grain of 0 ignores them."""
+    """The borders of the collective's blocks in users' buffers, where stretches are cut; grain 0: nowhere."""
 
     grain: int
     scratch: int
@@ -332,7 +346,7 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
 
 
 def _continues_fold(last: Operation, operation: Operation, edge: _Edges) -> bool:
-    """Whether a fold begins where the one before it ends, in all its stretches."""
+    """Return whether a fold begins where the one before it ends, in all its stretches."""
     if last.kind != FOLD or last.when != operation.when or len(last.spans) != len(operation.spans):
         return False
     pairs = zip(last.spans, operation.spans, strict=True)
@@ -340,7 +354,7 @@ def _continues_fold(last: Operation, operation: Operation, edge: _Edges) -> bool
 
 
 def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
-    """Whether the same operation wrote each operand of the one and of the other."""
+    """Return whether each operand of both folds was written by the same operation."""
     for earlier, later in zip(before, after, strict=True):
         a, b = earlier[-1], later[0]
         if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):

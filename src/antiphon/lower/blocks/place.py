@@ -1,14 +1,16 @@
-"""Blocks and channels of all steps, and what each waits for, in one walk through the times of the program.
+"""Third stage of the compilation to thread blocks: assign every step to a block and a channel, with the steps it waits
+for.
 
-At each time, first what a rank does by itself, then all sends, then all receives. Blocks do their steps in this order,
-and a step waits for steps of earlier times only (a direct fold also for the one before it in its chain). Where all
-blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
-sends on what it receives may wait for an empty slot at a later time: `blocks.find_stuck` checks whether all get
-through.
+Input are the segments of messages and the pieces of folds (segments.py); output are the blocks of each rank with their
+steps. It is one walk through the times of the program: at each time first local work of all ranks, then all sends, then
+all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a fold on
+arrival also for the step before it in its chain). If every block only sends or only receives, the step with the
+smallest time can always proceed (docs/program.md). A block that also forwards what it receives may wait for an empty
+slot at a later time: `blocks.find_stuck` checks whether all blocks reach their end.
 
-A message that is folded as it comes bypasses its own place, and does not wait for readers of that place. Who writes
-there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
-result takes the place of one of its messages, the first step of the fold waits for them instead.
+A message that is folded on arrival is not stored at its own place, and does not wait for readers of that place. A later
+writer there must wait for them, although it only waits for the fold: these readers are recorded as `behind` the fold.
+If the fold's result takes the place of one of its messages, the first step of the fold waits for them instead.
 
 `done_before` of a block grows by the waits of its steps; steps in it are not waited for again."""
 
@@ -27,18 +29,18 @@ from antiphon.lower.blocks.segments import Lane, waits_through_joins
 
 @dataclass(frozen=True)
 class Limits:
-    """The defaults are those of MSCCL's executor, per rank unless it says otherwise."""
+    """Limits of a runtime, per rank unless stated otherwise. The defaults are those of MSCCL's executor."""
 
     steps: int = 64  # of a block
     channels: int = 32
     blocks: int = 1024
     per_channel: int = 32  # blocks with sends on one channel, and blocks with receives
-    waited: int = 128  # blocks that others wait for: their number is an int8
+    waited: int = 128  # blocks that other blocks may wait for: their number is an int8
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
-    slots: int = 2  # messages under way in a queue
-    fused: bool = True  # steps that receive and at once add, or send on
-    together: int = 32  # what a step waits for itself; for more, steps that do nothing else gather them
+    slots: int = 2  # slots of a queue between two blocks
+    fused: bool = True  # whether a step can receive and at once reduce or forward
+    together: int = 32  # steps that one step can wait for; steps without work collect more
 
 
 # ---- what a step waits for ----
@@ -55,13 +57,14 @@ class Needs(NamedTuple):
 
 
 def add(needs: Awaited, step: Step) -> None:
+    """Add a step to wait for; of each block only the last one counts."""
     latest_step = needs.get(step.block)
     if latest_step is None or latest_step.place < step.place:
         needs[step.block] = step
 
 
 def latest_steps_of(waits: Iterable[Operation]) -> Awaited:
-    """Of every block the last step that belongs to any of these operations."""
+    """Return, of every block, the last step that belongs to any of these operations."""
     steps: Awaited = {}
     for operation in waits:
         for step in operation.done:
@@ -72,7 +75,7 @@ def latest_steps_of(waits: Iterable[Operation]) -> Awaited:
 
 
 def steps_before_write(waits: Iterable[Operation]) -> Awaited:
-    """Which steps come before one that writes."""
+    """Return the steps that must precede a step that writes."""
     needs = latest_steps_of(waits)
     add_behind(needs, waits)
     return needs
@@ -131,15 +134,17 @@ FUSED = {"r": "rcs", "rrc": "rrcs"}
 
 
 class Full(Exception):
-    """More channels than there are."""
+    """More channels are needed than there are."""
 
 
 def place(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
-    """Blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
+    """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
     return _Placing(values, lanes, limits).place_all()
 
 
 class _Placing:
+    """The state of the walk."""
+
     def __init__(self, values: Values, lanes: list[Lane], limits: Limits) -> None:
         self.values, self.lanes, self.limits = values, lanes, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
@@ -147,9 +152,8 @@ class _Placing:
         self.sending: dict[tuple[int, int], int] = defaultdict(int)  # blocks with sends, by rank and channel
         self.receiving: dict[tuple[int, int], int] = defaultdict(int)
         self.numbers: dict[tuple[int, int], int] = {}  # by lane and number of full channels before: channel
-        self.reached: dict[tuple[int, int, int], int] = defaultdict(
-            int
-        )  # of a connection and lane, the number of full channels
+        # per connection and lane: the number of full channels
+        self.reached: dict[tuple[int, int, int], int] = defaultdict(int)
         self.own: list[Block | None] = [None] * len(values.ranks)
         self.promised: dict[Segment, tuple[Block, int, Awaited]] = {}
         self.owed: dict[Block, int] = defaultdict(int)

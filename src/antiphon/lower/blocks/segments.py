@@ -1,13 +1,15 @@
-"""Messages cut into segments, each moved by one step at either end; what becomes of them at once; and their channels.
+"""Second stage of the compilation to thread blocks: cut messages into segments, each moved by one step at sender and
+receiver; decide which are folded or forwarded on arrival, and which share channels.
 
-A message received only to be folded is folded as it comes (**direct**), where all else that the fold waits for is there
-at earlier times, and what the message waits for whose place the result takes: so receives still wait for nothing but
-what is done earlier, and programs cannot deadlock for that reason (docs/program.md). A segment that is sent on just as
-it came has the segment that it came by as its **parent**.
+A message that is received only to be folded (reduced into other data) is folded on arrival (**direct**) if all else
+that the fold waits for is done at earlier times. So receives wait only for what is done earlier, and programs cannot
+deadlock for that reason (docs/program.md). A segment that is forwarded exactly as it arrived has the segment by which
+it arrived as its **parent**; segments linked so form a chain.
 
-A block has one rank to receive from and one to send to, on one channel. So a **lane** holds for a rank and the one that
-it receives from whom it sends on to, each at most once; chains of segments that agree share a lane, and thereby
-channels. A chain that fits none is cut."""
+A block receives from one rank and sends to one rank, on one channel. So a **lane** maps (rank, source) to the
+destination to which that rank forwards, each destination at most once; chains that agree on this share a lane, and
+thereby channels. A chain that fits no lane is cut.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ Part = TypeVar("Part", Piece, Segment)
 
 
 def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
-    """Segments and pieces of all operations. `max_chunks`: chunks of a step. `fused`: what is received only to be
-    added is added as it comes."""
+    """Set the segments and pieces of all operations.
+
+    `max_chunks`: maximum number of chunks of a step; `fused`: whether messages are folded on arrival.
+    """
     if fused:
         for operation in values.every():
             if operation.kind == FOLD:
@@ -51,8 +55,7 @@ def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
 
 
 def dissolve_segments(values: Values) -> None:
-    """No segment knows another any more, nor its operations: so all are freed at once, and not by the collector of
-    circles, which takes a third of the time that making them takes."""
+    """Break the reference cycles of segments and operations, so that the garbage collector is not needed."""
     for operation in values.every():
         if operation.kind == SEND:
             for segment in operation.segments:
@@ -83,8 +86,9 @@ def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int
 
 
 def _find_direct(values: Values, fold: Operation) -> None:
-    """Which operands can be folded as they come: their runs, and the piece that the fold is then, with cells of the
-    others, the result's own first."""
+    """Set which operands of a fold are folded on arrival: their runs, and the piece with the cells of the other
+    operands, the result's own first.
+    """
     length, versions, writers = fold.length, fold.versions, values.writer
     runs: list[Run] = []
     other_cells: list[int] = []
@@ -159,7 +163,7 @@ def _cut_fold(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]
 
 
 def _find_beginning(stretches: Sequence[Part], offset: int) -> Part | None:
-    """The one that begins there."""
+    """Return the part that begins at this offset, or None."""
     for stretch in stretches:
         if stretch.offset == offset:
             return stretch
@@ -192,7 +196,7 @@ def _cut_message(
 
 
 class _Walk:
-    """Cells of a stream by offset, asked for in ascending order."""
+    """Finds the cell at an offset of a message; offsets must ascend."""
 
     def __init__(self, operation: Operation) -> None:
         self.spans, self.number, self.start = operation.spans, 0, 0
@@ -205,7 +209,7 @@ class _Walk:
 
 
 def _find_parents(values: Values) -> None:
-    """Which segments are just what came by another one."""
+    """Link each segment that is exactly what another segment brought to that one as its parent."""
     for operation in values.every():
         if operation.kind != SEND:
             continue
@@ -238,11 +242,13 @@ def _find_parents(values: Values) -> None:
 # ---- lanes ----
 
 
-Turn = tuple[int, int, int]  # a rank, whom it receives from, and whom it sends on to
+Turn = tuple[int, int, int]  # a rank that forwards, the rank it receives from, the rank it sends to
 
 
 @dataclass(eq=False)
 class Lane:
+    """Where each rank forwards what it receives from each other rank, on channels of this lane."""
+
     after: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, from): to
     before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from
 
@@ -256,7 +262,7 @@ class Lane:
 
 
 def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
-    """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
+    """Assign every segment a lane; no rank forwards in the turns of `refused`. Linear in segments and lanes."""
     open_lanes = [Lane()]
     lane_of_path: dict[tuple[int, ...], int] = {}
     work = list(_chain_heads(values))
@@ -284,7 +290,7 @@ def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lan
 
 
 def by_channel(values: Values, channels: int) -> list[Lane]:
-    """A lane for each channel of a program that has several: messages on different ones have no order."""
+    """Use a lane for each channel of a program that has several, without forwarding."""
     for operation in values.every():
         if operation.kind == SEND:
             for segment in operation.segments:

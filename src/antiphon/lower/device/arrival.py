@@ -1,8 +1,9 @@
-"""An allgather whose buffers are filled in the order of arrival, and put in order in place at the end.
+"""Plan an allgather whose output is filled in the order of arrival and permuted in place at the end.
 
-What permuted recursive multiplying sends is then one run of memory on both sides (parameterized collectives, section
-III.C, Figure 3b; docs/planners/radix.md), where the same plan in order sends many: copies by a device's engines
-are few and large. The cycles of the permutation are found here, once.
+For planner `permrecmult` (permuted recursive multiplying) every message is then one contiguous run of memory at sender
+and receiver (paper on parameterized collectives, section III.C, Figure 3b; docs/planners/radix.md), so a GPU's copies
+are few and large; in the usual order a message has many runs. Input are the steps of all ranks (onesided.form), output
+the steps with changed places, and the cycles of the permutation, computed once.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ def cycles(place: Longs) -> list[list[int]]:
 
 
 class Arranged:
-    """Steps of ranks with all places of outputs as they are filled. `block`: atoms of one."""
+    """Changes steps so that outputs are filled in order of arrival. `block`: atoms (see atoms.py) of one block."""
 
     def __init__(self, places: Longs, block: int) -> None:
         self.places, self.block = places, block
 
     def steps(self, rank: int, steps: Sequence[Step], in_place: bool) -> list[Step]:
-        """In place, what the rank itself has first goes to where it arrives: at the beginning of its buffer."""
+        """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer."""
         own = Step(FOLD, (), (), (OUTPUT, 0), ((OUTPUT, rank * self.block),), self.block)
         first_steps = [own, Step(SYNC)] if in_place and rank else []
         return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
@@ -101,7 +102,7 @@ class Arranged:
     def _cut_by_blocks(
         self, rank: int, source: Place, peer: int, target: Place, size: int
     ) -> list[tuple[Place, Place, int]]:
-        """Within blocks of both sides, each where it arrives."""
+        """Cut a stretch at block borders of both sides; return source, target and size of each, where it arrives."""
         pieces, done = [], 0
         while done < size:
             (source_place, source_room), (target_place, target_room) = (

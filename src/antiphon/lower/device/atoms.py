@@ -1,12 +1,13 @@
-"""Addresses of a program that hold at every size.
+"""Compute addresses of a program that hold at every message size.
 
-A unit of weight is cut at all fractions that occur in the program; what lies between two cuts is an **atom**. Atoms
-differ in length, and some have none at small sizes, but their order is the same at every size, and so is what overlaps
-what. So places are counted in atoms: place `whole * count + index` is the point whole + parts[index] / denominator.
+A program addresses fractions of blocks on a line on which all blocks stand. The unit of that line (weight 1) is cut at
+all fractions that occur in the program; the interval between two cuts is an **atom**. Atoms differ in length, and some
+are empty at small sizes, but their order is the same at every size, and so is what overlaps what. So places are counted
+in atoms: place `whole * count + index` is the point whole + parts[index] / denominator.
 
-Scratch: data of one slot that comes from different places of the line (origins) cannot be compared in atoms. So each
-pair of slot and origin is a **region** with places of its own, and where a slot has several, an access to one of
-them touches the slot.
+Scratch is divided into slots, which are reused for data from different places of the line (origins); these cannot be
+compared in atoms. So each pair of slot and origin is a **region** with places of its own; if a slot has several
+regions, an access to one of them counts as an access to the whole slot.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Atoms:
         return len(self.cuts)
 
     def region(self, rank: int, place: int) -> int:
-        """The row of the region where a place of scratch lies."""
+        """Return the row of the region that contains a place of scratch."""
         low, high = int(self.region_ptr[rank]), int(self.region_ptr[rank + 1])
         return low + bisect_right(self.first[low:high].tolist(), place) - 1
 
@@ -58,7 +59,7 @@ class Atoms:
         return at + int(self.origin[row] - self.first[row])
 
     def touched(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
-        """A buffer, and from where to where it is touched: what overlaps at any size overlaps here."""
+        """Return buffer, begin and end of an access: accesses that overlap at any size overlap in these."""
         buffer, begin = place
         if buffer == SCRATCH:
             row = self.region(rank, begin)
@@ -68,7 +69,7 @@ class Atoms:
 
 
 def atoms(program: Program) -> Atoms:
-    """Linear in the program but for sorting its fractions.
+    """Return the atoms of a program. Linear in the program, except for sorting its fractions.
 
     Two ranks that swap their blocks, half after half: a unit is two atoms.
 
@@ -115,8 +116,9 @@ def atoms(program: Program) -> Atoms:
 
 
 def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:
-    """Regions one behind the other at each rank, with a place between them that nothing has: so that what ends in one
-    is no neighbour of what begins in the next."""
+    """Place the regions of each rank one after the other with an unused place between, so that accesses to two regions
+    are never contiguous.
+    """
     ends = np.concatenate([[0], np.cumsum(reach + 1)])
     ptr = np.searchsorted(rank, np.arange(ranks + 1))
     first = ends[:-1] - ends[ptr[rank]] if len(rank) else np.zeros(0, np.int64)

@@ -1,12 +1,13 @@
-"""The steps of ranks by packets: data with flags next to it, which show when it has arrived. For small
-data.
+"""Convert the steps of ranks to packets for small data: data with flags next to it, which show when it has arrived.
 
-Every message has a **slot** of its own in the box of its receiver. So it needs no credit, and no
-signal either: puts write packets, and where a rank waited for a signal it now takes the data that came
-with it out of its box. Folds add packets as they come, and what is sent on goes out as it comes.
+Input are steps with puts, signals and waits (onesided.form); output are steps with packets. Every message has a
+**slot** of its own in the box, a buffer for packets, of its receiver. So it needs neither a credit (the receiver's
+signal that the place is free) nor a signal that data have arrived: puts write packets, and where a rank waited for a
+signal it now takes the data out of its box. Folds add packets on arrival, and results to be forwarded leave as they are
+computed.
 
-Boxes are reused by later calls. A rank signals at the beginning of a call to all its senders that it has begun; who
-cannot know that otherwise waits for it (native/bind.h).
+Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun; senders
+that cannot know that otherwise wait for it (native/bind.h).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from antiphon.lower.onesided import packets as others
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
 from antiphon.lower.onesided.steps import RankSteps
 
-PACKED = 2**18  # bytes: above that none are tried, which take twice the room of their data
-MANY = 2_000  # steps of a rank: with more of them nothing is sent on as it comes
+PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
+MANY = 2_000  # steps of a rank above which results are not forwarded as they are computed
 
-_Came = tuple[int, Place, int]  # a slot, and where its data is wanted
+_Came = tuple[int, Place, int]  # a slot, and the place and size where its data are needed
 
 
 class Opening(NamedTuple):
-    """For a rank in a stream: the ranks that it notifies of its begin, and those whose begin it awaits."""
+    """The beginning of a call at a rank: the ranks that it notifies, and those whose notification it awaits."""
 
     notified: tuple[int, ...]
     awaited: tuple[int, ...]
@@ -40,7 +41,7 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Boxes:
-    """The slots of each rank. All have the longest length: `units` and a `numerator`, at most `atoms` atoms."""
+    """Number of slots of each rank. All have the length of the longest: `units`, a `numerator`, at most `atoms`."""
 
     slots: list[int]
     units: int = 0
@@ -50,12 +51,12 @@ class Boxes:
 
 
 def hears(program: Program) -> bool:
-    """Whether every rank has received from all others at its end, at every size: then all have begun that call."""
+    """Return whether a rank that ends has received from all others at every size, and so knows that all have begun."""
     return others.fit(program) and bool((program.collective.weights > 0).all())
 
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
-    """Steps of one_sided that ask no switch for anything. Linear in steps, but for those that are sent on (MANY)."""
+    """Convert steps (without switches) to packets. Linear in steps, except for forwarding (MANY)."""
     boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in streams:
         # Per connection the messages in order, each with the slots of its packets.
@@ -118,7 +119,7 @@ class _Sender:
 
 
 def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Came]]]) -> list[Step]:
-    """With what has come where the signal for it was waited for."""
+    """Replace each wait for a signal by unpacking the data that came with it."""
     all_steps, signal_counts = list[Step](), Counter[int]()
     for step in steps:
         if step.kind != WAIT:

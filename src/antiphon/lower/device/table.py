@@ -1,7 +1,8 @@
-"""The table of a rank: what its thread blocks do, as the kernel reads it (docs/device.md, native/table.h).
+"""Write the table of a rank: what its thread blocks do, as the kernel reads it (docs/device.md, native/table.h).
 
-A table knows no size, type or operator. It holds numbers of 64 bits: a head, then `parts`, classes, regions, blocks,
-steps and arguments, one behind the other.
+Input is a program (or schedule), whose steps onesided/ computes; output are 64-bit numbers: a head, then `parts` (the
+cuts of atoms, atoms.py), classes of slots, regions of scratch, blocks, steps and arguments, one after the other. A
+table does not depend on message size, datatype or operator.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def tables(
 
 
 def _lower_sparing_scratch(schedule: Schedule, in_place: bool) -> Program:
-    """Scratch is not used again for other data, unless it were more than twice the largest buffer."""
+    """Return the program; scratch is reused only if it would otherwise exceed twice the largest buffer."""
     # Without reuse slices of atoms may run ahead independently (`Table.sliced`).
     program = lower(schedule, in_place=in_place, lag=MAX_LAG, joints=True)
     if has_little_scratch(bind(program, program.denominator)):
@@ -84,7 +85,9 @@ def _lower_sparing_scratch(schedule: Schedule, in_place: bool) -> Program:
 def tables_of(
     program: Program, streams: int = 4, places: Longs | None = None, packets: bool = False, pull: bool = False
 ) -> list[Table]:  # fmt: skip
-    """`places`: of each rank and block where that arrives (arrival.arrivals), in one stream."""
+    """Return the tables of a program. `places`: where each block arrives at each rank (arrival.arrivals), in one
+    stream.
+    """
     addresses = atoms(program)
     by_switches = switched(program, addresses.bound, "a device table") if len(program.joint) else Switched.none(program)
     streams_of_steps = one_sided(program, addresses.bound, streams, by_switches, addresses.touched, MOST_OPERANDS, pull)
@@ -108,7 +111,7 @@ def tables_of(
 
 
 class _Finish:
-    """Which stream divides what at the end of an average: the one that wrote it last."""
+    """For an average: which stream divides which stretch at the end, namely the one that wrote it last."""
 
     def __init__(
         self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[Step]]]
@@ -125,7 +128,7 @@ class _Finish:
                             self.writes[whose].append((number, place[1], place[1] + size))
 
     def of(self, rank: int) -> dict[int, list[tuple[int, int, int]]]:
-        """By stream: begin, size and count of what it divides."""
+        """Return by stream begin, size and divisor of each stretch that it divides."""
         p, at, by_stream = self.program, self.addresses.bound.at, dict[int, list[tuple[int, int, int]]]()
         for row in range(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1])):
             base = int(p.base_shift[p.finish_base[row]]) * self.addresses.count
@@ -180,7 +183,7 @@ class _Writer:
         self, streams: Sequence[Sequence[Step]], finish: dict[int, list[tuple[int, int, int]]],
         orders: Sequence[Sequence[int]] = (),
     ) -> Table:  # fmt: skip
-        """`orders`: cycles of blocks of the output, to be permuted at the end."""
+        """Return the table. `orders`: cycles of output blocks to be permuted at the end."""
         blocks = []
         for number, steps in enumerate(streams):
             # Signals are numbered per stream.
@@ -292,7 +295,7 @@ class _Writer:
             self._append(step.kind)
 
     def _signal_number(self, kind: int, peer: int) -> int:
-        """The number of this signal among those of its kind and peer, from 1."""
+        """Return the number of this signal among those of its kind and peer, from 1."""
         number = self.signal_counts[kind, peer] = self.signal_counts.get((kind, peer), 0) + 1
         if number > MOST_SIGNALS:
             raise Unsupported(f"a device table: two ranks exchange more than {MOST_SIGNALS} messages in one stream")

@@ -1,4 +1,5 @@
-"""The instructions of thread blocks on an abstract machine; readers of runtimes' files produce this.
+"""The instructions of thread blocks on an abstract machine: the common form into which readers of runtimes' files
+convert.
 
 A rank has three buffers, input, output and scratch, cut into chunks of one size; every chunk is a **cell**. A block
 executes its instructions one after another. An instruction begins when all its conditions hold, and is atomic:
@@ -8,8 +9,8 @@ executes its instructions one after another. An instruction begins when all its 
 2. its value, chunk by chunk of `count`, combines the message from `pop` with the cells of `read`;
 3. the value is written at all places of `write` and put into `push`; every semaphore of `release` gets one.
 
-So a local reduction reads its destination and its source, and writes its destination. A **connection** is a queue from
-one rank to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A
+Example: a local reduction reads its destination and its source, and writes its destination. A **connection** is a queue
+from one rank to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A
 **semaphore** is a counter that begins at its `start`. Cells of other ranks may be read and written: by puts, gets, and
 switches.
 """
@@ -40,7 +41,7 @@ class Places:
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
-        """`grain`: chunks of every block; all blocks weigh the same. `scratch`: chunks of each rank.
+        """Return the places for a collective. `grain`: chunks of every block; `scratch`: chunks of each rank.
 
         In place, the input of an allgather is a part of the output:
 
@@ -61,7 +62,7 @@ class Places:
         return Places(np.stack(lies, axis=1), np.stack([*size, room], axis=1), begin)
 
     def owner(self, cell: Longs) -> Longs:
-        """The rank of each cell."""
+        """Return the rank of each cell."""
         ranks: Longs = np.searchsorted(self.begin, cell, side="right") - 1
         return ranks
 
@@ -69,7 +70,7 @@ class Places:
         return int(self.owner(np.array([cell]))[0])
 
     def tell(self, cell: int) -> str:
-        """A cell in the user's terms."""
+        """Describe a cell in the user's terms."""
         rank = self.rank(cell)
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
             at = cell - int(self.first[rank, kind])
@@ -84,11 +85,14 @@ class Places:
 
 @dataclass(slots=True)
 class Instruction:
-    """An instruction of a block; `number`: its number in the file. Cells of `read` and `write` are the first of
-    `count`. `wait`: (block, index of the instruction in that block). `pop` and `push`: -1 where there is none.
-    `loose`: its semaphores order execution, but do not make writes visible. `ahead`: it may write at other ranks before
-    these have begun, if its rank receives from them before it ends (flagged data, into one of two scratch buffers that
-    take turns). Not frozen: there are millions of them, and frozen objects take longer to create."""
+    """An instruction of a block.
+
+    `number`: its number in the file. `read`, `write`: first cells of stretches of `count` cells. `wait`: (block, index
+    of the instruction in that block). `pop`, `push`: connections, -1 if none. `loose`: its semaphores order execution,
+    but do not make writes visible. `ahead`: it may write at other ranks before these have begun, if its rank receives
+    from them before it ends (data with flags, into one of two scratch buffers that alternate). Not frozen: there are
+    millions, and frozen objects take longer to create.
+    """
 
     number: int
     verb: str
@@ -106,7 +110,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Block:
-    """`name`: what the file calls it. `beside`: it goes on for its rank by itself, and does not hold up its end."""
+    """A thread block. `name`: its name in the file; `beside`: it runs by itself, and its rank may end before it."""
 
     rank: int
     name: str
@@ -116,10 +120,13 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """All blocks of all ranks. `connections`: (from, to, channel). `start`: of each semaphore. `apart`: ranks begin and
-    end independently, and outside of its run a rank's cells belong to the user, so other ranks must synchronize with it
-    before they touch them; and semaphores must end as they began, for the next call. `message_chunks`: chunks of an
-    instruction that are one message, at every size of the data."""
+    """All blocks of all ranks.
+
+    `connections`: (from, to, channel). `start`: the initial value of each semaphore. `apart`: ranks begin and end
+    independently; outside its run the cells of a rank belong to the user, so other ranks must synchronize with it
+    before they access them, and semaphores must end at their start value, for the next call. `message_chunks`: how many
+    chunks of an instruction are one message, at every size of the data.
+    """
 
     collective: Collective
     in_place: bool
@@ -131,34 +138,33 @@ class Code:
     start: list[int] = field(default_factory=list)
     apart: bool = False
     message_chunks: int = 1
-    named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
-    inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # (block, index): the first
-    # must come before the second in every order; what stands here relies on it
-    delays: list[tuple[tuple[int, int], tuple[int, int]]] = field(
-        default_factory=list
-    )  # an instruction that is not over
-    # before another is, though no part of it waits for all of that: so data is in no order, but what waits may hang
+    named: list[str] = field(default_factory=list)  # the name of each semaphore in the file
+    # pairs of (block, index): the reader of the file relies on the first coming before the second in every order
+    inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    # pairs of (block, index): the first instruction cannot end before the second has ended, though it does not wait for
+    # it as a whole; this orders no data, but may cause a hang
+    delays: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
 
     @property
     def begin(self) -> Longs:
-        """The first row of each block, and the number of rows."""
+        """Return the first row (instruction number over all blocks) of each block, and the number of rows."""
         return np.concatenate([[0], np.cumsum([len(block.instructions) for block in self.blocks])]).astype(np.int64)
 
     def spots(self, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Rows as (block, index)."""
+        """Convert rows to (block, index)."""
         begin, row = self.begin, np.asarray(rows, np.int64)
         block = np.searchsorted(begin, row, side="right") - 1
         return list(zip(block.tolist(), (row - begin[block]).tolist(), strict=True))
 
     def tell(self, block: int, index: int) -> str:
-        """An instruction in the user's terms."""
+        """Describe an instruction in the user's terms."""
         its_block = self.blocks[block]
         instruction = its_block.instructions[index]
         return f"rank {its_block.rank}, {its_block.name}, step {instruction.number} ({instruction.verb})"
 
 
 def held_up(code: Code) -> Code:
-    """The same where instructions wait for what holds them up: what hangs so, hangs."""
+    """Return the code with a wait for each of its `delays`: if that hangs, the code may hang."""
     blocks = [Block(block.rank, block.name, list(block.instructions), block.beside) for block in code.blocks]
     for (block, index), before in code.delays:
         instructions = blocks[block].instructions

@@ -1,7 +1,9 @@
-"""One run of a code: blocks in a random legal order, queues and semaphores as they are, contributions as sums.
+"""Execute a code (code.py) once: blocks in a random legal order, with its queues and semaphores, on symbolic data.
 
-What a cell holds is a multiset of contributions: two sums of a random number of 64 bits for each, and above these the
-number of contributions. Two different multisets that occur pass for equal with a probability below 2^-100.
+Input is a code, output the order of execution and the first fault: a hang, a read of an empty cell, a wrong result. A
+cell holds a multiset of contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per
+contribution, and the number of contributions. Two different multisets are equal in this form with a probability below
+2^-100.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from antiphon.core.interpret.buffers import Side, sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
 WORD = 2**64 - 1
-APART = 96  # bits from sum to sum: room for 2^32 contributions
-BITS = 2 * APART  # their number stands above
+APART = 96  # bits of each of the two sums in a value: room for 2^32 contributions
+BITS = 2 * APART  # the bits above hold the number of contributions
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,18 @@ class Case:
 
 
 def _draw_contribution(drawn: int) -> int:
-    """One contribution of 128 random bits."""
+    """Return the value of one contribution, from 128 random bits."""
     return (1 << BITS) + (drawn >> 64 << APART) + (drawn & WORD)
 
 
 def sum_words(sums: list[int]) -> NDArray[np.uint64]:
-    """The same in columns, each sum modulo 2^64, the number of contributions last."""
+    """Return values as columns: each sum modulo 2^64, last the number of contributions."""
     columns = [[value >> shift & WORD for value in sums] for shift in (0, APART, BITS)]
     return np.array(columns, np.uint64).T.copy()
 
 
 def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int]]:
-    """Rank, block and first cell of every block of a side."""
+    """Return rank, block and first cell of every block of the inputs or outputs."""
     begin = code.places.begin[side.rank] if code.in_place else code.places.first[side.rank, kind]
     cells = begin + side.start * code.grain
     return list(zip(side.rank.tolist(), side.block.tolist(), cells.tolist(), strict=True))

@@ -1,11 +1,11 @@
-"""Check a code: in every legal order it ends with the result of the collective; otherwise return the first fault.
+"""Check that a code (code.py) ends in every legal order with the result of its collective; else return the first fault.
 
 Trying all orders is impossible, and unnecessary: waits do not depend on data. The proof has three parts.
 
 1. One complete run with random contributions ends with the right multisets (execute.py): some order is right.
 2. If one run does not hang, none does. Runs with messages split as for large chunks cover larger sizes.
-3. All conflicting accesses to a cell are ordered (order.py), so every order reads the same values. Where two are not,
-   the run is repeated in the other order: different results are a fault.
+3. All conflicting accesses to a cell are ordered (order.py), so every order reads the same values. If two are not
+   ordered, the run is repeated in the other order: different results are a fault.
 
 Example: two blocks add into the same cell without a wait between them. Both orders may give the right sum in an atomic
 simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
@@ -27,7 +27,7 @@ from antiphon.lower.machine.order import Accesses, Flat, Order, Row
 from antiphon.lower.machine.waves import MANY, Waves, ends
 from antiphon.lower.uncollected import uncollected
 
-ORDERS = 3
+ORDERS = 3  # random orders that are run
 MOST_TRIED = 64  # races whose other order is tried
 
 
@@ -73,8 +73,10 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
 
 
 def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
-    """Whether a large code is seen to be right without a run of one instruction after another: its order is the same
-    in all of them, as nearly always, and says enough. Faults are then found by such a run."""
+    """Return whether a large code is proved right without a run of one instruction after another.
+
+    That needs an order that is the same in all runs, as it nearly always is. Otherwise such a run finds the faults.
+    """
     happens_before = Order.of(code, Flat.of(code, ()))
     if not happens_before.complete:
         return False
@@ -107,7 +109,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
 
 
 def _ends_held(happens_before: Order) -> bool:
-    """Whether it surely ends where what is held up waits."""
+    """Return whether the code surely ends if instructions wait for all that may delay them (code.held_up)."""
     return happens_before.complete and ends(
         happens_before,
         [_row_pair(happens_before.flat, earlier, later) for later, earlier in happens_before.code.delays],
@@ -117,8 +119,8 @@ def _ends_held(happens_before: Order) -> bool:
 def _find_race(
     happens_before: Order, seed: int, wrong: Fault | None = None, max_tried: int = MOST_TRIED
 ) -> tuple[Fault | None, bool]:  # fmt: skip
-    """The first two accesses that nothing orders, where the other order ends otherwise; and whether there are none that
-    nothing orders. `wrong`: how this run ended. `max_tried`: the number of races whose other order is tried."""
+    """Return the first unordered pair of accesses whose other order gives another result; and whether no pair is
+    unordered. `wrong`: how this run ended. `max_tried`: the number of races whose other order is tried."""
     code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
@@ -160,7 +162,7 @@ def _find_race(
 
 
 def _loses_addition(code: Code, first_spot: tuple[int, int], second_spot: tuple[int, int], cell: int) -> bool:
-    """Whether one of two adds to a cell that the other writes: what it read may be old when it writes the sum."""
+    """Return whether one of the two adds to a cell that the other writes: it may write a sum of an outdated value."""
     reads, writes = [], []
     for block, index in (first_spot, second_spot):
         instruction = code.blocks[block].instructions[index]
@@ -221,7 +223,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
 
 
 def _find_unbalanced(code: Code) -> Fault | None:
-    """A semaphore that does not end as it began."""
+    """Return a fault if a semaphore does not end at its start value."""
     balance = [0] * len(code.start)
     last: dict[tuple[int, bool], tuple[int, int]] = {}
     for block, its_block in enumerate(code.blocks):
@@ -249,7 +251,7 @@ def _split_rows(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
 
 
 def _line_ends(line: Longs, place: Longs) -> Longs:
-    """The rows with which lines end."""
+    """Return the rows with which lines end."""
     order = np.lexsort((place, line))
     last_rows: Longs = order[np.append(starts(line[order])[1:], True)[: len(order)]]
     return last_rows

@@ -1,7 +1,8 @@
-"""Lift a code to a schedule, so that foreign files can be verified, bounded, priced, drawn and run like any plan.
+"""Convert a code (instructions of thread blocks, code.py) to a schedule, so that foreign files can be verified,
+compared with bounds, priced, drawn and run like any plan.
 
-A chunk that a rank holds is a **version**: its initial value, the content of one message, or the sum of two versions.
-Copies within a rank make no new version. Two passes over one legal order of the code:
+A value of a chunk at a rank is a **version**: its initial value, the content of one message, or the sum of two
+versions. Copies within a rank make no new version. Two passes over one legal order of the code:
 
 1. `_Replay`: the versions and their times. A message is sent in the first step in which its data is complete and the
    message before it on its connection has been sent. Flags and blocks do not determine steps.
@@ -87,7 +88,7 @@ def schedule_of(code: Code) -> Schedule:
 
 
 class _Replay:
-    """The code once more, with versions in the place of data."""
+    """First pass: execute the code with versions as data."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
@@ -192,6 +193,8 @@ class _Replay:
 
 
 class _Placing:
+    """Second pass: assign versions to slots and write the rows of the schedule."""
+
     def __init__(self, code: Code, events: list[Version], outputs: list[Version]) -> None:
         self.code, self.wanted = code, outputs
         self.events = sorted(events, key=lambda version: version.time)
@@ -300,8 +303,8 @@ class _Placing:
 
 
 def _step_columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
-    """Times become steps, without gaps. What ranks do within themselves is counted for each of their chunks: the third
-    thing that happens to one of them need not wait for the second of another.
+    """Convert times to steps without gaps. Rows within a rank are numbered per chunk, so that chunks do not wait for
+    each other.
 
     >>> times = [(0, 0), (2, 5), (2, 0), (2, 9)]
     >>> rows = [(time, chunk, 0, 1, 0, 0, 0) for time, chunk in zip(times, [0, 0, 1, 1])]

@@ -1,4 +1,4 @@
-"""The happens-before order of all runs, and the unordered pairs of accesses to a cell, at least one a write.
+"""Compute the happens-before order of a code (code.py), and races: unordered accesses to a cell, at least one a write.
 
 Which instruction happens before which is the same in every run, because no instruction depends on data (Lamport 1978):
 
@@ -12,8 +12,9 @@ one a write, that the order does not relate.
 Example: block A writes a cell and puts a message; block B takes it and reads the cell. Write -> put -> take -> read:
 ordered. If B reads before it takes, write and read are unordered: a race.
 
-There are millions of pairs, so cheap tests come first (`Order.unordered`): the same line of blocks, one direct edge,
-vector clocks within a rank, and last reachability over all ranks with bit sets, MOST_BITS questions per pass.
+There are millions of pairs, so cheap tests come first (`Order.unordered`): the same line (blocks that follow each
+other), one direct edge, vector clocks within a rank, and last reachability over all ranks with bit sets, MOST_BITS
+pairs per pass. A row is the number of an instruction over all blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from antiphon.core.columns import Bools, Longs, pointers, ranges
 from antiphon.lower.machine.code import Code
 
 Row = tuple[int, int]  # block and index
-MOST_BITS = 2**12  # questions that are answered in one pass
+MOST_BITS = 2**12  # pairs that are decided in one pass
 
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]. `when` is empty where no run is
-    known yet."""
+    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]. `when`: the position of each row
+    in a run, empty if no run is known yet.
+    """
 
     ptr: Longs
     block: Longs
@@ -80,7 +82,7 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
 
 
 def _across_blocks(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
-    """Without those that the order within their block says already."""
+    """Return the edges without those within one block, where the order is known anyway."""
     crosses = (flat.block[src] != flat.block[dst]) | (src >= dst)
     return src[crosses], dst[crosses]
 
@@ -138,7 +140,7 @@ def _group_by_line(rows: list[int], line: list[int]) -> list[list[int]]:
 
 
 def to_csr(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
-    """Tuples of different lengths as pointers and one column.
+    """Return tuples of different lengths as pointers and one column.
 
     >>> to_csr([(5, 6), (), (7,)])
     (array([0, 2, 2, 3]), array([5, 6, 7]))
@@ -303,7 +305,7 @@ class Order:
         return undecided
 
     def _ordered_by_edge(self, before: Longs, after: Longs) -> Bools:
-        """Whether one edge leads from behind the one to before the other."""
+        """Return which pairs are ordered by a single edge between their blocks."""
         line, place = self.lines
         rows, block_count = len(line), len(self.code.blocks)
         between = line[self.src] * block_count + line[self.dst]
@@ -321,7 +323,7 @@ class Order:
         return ordered
 
     def _ordered_within_rank(self, before: Longs, after: Longs) -> Bools:
-        """Whether a way leads there within their rank, by clocks of its blocks: how far each block surely is."""
+        """Return which pairs are ordered within their rank, by vector clocks: how far each block surely is."""
         code, flat = self.code, self.flat
         ordered = np.zeros(len(before), bool)
         home = np.array([block.rank for block in code.blocks], np.int64)
@@ -346,7 +348,7 @@ class Order:
         return ordered
 
     def _ordered_across_ranks(self, before: Longs, after: Longs) -> Bools:
-        """Whether a path leads there, over any blocks: earlier rows are propagated as bits, in the order of the run."""
+        """Return which pairs are ordered by any path: earlier rows are propagated as bits, in the order of the run."""
         when = self.flat.when
         ordered = np.zeros(len(before), bool)
         if not len(before):
@@ -364,7 +366,7 @@ class Order:
         return ordered
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
-        """The same by these edges. In the order of one run nothing comes before what it waits for."""
+        """Return the same, by these edges. In the order of a run every row comes after the rows that it waits for."""
         rows, number = np.unique(before, return_inverse=True)
         begun = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
         into: dict[int, list[int]] = {}

@@ -1,8 +1,9 @@
-"""Runs of a code whose order is known: many instructions at a time, in columns.
+"""Run a code (code.py) whose happens-before order is known and has no races: many instructions at a time, in columns.
 
-What must come before what is the same in every run. So of the instructions for which nothing is missing a random share
-is done at once, which stands for any order among them: no two of them touch a cell that one of them writes (`Order`
-knows). What follows from them may come next.
+The order (order.py) is the same in every run. Of the instructions whose predecessors are all done, a random share is
+executed at once (a wave). That stands for any order among them, since no two of them touch a cell that one of them
+writes. Then their successors become ready. Example: 1,000 blocks that each copy one cell and then send it take a
+few waves instead of 2,000 single instructions.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class _Moves:
 
 
 class Waves:
+    """A code prepared for runs in waves."""
+
     def __init__(self, order: Order) -> None:
         self.code, rows = order.code, len(order.flat.block)
         src, dst = _all_edges(order)
@@ -77,7 +80,7 @@ class Waves:
         self.order = np.zeros(0, np.int64)  # rows as they happened in the last run
 
     def right(self, seed: int) -> bool:
-        """Whether a run in an order drawn by `seed` ends as it should."""
+        """Return whether a run in an order drawn by `seed` ends with the right result."""
         random = Random(seed)
         case = Case.of(self.code, random)
         values_as_words, share = sum_words(case.values), random.choice((1.0, 0.5, 0.25))
@@ -100,7 +103,7 @@ class Waves:
         return len(self.order) == len(missing) and bool((cells[case.cells] == values_as_words[case.ends]).all())
 
     def _move_data(self, rows: Longs, cells: Words, values: Words) -> bool:
-        """False where there is nothing to read, or a message is of another length."""
+        """Move the data of these rows; return False if a cell is empty or a message has another length."""
         moves = self.moves
         rows = rows[moves.count[rows] > 0]
         count, slot = moves.count[rows], moves.slot[rows]
@@ -126,13 +129,13 @@ class Waves:
 
 
 def _all_edges(order: Order) -> tuple[Longs, Longs]:
-    """Those of the order, and from each row to the next of its block."""
+    """Return the edges of the order, and those from each row to the next of its block."""
     follows = np.flatnonzero(~starts(order.flat.block))
     return np.concatenate([follows - 1, order.src]), np.concatenate([follows, order.dst])
 
 
 def ends(order: Order, extra_edges: list[tuple[int, int]]) -> bool:
-    """Whether a code that gets through does so where these rows come before those, too: nothing goes around."""
+    """Return whether a code that ends also ends with these edges in addition: they close no cycle."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,8 +1,9 @@
-"""Steps of one rank in one stream, one after another, by many threads together; and what messages move.
+"""The form of programs with one-sided access: steps of a rank that put data into other ranks' memory, signal and wait.
 
-Between any two ranks a stream has one **channel**: either side can signal the other, and wait for as many signals.
-Threads run ahead of each other from `SYNC` to `SYNC`: what one step writes or has waited for, a later one may use only
-behind a sync. `Moves` holds what each message of a program moves."""
+A stream is a sequence of steps of a rank, executed by many threads together; streams run at the same time. Between any
+two ranks a stream has one **channel**: either side can signal the other, and wait for as many signals. Threads do not
+wait for each other except at a `SYNC`: a later step may use what an earlier one writes, or has waited for, only after a
+sync. `Moves` has the data that each message of a program moves."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ GET = 19  # known to devices alone
 PACKETS = 3  # a buffer besides those of core.program.kinds: scratch of data with flags that show when it has arrived
 
 MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
-MOST_OPERANDS = 9
+MOST_OPERANDS = 9  # of a fold
 
 Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
 
@@ -139,7 +140,7 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
 
 
 def join_neighbours(moves: list[Move]) -> list[Move]:
-    """Neighbours that go on where the one before ends, on both sides, as one."""
+    """Merge moves that continue where the one before ends, at source and target."""
     if len(moves) < 2:
         return moves
     runs: list[Move] = []

@@ -1,17 +1,19 @@
-"""The steps of every rank in every stream, ordered so that no rank waits for a later step: this excludes deadlocks.
+"""Compile a program to steps with one-sided access (form.py) for every rank and stream, without deadlocks.
 
-In a step a rank first signals which ranks may write into its places (a credit), then waits for its own credits, puts,
-signals, and waits for puts into its places; then it folds. Operations of switches come before its puts, once all ranks
-concerned have given their credit. Every wait is for the same step of other ranks or an earlier one, and credits and
-puts wait only for earlier steps: so among the ranks that are furthest behind one can always proceed.
+The steps of a program here are its times. In each a rank first signals which ranks may write into its places (a
+credit), then waits for credits of others, puts its data, signals, and waits for puts into its places; then it folds
+(copies or reduces). Operations of switches come before its puts, once all ranks concerned have given their credit.
+Every wait is for the same step of other ranks or an earlier one, and credits and puts wait only for earlier steps: so
+among the ranks that are furthest behind one can always proceed.
 
 Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
 
 `RankSteps` writes the steps of a rank, with a sync wherever one is needed. `OneSided` decides which they are.
 
-Pulled instead of pushed, a step has no credits: a rank signals which ranks may read its places, waits until it may read
-those of others, gets its data into places of its own, signals that it has, and waits until others have. So no wait in a
-step depends on a later action in it, and after it all of a rank's places are its own again.
+With `pull` receivers read (get) instead of senders writing (put). Then a step has no credits: a rank signals which
+ranks may read its places, waits until it may read those of others, gets its data, signals that it has, and waits until
+the others have. So no wait in a step depends on a later action in it, and after the step no other rank reads its
+places.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
 
 @dataclass(eq=False)
 class RankSteps:
-    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `ones`, `wide`:
-    what it touched since the last sync, and whether it wrote there: single chunks by their places, and all else.
-    `awaited`: it has waited for something since then."""
+    """Writes the steps of one rank. `touched`: converts place and size to buffer, begin and end of an access. `ones`,
+    `wide`: what was accessed since the last sync, and whether it was written: single chunks, and longer stretches.
+    `awaited`: whether it has waited for something since then."""
 
     rank: int
     touched: Touched = plainly
@@ -152,7 +154,7 @@ class RankSteps:
 
 
 class Fold(NamedTuple):
-    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
+    """A fold: `size` chunks at each of `operands` are reduced (or copied) to `into`. `rows`: of the program."""
 
     rows: tuple[int, ...]
     into: Place
@@ -161,7 +163,7 @@ class Fold(NamedTuple):
 
 
 def join_folds(folds: list[Fold]) -> list[Fold]:
-    """Folds whose result and operands all go on where those of the one before end, as one."""
+    """Merge folds whose result and operands all continue where those of the fold before end."""
     out: list[Fold] = []
     for fold in folds:
         if out:

@@ -1,6 +1,9 @@
-"""Two decisions about the messages of a program: the stream of each, and whether it needs a credit.
+"""Decide for each message of a program its stream, and whether it needs a credit.
 
-A **credit** is the receiver's signal that a place is free, where its sender cannot know that by itself."""
+A stream is a sequence of steps of a rank; streams run at the same time, so messages that do not depend on each other
+should be in different ones. A **credit** is the receiver's signal that the place of a message is free; it is needed
+only if the sender cannot know that otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""The part of a program that switches can perform: joints that are one operation on the same place of a group of ranks.
+"""Find the operations of a program that switches can perform, for runtimes with multicast memory (NVLS).
+
+A joint is a multicast or reduction in switches (see the glossary). Two forms can be performed on the memory of a group
+of ranks:
 
 - A reduction to a rank, then the multicast of just its result from there: the rank reads one place at all ranks
   through the switch, which adds, and writes one place at all of them.
 - A multicast alone: the rank writes a place of its own at one place of all.
 
-A group has one address for all its ranks: so that place is the same at all of them, and the rank's own is one of them.
+A group has one address for all its ranks, so the place must be the same at all of them; the rank that performs the
+operation is one of them.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ class Switched:
 
     @property
     def groups(self) -> list[tuple[tuple[int, ...], int]]:
-        """The ranks and the buffer of all places, in the one order in which all ranks set them up."""
+        """Return (ranks, buffer) of all groups, in the order in which all ranks must create them."""
         return sorted({(switch.ranks, place[0]) for switch in self.switches for place in (switch.source, switch.target)
                        if switch.combines or place is switch.target})  # fmt: skip
 
@@ -111,6 +115,8 @@ class _Joint(NamedTuple):
 
 
 class _Finder:
+    """Searches a program for the operations of switches."""
+
     def __init__(self, program: Program, bound: Bound, format_name: str) -> None:
         self.program, self.format_name = program, format_name
         self.rank, self.kind = program.rank.tolist(), program.kind.tolist()
@@ -146,7 +152,7 @@ class _Finder:
         return Unsupported(f"{self.format_name}: {why}; {INSTEAD}")
 
     def _collect_joints(self) -> list[_Joint]:
-        """Those of several rows."""
+        """Return the joints of more than one row."""
         p = self.program
         rows = np.flatnonzero(p.joint >= 0)
         # By joint, then rank, so that repeated ranks are adjacent.
@@ -165,14 +171,14 @@ class _Finder:
         return self.part[self.ptr[row] : self.ptr[row + 1]]
 
     def _common_place(self, rows: list[int]) -> tuple[Place, int]:
-        """The one place that all these messages name, and its size."""
+        """Return the one place that all these messages use, and its size."""
         places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
         if len(places) > 1:
             raise self._raise_unsupported(NOT_ALIKE)
         return places.pop()
 
     def _fold_of(self, joint: _Joint) -> int:
-        """The fold that adds what a reduction brings to one operand of its own."""
+        """Return the fold that adds what a reduction brings to one operand of the rank itself."""
         if len(joint.targets) > 1:
             raise self._raise_unsupported(
                 "has no reduction by switches that is sent on from there without touching a rank"
@@ -234,7 +240,7 @@ class _Finder:
         self.switched.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
 
     def _feeds_reduction(self, fold: int, joint: _Joint, reductions: dict[int, _Joint]) -> bool:
-        """Whether the sum of a reduction, and nothing else, is sent to all its contributors."""
+        """Return whether the sum of a reduction, and nothing else, is sent to all its contributors."""
         reduction = reductions.get(fold)
         return (
             reduction is not None
