@@ -1,4 +1,7 @@
-"""Fit the parameters of cost models to measurements."""
+"""Fit the parameters of cost models to measurements: GenModel, LogGP, and GenModel's terms of memory alone.
+
+Measurements are the results of `antiphon.measure`, or the CSV files that `antiphon bench genmodel` and `loggp` write.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
 
-MAX_SIZES = 64  # of one collective, for which plans are tuned; others use the plan of the next size below
+MAX_SIZES = 64  # of one collective, for which plans are tuned; other sizes use the plan of the next smaller one
 
 
 @public

@@ -25,7 +25,7 @@ Followed = Annotated[
         help="what predicts: see antiphon list models (default: critical-path, on known GPUs within calls)",
     ),
 ]  # fmt: skip
-SHOWN_HOPS = 12
+SHOWN_HOPS = 12  # of the critical path
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
 

@@ -1,4 +1,8 @@
-"""Print machines, bounds, plans and runs as text."""
+"""Describe machines, plans and minima of memory accesses as text for the terminal.
+
+Large machines are summarized: links and shared limits are counted by name with the numbers left out (all links from a
+host*/gpu* to a host*/switch* in one row), and a matrix of bandwidths is printed only up to WIDEST_MATRIX nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from antiphon.select import uses_text
 from antiphon.show.columns import fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
 
-WIDEST_MATRIX = 16
-MAX_LIMITS = 8
-MAX_ROWS = 40
+WIDEST_MATRIX = 16  # nodes
+MAX_LIMITS = 8  # shared limits that are listed one by one
+MAX_ROWS = 40  # of a table of links
 
 
 def topology_text(topology: Topology) -> str:

@@ -14,7 +14,7 @@ from antiphon.options import parse_yes
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import MAX_LISTED, check_link_count, parse_dimensions
 
-HOP = 1e-6  # assumed, between neighbours
+HOP = 1e-6  # seconds, assumed, between neighbours
 Pairs = list[tuple[int, int]]
 
 

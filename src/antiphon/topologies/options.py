@@ -1,4 +1,8 @@
-"""Parse the options of topologies: integers, dimensions, yes or no, factors, speeds."""
+"""Parse the options of topologies: integers, dimensions, factors, speeds; and limit sizes before memory is used.
+
+In `torus:dims=4x8,bandwidth=25GB/s`, `parse_dimensions` turns "4x8" into (4, 8), and `link_type` parses the speed.
+Every error names the option and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ BANDWIDTH, LATENCY = "25GB/s", "1us"  # defaults of a link
 
 
 def check_integer(value: object, option: str, low: int = 1, high: int = MAX_PLACED) -> int:
-    """A whole number from low to high."""
+    """Check that an option is a whole number from low to high; return it."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Invalid(f"{option}={quote(value)}: expected a whole number from {low} to {high}")
     return value
@@ -38,14 +42,14 @@ def ranks_of(ranks: object) -> int:
 
 
 def one_of(value: object, option: str, names: tuple[str, ...]) -> str:
-    """One of a few names."""
+    """Check that an option is one of a few names; return it."""
     if not isinstance(value, str) or value not in names:
         raise unknown(option, value, names)
     return value
 
 
 def parse_factor(value: object, option: str) -> Fraction:
-    """A number of 1 or more: 2, 1.5 or 3/2."""
+    """Parse a number of 1 or more: 2, 1.5 or 3/2."""
     number = exact(value, option)
     if not 1 <= number <= 10**6:
         why = "expected a number of 1 or more (2 = half as much upwards as downwards)"
@@ -54,7 +58,7 @@ def parse_factor(value: object, option: str) -> Fraction:
 
 
 def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "") -> LinkType:
-    """A kind of link, its speed as people write it."""
+    """Return a type of link with bandwidth and latency parsed, such as "25GB/s" and "1us"."""
     where = f"{option}: " if option else ""
     return LinkType(kind, parse_bandwidth(bandwidth, f"{where}bandwidth"), parse_seconds(latency, f"{where}latency"))
 

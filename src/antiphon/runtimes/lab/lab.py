@@ -1,4 +1,8 @@
-"""The emulated cluster: a machine's links as rate-limited network devices between namespaces (docs/lab.md)."""
+"""The emulated cluster: a machine's links as rate-limited network devices between namespaces (docs/lab.md).
+
+Each rank and switch of the machine is a network namespace of Linux, each link a pair of virtual Ethernet devices whose
+rates are in proportion to the machine's (`scale`). Below are the operations of `antiphon lab`: up, down, status, run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them."""
+"""A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them.
+
+FOLDER holds the job (`mpi_process.Job`: programs and cases) and the plans. Each process calls torch.distributed's
+collectives on a process group of ours per plan, and for comparison on gloo's. Rank 0 prints a line of JSON per case.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ _OPERATORS = {
     "max": dist.ReduceOp.MAX,
 }  # fmt: skip
 
+# types that gloo reduces and moves; others are measured without a comparison
 GLOO_TYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
@@ -93,6 +98,7 @@ class _Everyone(Peers):
 
 
 def main(folder: Path, rank: int) -> None:
+    """Run all cases of a job as process `rank`, and print the rows if it is 0."""
     backend = importlib.import_module("antiphon.runtimes.serve.torch_backend")
     group_module = importlib.import_module("antiphon.runtimes.serve.torch_group")
     backend.register()
