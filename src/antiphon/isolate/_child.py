@@ -56,6 +56,7 @@ class Sender:
         self.last_raise = -RAISE_INTERVAL
 
     def send(self, kind: str, value: Any = None) -> None:
+        """Send a message to the parent. Raises UnsendableError if the value cannot be pickled."""
         # pickle before sending: the parent could not read on after half a message
         try:
             data = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)

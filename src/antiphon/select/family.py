@@ -145,6 +145,7 @@ class _Counter:
         self.done_before = self.candidates = 0
 
     def start(self, name: str) -> Progress:
+        """Return the progress callback for the next machine."""
         self.done_before += self.candidates
         self.candidates = 0
         self.remaining -= 1

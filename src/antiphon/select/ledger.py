@@ -365,6 +365,7 @@ class Ledger:
         self, kind: str, ends: tuple[int, int], at: int, best: Candidate, served_by: str, tuning: Tuning,
         rows: Mapping[Key, Candidate],
     ) -> Range:  # fmt: skip
+        """Return one range with its figures at size `at`."""
         seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
         gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None
         if gap is not None and abs(gap - 1) < TIE:  # as fast as the bound, but for rounding

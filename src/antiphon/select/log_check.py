@@ -148,6 +148,7 @@ def _size_row(
 
 
 def _size_verdict(row: Mapping[str, Any], max_normal_ratio: float) -> str:
+    """Return the verdict on one size in words."""
     if row["wrong"]:
         return "wrong result"
     if row["share"] and row["share"] > 1 / IMPOSSIBLE:
@@ -223,6 +224,7 @@ def _median_times(runs: Sequence[Run]) -> dict[int, float]:
 def _compare_kind(
     kind: str, runs: Sequence[Sequence[Run]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
 ) -> dict[str, Any]:
+    """Return the comparison of one collective at these sizes."""
     spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]
     noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else USUAL_NOISE
     rows: list[dict[str, Any]] = []

@@ -90,6 +90,7 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
 
 
 def _read_table(data: bytes, version: object) -> dict[str, Plan]:
+    """Return the plans of a table, by collective. Raises Invalid if they are for different machines."""
     if type(version) is not int or version != VERSION:
         raise Invalid(f"version {quote(version)} of {TABLE} is unsupported; this program reads version {VERSION}")
     row = decode(data, _TableRow)

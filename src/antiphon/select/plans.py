@@ -153,6 +153,7 @@ def _read_task(  # noqa: PLR0913
     effort: float | None = None, seed: int = 0, options: Mapping[str, Any] | None = None, deterministic: bool = False,
     model: str | None = None, tell: Callable[[str], None] | None = None,
 ) -> _PlanTask:  # fmt: skip
+    """Check the arguments and return the task."""
     topology = machine_of(topology)
     target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
     request = Request(

@@ -94,6 +94,9 @@ class ByPlans:
         return self._priced[key]
 
     def _price_by_plan(self, kind: str, nbytes: int, group: int, members: tuple[int, ...]) -> Price | None:
+        """Return the price by the plan that serves these ranks; None if there is none, or if it leaves the size to the
+        library.
+        """
         plan = self._plan_for_group(kind, group, members)
         if plan is None:
             return None
@@ -112,6 +115,7 @@ class ByPlans:
         return Price(row["seconds"], f"{name}; {row['note'] or '{model}, {rests_on}'.format(**row)}", rests_on)
 
     def _plan_for_group(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
+        """Return the plan of the table, or one that `planned` makes; None if there is none."""
         # the table's plan fits only its own ranks; for others a plan is made, once per kind and group
         if kind in self.plans and members == self.plans[kind].collective.members:
             return self.plans[kind]
@@ -201,6 +205,7 @@ class ByLibrary:
     _libraries: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
+        """Return the time that the library would take, None if its model has no figures."""
         del group
         from antiphon.cost.nccl.choice import KINDS as PRICED
 
@@ -220,6 +225,7 @@ class ByLibrary:
         return Price(best.seconds, by, library.brief(kind, nbytes))
 
     def _library_for(self, members: tuple[int, ...]) -> Any:
+        """Return the library model among these ranks, None if it has no figures."""
         from antiphon.cost.nccl.library import library, library_here
 
         if members not in self._libraries:

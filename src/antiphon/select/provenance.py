@@ -148,6 +148,7 @@ def _has_tree_figures(schedule: Schedule) -> bool:
 
 
 def _check_trees(stated: Mapping[str, Any], schedule: Schedule) -> None:
+    """Raise Invalid if the stated number or depth of trees differs from that of the rows."""
     if "trees" in stated:
         counts = count_trees(schedule)
         if not any(is_same(stated["trees"], count) for count in counts):
@@ -165,6 +166,7 @@ def _require_same(key: str, stated: Mapping[str, Any], value: object) -> None:
 def _rate_proof_text(
     rate: Fraction, limit: Fraction, carried: Mapping[str, Any], schedule: Schedule, topology: Topology
 ) -> str:
+    """Return in words what the witness of a carried bound proves of the rate."""
     relation = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
     witness = witness_of(carried["witness"])
@@ -375,6 +377,7 @@ def _moving_rows(schedule: Schedule) -> Longs:
 
 
 def _hash_hops(schedule: Schedule, hops: Longs) -> NDArray[np.uint64]:
+    """Return a hash per hop, by sender, receiver, operation and route."""
     columns: list[NDArray[Any]] = [schedule.src, schedule.dst, schedule.op]
     columns += [] if schedule.route is None else [schedule.route]
     # a hash per hop; their sum over a chunk's hops identifies the chunk's tree regardless of order

@@ -192,6 +192,7 @@ def _class_rows(
     job: Job, classes: Sequence[Class], now: Outcome, prices: dict[tuple[str, int, int], Price | None],
     library: Prices | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
+    """Return a row per class of collectives: per step its exposed and hidden time, and prices."""
     steps = len(now.steps)
     rows = []
     for c in classes:

@@ -102,6 +102,7 @@ def fingerprints(schedule: Schedule) -> tuple[bytes, bytes]:
 
 
 def _add_column(digest: Any, name: str, column: object) -> None:
+    """Add a column or value to a hash."""
     if isinstance(column, np.ndarray) and column.dtype != object:
         values = column
     else:

@@ -58,6 +58,7 @@ def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
 
 
 def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
+    """Return the values of one item of a list, such as 4, "2:64" or "factors"."""
     if not isinstance(item, str):
         if hasattr(item, "item") and not isinstance(item, type):  # a number of NumPy's
             item = item.item()

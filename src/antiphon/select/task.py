@@ -321,6 +321,7 @@ def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: S
 
 
 def _make_predictor(context: Context, schedule: Schedule) -> Predictor:
+    """Return the model prepared for a schedule, cut as the target runtime does."""
     name = context.model_name.partition(":")[0]
     options = {"profile": context.profile, **context.model_options}
 

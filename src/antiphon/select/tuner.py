@@ -159,6 +159,7 @@ def _count_cores() -> int:
 def _read_targets(
     spec: str | Collective, topology: Topology, root: int | None, ranks: Sequence[int] | None
 ) -> dict[str, Collective]:
+    """Return the collectives to tune, by kind."""
     if isinstance(spec, Collective):
         return {spec.kind: spec}
     if not isinstance(spec, str) or spec != "all":

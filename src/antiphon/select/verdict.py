@@ -32,6 +32,7 @@ def is_even(r: Range) -> bool:
 
 
 def _against_library(ranges: Sequence[Range]) -> str:
+    """Return the verdict where the library's own choice is known."""
     library = next(r.reference for r in ranges if r.over).upper()
     ours = [r for r in ranges if not r.served_by]
     rivals = [r for r in ranges if r.served_by]

@@ -159,6 +159,7 @@ class _Placing:
         self.owed: dict[Block, int] = defaultdict(int)
 
     def place_all(self) -> list[list[Block]]:
+        """Walk through the times and return the blocks by rank."""
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
         for operation in self.values.every():
             kinds = by_time.get(operation.when)
@@ -189,6 +190,7 @@ class _Placing:
     # ---- what is done alone ----
 
     def _place_fold(self, fold: Operation) -> None:
+        """Place a fold: local, or as the steps that receive its messages."""
         steps = []
         if not fold.pieces:
             steps.append(self._place_local_fold(fold))
@@ -280,6 +282,7 @@ class _Placing:
     # ---- messages ----
 
     def _place_send(self, segment: Segment) -> None:
+        """Place the send of a segment: in the step that receives it if it is forwarded, else in a step of its own."""
         send = segment.send
         step = self._forward_in_receive(segment)
         if step is None:
@@ -348,6 +351,7 @@ class _Placing:
         return Needs({} if last is None else {last.block: last}, last is None)
 
     def _place_receive(self, segment: Segment) -> None:
+        """Place the receive of a segment, in the block that was chosen when it was sent."""
         block, steps, awaited = self.promised.pop(segment)
         block.load -= steps
         self.owed[block] -= 1
@@ -394,6 +398,7 @@ class _Placing:
         return number
 
     def _fits_channel(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
+        """Return whether a channel has room at this rank for a step with this peer."""
         block = self.at.get((rank, number, peer, sending))
         if block is not None:
             return self._has_room(block, need)
@@ -410,6 +415,7 @@ class _Placing:
         return self.lanes[lane].after.get((rank, peer), -1), peer
 
     def _find_or_make_block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
+        """Return the block on a channel with this peer, a new one if there is none."""
         block = self.at.get((rank, number, peer, sending))
         if block is None:
             block = self._new_block(rank, number, *self._peers_of_block(rank, lane, peer, sending))

@@ -173,6 +173,7 @@ def _find_beginning(stretches: Sequence[Part], offset: int) -> Part | None:
 def _cut_message(
     send: Operation, receive: Operation, edges: set[int], cuts: dict[Operation, set[int]], max_chunks: int
 ) -> list[Segment]:  # fmt: skip
+    """Return the segments of a message, cut at these offsets and at the maximum size."""
     edges = edges | {0}
     for run in receive.runs:
         edges |= {run.offset + at for at in cuts.get(run.fold, ())}

@@ -79,6 +79,7 @@ class Arranged:
         return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
 
     def _arrange_step(self, rank: int, step: Step) -> list[Step]:
+        """Return a step with its output places changed, as several steps if it is cut."""
         moves = tuple(
             join_neighbours(
                 sorted((cut_move for move in step.moves for cut_move in self._arrange_moves(rank, move)), key=_sort_key)

@@ -90,6 +90,7 @@ class _Sender:
     pending: dict[int, list[_Came]] = field(default_factory=lambda: defaultdict(list))
 
     def steps(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps with packets for puts."""
         kept_steps = []
         for step in steps:
             # A signal ends a message: everything pending for that peer belongs to it.
@@ -103,6 +104,7 @@ class _Sender:
         return kept_steps
 
     def _pack_move(self, move: Move) -> Move:
+        """Return the move of a put as packets into a slot of the receiver's box."""
         boxes, count = self.boxes, self.addresses.count
         slot = boxes.slots[move.peer]
         boxes.slots[move.peer] += 1

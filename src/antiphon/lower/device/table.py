@@ -216,6 +216,7 @@ class _Writer:
             self._append(SYNC, (), 1)
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
+        """Encode the thread blocks."""
         p, addresses, boxes = self.program, self.addresses, self.boxes
         # Sections in the order in which the kernel reads them (native/table.h).
         classes = np.stack([p.class_whole, p.class_part], axis=1)
@@ -270,6 +271,7 @@ class _Writer:
         return (rank, region, *divmod(line, self.addresses.count), size)
 
     def _append_step(self, step: Step) -> None:
+        """Append a step with its arguments."""
         make = self._encode_argument
         if step.kind in (SIGNAL, WAIT):
             self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])

@@ -206,6 +206,7 @@ def _spread_begins(block: Block, message_chunks: int) -> list[int]:
 
 
 def _split_messages(instruction: Instruction, begins: list[list[int]], message_chunks: int) -> Iterable[Instruction]:
+    """Yield the parts of an instruction, one per message."""
     wait = tuple((block, begins[block][index + 1] - 1) for block, index in instruction.wait)
     chunk_starts = _message_starts(instruction, message_chunks)
     for chunk in chunk_starts:

@@ -48,6 +48,7 @@ class Case:
 
     @staticmethod
     def of(code: Code, random: Random) -> Case:
+        """Draw random contributions for a code, and compute initial and required values."""
         grain, relation = code.grain, code.collective.relation
         # Every contribution (block, name) gets `grain` random values, one per cell; index 0 means empty.
         first, last = sides(code.collective, code.in_place)
@@ -144,6 +145,8 @@ _NOTHING: list[int] = []
 
 
 class _Machine:
+    """The state of a run: cells, queues, semaphores, and the position of every block."""
+
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
         self.cells = [case.values[at] for at in case.initial.tolist()]
@@ -298,6 +301,7 @@ class _Machine:
         return Fault("hang", f"{self.code.tell(block, self.at[block])}: never done: {reason}{others_text}")
 
     def _find_wrong(self) -> Fault | None:
+        """Return a fault if a message was never taken, a result is wrong, or an input was overwritten."""
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.connections[number]

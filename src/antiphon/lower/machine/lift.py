@@ -99,6 +99,7 @@ class _Replay:
         self.told: dict[int, int] = {}  # by block: how often it has signalled; what goes between is one message
 
     def go(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
+        """Execute the code in this order; return the versions as they arise, and those of the outputs."""
         code = self.code
         first, last = sides(code.collective, code.in_place)
         for rank, chunk, cell in self._side_chunks(first, INPUT):
@@ -178,6 +179,7 @@ class _Replay:
         return copy
 
     def _sum_versions(self, first: Version | None, second: Version | None) -> Version | None:
+        """Return a new version that is the sum of two."""
         if first is None or second is None:
             return first or second
         step = max(first.time[0], second.time[0])
@@ -202,6 +204,7 @@ class _Placing:
         self.rows: list[tuple[Time, int, int, int, int, int, int]] = []
 
     def go(self) -> Schedule:
+        """Place all versions and return the schedule."""
         code = self.code
         for version in self._initial_versions():
             self._put_in_slot(version, 0)
@@ -238,6 +241,7 @@ class _Placing:
                 self._add_row((end, 1 << 20), version, version.rank, COPY, 0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
+        """Store a version in a slot of its chunk."""
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         chunk_slots += [None] * (slot + 1 - len(chunk_slots))
         slot_content = chunk_slots[slot]

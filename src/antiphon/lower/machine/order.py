@@ -161,6 +161,7 @@ class Accesses:
 
     @staticmethod
     def of(code: Code, flat: Flat) -> Accesses:
+        """Return the accesses of all instructions in a run."""
         every = [instruction for block in code.blocks for instruction in block.instructions]
         count = np.array([instruction.count for instruction in every], np.int64)
         (reads, read), (writes, written) = (

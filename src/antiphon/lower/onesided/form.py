@@ -111,6 +111,7 @@ class Moves:
         return of
 
     def _cut_moves(self, at: int) -> list[tuple[int, int, int, int, int]]:
+        """Return the moves of one message: parts that are contiguous at both sides."""
         sent, received = (self._message_parts(int(rows[at])) for rows in self.program.pairs)
         return [(*move.source, *move.target, move.size) for move in _cut_moves(0, sent, received)]
 
@@ -121,6 +122,7 @@ class Moves:
 
 
 def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
+    """Return the moves of one message: parts that are contiguous at both sides."""
     moves: list[Move] = []
     into = iter(received)
     target: Place = (0, 0)

@@ -322,6 +322,7 @@ class _RankWork:
             yield _Turn(number, moves[a:d], far, arrivals[b:e], folds[c:f])
 
     def _folds_of(self, low: int, high: int) -> list[Fold]:
+        """Return the folds with these positions in the columns."""
         ptr = _as_list(self.part_ptr[low : high + 1])
         first, last = (ptr[0], ptr[-1])
         places = list(_places_of(self.buffer[first:last], self.place[first:last]))
@@ -341,6 +342,7 @@ class _Rank:
         self.pending: list[Fold] = []  # what the next puts may take along
 
     def steps(self, turns: Iterable[_Turn]) -> list[Step]:
+        """Return the steps for these turns."""
         for turn in turns:
             # Folds of the previous turn are delayed to here, so that they can send their results themselves.
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves

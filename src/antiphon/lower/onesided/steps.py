@@ -137,6 +137,7 @@ class RankSteps:
                 self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
+        """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
         ones, wide = self.ones, self.wide
         for buffer, begin, end, writes in accesses:
             if end - begin == 1:
@@ -352,6 +353,7 @@ class _Dealt:
                 turn.after.update(work.wait[work.wait_ptr[row] : work.wait_ptr[row + 1]])
 
     def _deal_folds(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
+        """Add a rank's folds to the turns of their times."""
         work = self.work
         rows = work.folds[work.fold_ptr[rank] : work.fold_ptr[rank + 1]]
         columns = (rows, self.stream[rows], work.program.when[rows] // 2)
@@ -372,6 +374,7 @@ class _Pulled(_Dealt):
         self.of = [work.moves.of(rank) for rank in range(work.program.ranks)]
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
+        """Add a rank's messages to the turns of their times, as gets of the receiver."""
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
             number, step, source, target, _, _ = self.group[group]
             turn = turns_by_stream[number].turns[step]
@@ -415,6 +418,7 @@ class _Rank:
         self.pending: list[Fold] = []  # what the next puts may take along
 
     def steps(self) -> list[Step]:
+        """Return the steps of all turns: signals, waits, puts and folds."""
         self._signal_or_wait(SIGNAL, self.work.begun)
         for number in sorted(self.work.turns):
             turn = self.work.turns[number]
@@ -438,6 +442,7 @@ class _Rank:
         return self.line.steps
 
     def _signal_or_wait(self, kind: int, peers: list[int]) -> None:
+        """Append signals to these ranks, or waits for theirs."""
         if not peers:
             return
         if kind == SIGNAL and (self.line.fresh or self.line.awaited):
@@ -471,6 +476,7 @@ class _Puller(_Rank):
     """The same where who receives gets."""
 
     def steps(self) -> list[Step]:
+        """Return the steps of all turns, with gets."""
         for number in sorted(self.work.turns):
             turn = self.work.turns[number]
             self._write_folds([])

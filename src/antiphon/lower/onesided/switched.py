@@ -134,6 +134,7 @@ class _Finder:
                 self.readers.setdefault((self.rank[row], place), []).append(row)
 
     def found(self) -> Switched:
+        """Return the operations of switches for all joints."""
         joints = self._collect_joints()
         # Joints of several sources reduce, those of one source multicast.
         reductions = {self._fold_of(joint): joint for joint in joints if len(joint.sources) > 1}
@@ -198,6 +199,7 @@ class _Finder:
         return set(rows) <= set(p.wait[p.wait_ptr[row] : p.wait_ptr[row + 1]].tolist())
 
     def _add_multicast(self, joint: _Joint, reductions: dict[int, _Joint]) -> None:
+        """Add the switch operation of a multicast, with the reduction whose result it sends if there is one."""
         rank = joint.sources[0]
         source, size = self._common_place(joint.sends)
         target = self._common_place(joint.receives)[0]

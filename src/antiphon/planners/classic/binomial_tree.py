@@ -52,6 +52,7 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) 
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
+    """Return the schedule of one collective, composed of two halves if it has no tree of its own."""
     kind = collective.kind
     if kind == "broadcast":
         return per_root(collective, lambda single: seats.binomial_broadcast(single, order))

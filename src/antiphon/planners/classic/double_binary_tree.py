@@ -47,6 +47,7 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces 
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
+    """Return a broadcast, a reduce, or both for an allreduce."""
     if collective.kind == "broadcast":
         return per_root(collective, lambda single: _plan_broadcast(single, order))
     if collective.kind == "reduce":

@@ -63,6 +63,7 @@ def halving_doubling(
 
 
 def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:
+    """Return the schedule of one collective."""
     kind = collective.kind
     if kind == "allgather":
         return allgather_rounds(collective, order, doubling_radices(len(collective.members)), large == "near")

@@ -127,6 +127,7 @@ def hierarchical_ring(
 
 
 def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direction: str) -> Schedule:
+    """Return the schedule for one direction of the rings (or DIRECT)."""
     kind = collective.kind
     if kind == "broadcast":
         return per_root(collective, lambda single: plan_chains(single, seating, groups, -1 if direction == BACK else 1))

@@ -39,6 +39,7 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
+    """Return the schedule of one collective."""
     if collective.kind == "reducescatter":
         return plan_backwards(collective, lambda single: _plan_collective(single, order))
     if collective.kind == "allreduce":

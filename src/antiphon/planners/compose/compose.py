@@ -168,6 +168,7 @@ class _Search:
     def from_options(
         request: Request, groups: str, order: Order, inside: str, best: str | None, turn: bool | None
     ) -> _Search:
+        """Check the options of the planner and return the search."""
         members = given_order(order, request.collective)
         names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
         for name in names:

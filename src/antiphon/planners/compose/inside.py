@@ -102,6 +102,7 @@ class GroupPlanner:
         return self._alike[mark]
 
     def _list_classes(self, groups: Longs) -> Iterator[GroupClass]:
+        """Yield the classes of isomorphic groups."""
         rows, number = np.unique(groups, axis=0, return_inverse=True)
         all_groups = [_extract_group(self.request.topology, row) for row in rows]
         classes: dict[Any, list[int]] = {}

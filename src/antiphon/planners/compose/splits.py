@@ -135,6 +135,7 @@ def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Spl
     number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
+        """Return nested groups of these ranks, and the ranks in their order."""
         if depth == len(number) or len(ranks) == 1:
             return Groups.ring(len(ranks)), ranks
         # Divide the ranks of a group by the next partition, in order of first appearance.

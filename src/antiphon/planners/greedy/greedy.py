@@ -126,6 +126,7 @@ def _choose_runs(search: Search, request: Request, part_count: int | None, pace:
 
 
 def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: PricedRun) -> Schedule:
+    """Return the schedule of a run; hops become routes where ends do not determine them."""
     run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
     direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
     hop = narrow(run.hop)

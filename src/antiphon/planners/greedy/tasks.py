@@ -215,6 +215,7 @@ def _reaches_all(src: Longs, dst: Longs, ranks: int) -> bool:
 
 
 def _explain_unreachable(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
+    """Return the error for a rank that no hop sequence reaches."""
     reach = Reach(topology)
     for holder in holders:
         if rank in reach.tree_from(holder):

@@ -88,6 +88,7 @@ def doubling_radices(ranks: int) -> Radices:
 
 
 def _parse_radices(radices: Radix, ranks: int) -> tuple[int, ...]:
+    """Parse the option `radices`, such as "4x4x2"."""
     try:
         fans = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
     except (TypeError, ValueError):

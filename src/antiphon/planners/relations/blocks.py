@@ -83,6 +83,7 @@ class _Rows:
     def add_row(
         self, step: int, chunk: int, ends: tuple[int, int], op: int, path: Path, slots: tuple[int, int]
     ) -> None:
+        """Add a transfer. Raises Unsupported if there are too many."""
         route = self.paths.setdefault(path, len(self.paths)) if path else -1
         self.rows.append((step, chunk, *ends, op, route, *slots))
         if len(self.rows) > MOST_ROWS or max(slots) >= MOST_SLOTS:

@@ -120,6 +120,8 @@ def _decide_in_workers(
     is_wanted: Wanted,
     tell: Tell,
 ) -> Generator[Verdict, None, None]:
+    """Decide the candidates in child processes; yield verdicts in order."""
+
     def decide(candidate: Candidate, send: Send) -> Verdict:
         return _decide_within(search, candidate, limits, EffortBudget(share), send)
 
@@ -143,6 +145,7 @@ def _decide_here(
     is_wanted: Wanted,
     tell: Tell,
 ) -> Generator[Verdict, None, None]:
+    """Decide the candidates in this process, one after the other."""
     for candidate in candidates:
         if is_wanted(candidate):
             yield _decide_within(search, candidate, limits, EffortBudget(share, search.budget.until), tell)
@@ -151,6 +154,7 @@ def _decide_here(
 def _decide_within(
     search: SearchState, candidate: Candidate, limits: CandidateLimits, budget: EffortBudget, tell: Tell
 ) -> Verdict:
+    """Decide one candidate within its own budget."""
     tell(f"trying {_format_candidate(search, candidate)}; R/C >= {search.least_ratio(candidate[1])} is proved")
     # the candidate pays from its own budget; the caller charges `spent` to the outer one in order
     outer_budget, search.budget = search.budget, budget

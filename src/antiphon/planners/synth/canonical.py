@@ -61,6 +61,7 @@ class CanonicalProblem:
         return replace(why, duals=tuple(map(self.translate_proof, why.duals)), resolution=resolution)
 
     def translate_point(self, point: Point) -> Point:
+        """Return a point of the frontier in the original numbers."""
         refuted = tuple(
             Refuted(lesser.parts, lesser.rounds, self.translate_impossible(lesser.why)) for lesser in point.refuted
         )
@@ -140,6 +141,7 @@ class _ColoredGraph:
         return len(self._marks) - 1
 
     def _add_bond(self, bond: int) -> None:
+        """Add a bond: a link, or a vertex if it is under limits."""
         instance = self._instance
         ends = int(instance.tail[bond]), int(instance.head[bond])
         kind = LinkType("link", instance.capacity[bond])

@@ -175,6 +175,7 @@ class Elaboration:
         return self.conflict is not None
 
     def _delete_clause(self, literals: list[int]) -> None:
+        """Delete a clause, unless an assignment depends on it."""
         numbers = self.alive.get(tuple(sorted(literals)))
         if not numbers:
             return

@@ -247,6 +247,7 @@ class _ImageTables:
         return by_shape
 
     def _map_limits(self, bonds: Table) -> Table | None:
+        """Return the image of each shared limit, None if one has none."""
         count = len(bonds)
         out = np.zeros(len(self.instance.capacity) - count, np.int64)
         for (capacity, those), same in self._limits_by_shape.items():

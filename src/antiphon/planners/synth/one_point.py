@@ -218,6 +218,7 @@ def _as_everywhere(work: Problem, search: SearchState, problem: CanonicalProblem
 def _as_in_place(
     work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures
 ) -> Schedule | str:
+    """Return the allreduce in place, or why this form does not apply."""
     instance = problem.original
     if not is_small_enough(instance, requested[0], requested[1]):
         return "it is tried for fewer chunks, steps or ranks"
