@@ -81,7 +81,7 @@ class ByPlans:
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """None where nothing plans it, or its ranks are unknown: then it stays as recorded."""
+        """Return the price; None if nothing plans it, or if its ranks are unknown: then it keeps its recorded time."""
         if kind not in KINDS or about.size < 2:
             return None
         members = members_of(about, self.machine)

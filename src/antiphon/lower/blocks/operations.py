@@ -164,7 +164,7 @@ class Values:
         return chain.from_iterable(self.ranks)
 
     def only(self, first: int, count: int, reader: Operation) -> bool:
-        """Whether `reader` is the only reader of these versions."""
+        """Return whether `reader` is the only reader of these versions."""
         return self.reader[first : first + count] == [reader] * count
 
 
@@ -251,7 +251,7 @@ class _Edges:
     output: int
 
     def at(self, cell: int) -> bool:
-        """Whether a block may begin at this cell."""
+        """Return whether a block may begin at this cell."""
         if not self.grain or cell >= self.scratch:
             return False
         return (cell - (self.output if cell >= self.output else 0)) % self.grain == 0
@@ -263,7 +263,7 @@ class _Edges:
             yield from range(self.grain - start % self.grain, count, self.grain)
 
     def message(self, spans: list[Span]) -> list[Span]:
-        """Stretches side by side as one."""
+        """Merge stretches that are contiguous."""
         if len(spans) == 1 and not self.grain:
             return spans if spans[0][1] else []
         joined: list[Span] = []
@@ -279,7 +279,7 @@ class _Edges:
         return joined
 
     def fold(self, spans: list[Span]) -> Iterable[list[Span]]:
-        """The fold cut where any of its stretches is."""
+        """Cut a fold at every border within one of its stretches."""
         if not self.grain:
             yield spans
             return

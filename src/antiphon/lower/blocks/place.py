@@ -259,14 +259,14 @@ class _Placing:
         return first, later
 
     def _receiving_block(self, rank: int, awaited: Awaited) -> Block | None:
-        """A block that receives, among those waited for: in it one need not wait for that."""
+        """Return a receiving block among those waited for, if any: a step placed in it need not wait for that block."""
         receiving = [step for step in awaited.values() if step.block.recv >= 0]
         return max(receiving, key=lambda step: step.place).block if receiving else None
 
     def _place_local(
         self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, near: Block | None
     ) -> Step:  # fmt: skip
-        """A step without a message, in this block if there is room, else in one of the rank's own."""
+        """Place a step without a message: in block `near` if there is room, else in a block of its own."""
         block = (
             near if near is not None and self._has_room(near, Needs(awaited, False)) else self._own_block(rank, awaited)
         )
@@ -295,8 +295,9 @@ class _Placing:
         send.done = ends([*send.done, step]) if send.done else [step]
 
     def _forward_in_receive(self, segment: Segment) -> Step | None:
-        """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
-        missing."""
+        """Let the step that receives the segment's parent also send the segment, if order and waits allow it; return
+        that step, or None.
+        """
         parent = segment.parent
         if parent is None or parent.step is None:
             return None
@@ -324,9 +325,11 @@ class _Placing:
         return step
 
     def _promise_receive(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
-        """The receiver will receive it: at once, if it only receives, owes no other and has everything that it waits
-        for;
-        else when all blocks have sent at this time."""
+        """Reserve the receive of a segment in a block.
+
+        It is placed at once if the block only receives, has no other receive reserved, and all steps that it waits for
+        exist; otherwise after all sends of this time.
+        """
         # Reserve room for the receive now, so that the block does not overflow before it is placed.
         steps = self._step_cost(receiver, incoming)
         receiver.load += steps
@@ -376,7 +379,7 @@ class _Placing:
     # ---- blocks ----
 
     def _find_blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
-        """The first channel of its lane with room for it at both ends."""
+        """Return the blocks at both ends, on the first channel of the segment's lane that has room at both."""
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
         full = self.reached[source, target, lane]
         while True:

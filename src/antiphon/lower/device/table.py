@@ -150,8 +150,9 @@ def _stretches_written(rank: int, step: Step) -> list[tuple[int, Place, int]]:
 
 
 def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -> list[tuple[int, int, int]]:
-    """The stretches of low..high with the number of the stream that writes there; the first where none does. Two
-    streams never write at one place: what they do would have to be in an order."""
+    """Return the stretches of low..high with the number of the stream that writes there last; the first stream if none
+    does. Two streams never write at one place, as their steps would need an order.
+    """
     overlaps = [
         (max(begin, low), min(end, high), stream) for stream, begin, end in writes if begin < high and end > low
     ]

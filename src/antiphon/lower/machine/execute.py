@@ -325,8 +325,9 @@ class _Machine:
         return self.code.blocks[row[0]].instructions[row[1]]
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
-        """Of these cells the one that got what it has first, and from whom: what others got wrong may come from there.
-        None, where none was ever written."""
+        """Return, of these cells, the one that got its present value first, and the row that wrote it (None: no row).
+        Errors in the other cells may follow from it.
+        """
         remaining = set(cells)
         first_written: tuple[int, tuple[int, int] | None] = (min(remaining), None)
         for row in reversed(self.code.spots(self.order)):

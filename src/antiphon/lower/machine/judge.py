@@ -181,8 +181,11 @@ def _spot_of(flat: Flat, row: int) -> tuple[int, int]:
 
 
 def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> Fault | None:
-    """A rank that touches cells of another rank must know that it has begun, and be done before it ends. Of a line
-    the first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
+    """Return a fault if a rank accesses cells of another rank that may not have begun, or may have ended.
+
+    Of a line (blocks that follow each other) only the first and the last row that access a rank are checked. Blocks
+    that run beside their rank do not count as the rank.
+    """
     rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
     ahead = np.array([instruction.ahead for block in code.blocks for instruction in block.instructions], bool)
     flat = happens_before.flat

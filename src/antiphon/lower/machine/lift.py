@@ -169,7 +169,7 @@ class _Replay:
         return [self._receive_version(version, dst, step) for version in value]
 
     def _receive_version(self, version: Version | None, rank: int, step: int) -> Version | None:
-        """The same here: another version where it comes from another rank."""
+        """Return the version as it is at this rank: a new one if it comes from another rank."""
         if version is None or version.rank == rank:
             return version
         copy = Version(rank, version.chunk, (step, 0), source=version)
@@ -225,7 +225,7 @@ class _Placing:
         return schedule.sorted()
 
     def _initial_versions(self) -> list[Version]:
-        """All versions that were there in the beginning and are used."""
+        """Return all initial versions that are used."""
         initial_versions: dict[int, Version] = {}
         for version in (*self.events, *self.wanted):
             for before in (version, version.source, *(version.terms or ())):
@@ -292,7 +292,7 @@ class _Placing:
                 self._add_reduction(slot_content, total.time, term, base)
 
     def _is_reusable(self, base: Version, moving: list[Version], total: Version) -> bool:
-        """Whether terms may be added to this version in place: it is not read later."""
+        """Return whether terms may be added to this version in place: it is not read later."""
         slot_content = self.slots[base.rank, base.chunk][base.slot]
         assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])

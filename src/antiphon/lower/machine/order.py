@@ -119,8 +119,11 @@ def _last_visible(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> l
 
 
 def _sure_gains(gain: list[int], loss: list[int], start: int, line: list[int]) -> Iterator[tuple[list[int], int, int]]:
-    """Which gains of a semaphore are surely before which losses: of a line that gives n of all, its j-th is before a
-    loss when all others and its first j - 1 are not enough. Losses of several lines may come in any order."""
+    """Yield which gains of a semaphore surely precede which losses.
+
+    The j-th gain of a line precedes a loss if all gains of other lines and the first j - 1 of this line do not suffice
+    for that loss. Losses of several lines may come in any order.
+    """
     givers, takers = _group_by_line(gain, line), _group_by_line(loss, line)
     longest = max(map(len, takers), default=0)
     # A line's j-th release is surely among the first k if all other lines together cannot supply k.
@@ -396,7 +399,7 @@ class Order:
 
 
 def _answer_by_clocks(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before: Longs, after: Longs) -> Bools:
-    """For questions of one rank, in the order in which `after` happened; edges in that of `dst`."""
+    """Decide pairs within one rank, in the order of `after` in a run; `src`, `dst`: edges in the order of `dst`."""
     local = {block: i for i, block in enumerate(blocks.tolist())}
     clocks = {block: np.full(len(blocks), -1, np.int64) for block in local}  # by block: of each block the last row seen
     saved_clocks: dict[int, Longs] = {}  # clocks as they were when an edge left

@@ -36,7 +36,7 @@ class _Moves:
 
     @staticmethod
     def of(code: Code) -> _Moves:
-        """Of all instructions, block by block.
+        """Return the data that all instructions move, block by block.
 
         A put of two cells into way 0, then a copy of one; in the next block what takes that put:
 

@@ -61,7 +61,7 @@ KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 def fit(program: Program) -> bool:
-    """Whether every rank receives from every rank, and the program uses no switch."""
+    """Return whether every rank receives from every rank, and the program uses no switch."""
     collective = program.collective
     switched = bool(len(program.joint)) and int(program.joint.max(initial=-1)) >= 0
     return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
@@ -121,7 +121,7 @@ class _Sent(NamedTuple):
     def of(
         program: Program, send: Longs, moves: Sequence[Longs], turn: Longs, far: Callable[[int, int], bool]
     ) -> _Sent:  # fmt: skip
-        """Neighbours that go on where the one before ends, on both sides, are one."""
+        """Return the messages; moves that continue where the one before ends, at both sides, are merged."""
         order = np.lexsort((program.peer[send], program.rank[send], turn[send]))
         send = send[order]
         # A new run begins where a key, a buffer or the contiguity on either side changes.
@@ -140,14 +140,14 @@ class _Sent(NamedTuple):
         return _Sent(turn, rank, peer, source, begin, target, at, total, slot, by_way)
 
     def count_slots(self, ranks: int) -> Longs:
-        """Of every rank."""
+        """Return the number of slots of every rank."""
         is_far = self.by_way >= 0
         slots: Longs = sums(self.peer, self.size, ranks) + sums(self.rank[is_far], self.size[is_far], ranks)
         return slots
 
 
 def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
-    """Of each row the sizes of the rows before it with the same key.
+    """Return, for each row, the sum of the sizes of earlier rows with the same key.
 
     >>> _running_sums(np.array([1, 0, 1, 1]), np.array([5, 2, 1, 1]), 2).tolist()
     [0, 0, 5, 6]
@@ -211,7 +211,7 @@ class _Places:
                 self.data[chunks] |= self.data[chunks].any()
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """In which slot these are, if they are packets alone; else -1."""
+        """Return in which slot these chunks are, -1 if they are not only packets."""
         # The last entry, behind all scratch, stands for users' buffers.
         at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
         return np.where(self.data[at], -1, self.slot_of[at])
@@ -229,7 +229,7 @@ class _Places:
 
 
 def _long_slices(low: Longs, size: Longs) -> list[slice]:
-    """Those of several chunks."""
+    """Return the slices of stretches longer than one chunk."""
     wide = size > 1
     return list(map(slice, low[wide].tolist(), (low + size)[wide].tolist()))
 
@@ -284,7 +284,7 @@ class _RankWork:
         self.place = np.where(slot >= 0, slot, places.moved(rank, buffer, begin))[order]
 
     def turns(self, rank: int) -> Iterator[_Turn]:
-        """Those of a rank, in order."""
+        """Yield the turns of a rank, in order."""
         sent = self.sent
         own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
         own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
@@ -388,7 +388,7 @@ class _Rank:
         return move.peer == self.line.rank
 
     def _fold_data(self, data: list[Place], fold: Fold) -> list[Place]:
-        """The sum of what is data."""
+        """Fold the operands that are plain data into one."""
         if data != [fold.into]:
             for batch, _ in operand_batches(data, fold.into, MOST_OPERANDS):
                 self._write_step(FOLD, batch, fold.into, fold.size)

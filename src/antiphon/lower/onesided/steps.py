@@ -98,7 +98,7 @@ class RankSteps:
                 self.wide.append((buffer, begin, end, writes_it))
 
     def touch_ones(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
-        """The same of single chunks, as nearly all are."""
+        """Do the same for accesses of single chunks, which nearly all are."""
         if self.wide or self.touched is not plainly:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
             return

@@ -313,7 +313,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         return all_spans.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
 
     def among(group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
-        """In groups of one size; what each of its ranks holds, or, of a broadcast, all."""
+        """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
         size = int(sizes[group_numbers[0]])
         holdings = all_spans if kind == "broadcast" else stretched(np.arange(size + 1) * (line // size))
         seats = starts[group_numbers][:, None] + np.arange(size)
