@@ -2,7 +2,8 @@
 
 A spec such as "cluster:box=hgx-h100,boxes=4" names one machine; `vary` names one of its options with values,
 "boxes=2,4" or "boxes=2:8". Each value makes a spec, which is tuned as by `tune`, with all other arguments the same.
-Values that make no machine, or for which no planner can plan, are reported with the reason, and the others go on.
+Values that make no machine, or for which no planner can plan, are reported with the reason, and the others go on. The
+result, `Tunings`, has a `Tuning` per value.
 """
 
 from __future__ import annotations

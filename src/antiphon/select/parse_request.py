@@ -1,4 +1,8 @@
-"""Read a request: collective, machine, budget and sizes, as people write them."""
+"""Convert the arguments of a request to values: collective, machine, budget and sizes, as people write them.
+
+For example "allreduce" or a JSON file, "dgx1v" or "ring:ranks=8", "5s", and "1KB:1GB". Whatever is wrong raises
+Invalid, with the argument's name and what is expected.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def machine_of(topology: Topology | str, name: str = "topology") -> Topology:
 
 
 def budget_of(budget: float | str) -> float:
-    """Seconds, or as people write them ("5s")."""
+    """Return the seconds of a budget: a number, or a text such as "5s"."""
     seconds = parse_seconds(budget, "budget", bare=True)
     if not seconds > 0:
         raise Invalid(f"budget: must be greater than 0 seconds, got {quote(budget)}")

@@ -1,5 +1,4 @@
-"""Third stage of the compilation to thread blocks: assign every step to a block and a channel, with the steps it waits
-for.
+"""Third stage of the compilation to thread blocks: assign every step to a block and a channel, and find its waits.
 
 Input are the segments of messages and the pieces of folds (segments.py); output are the blocks of each rank with their
 steps. It is one walk through the times of the program: at each time first local work of all ranks, then all sends, then

@@ -1,4 +1,7 @@
-"""Everything in one step: each holder sends directly to each rank that needs its data."""
+"""Any collective in one step: each rank that has data sends them directly to each rank that needs them.
+
+Used by planners `direct` and by parameter servers, whose halves take one step each.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 P - 1 steps, one partner at a time, and no byte more than needed: for large alltoalls (Thakur, Rabenseifner and Gropp
 2005). With P a power of two the partner is i xor s, so that pairs exchange in both directions; otherwise a rank sends
 to i + s and receives from i - s. Either way each step is a permutation, without contention at the ends.
+
+Example: P = 4. Step 1: 0-1 and 2-3 exchange; step 2: 0-2 and 1-3; step 3: 0-3 and 1-2.
 """
 
 from __future__ import annotations

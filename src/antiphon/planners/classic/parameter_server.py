@@ -3,6 +3,9 @@
 `parameter-server` is GenTree's reduce-broadcast (section 2.1): 2 steps, and the server sends and receives (P-1) times
 nbytes, so its links are the bottleneck. `colocated-ps` (sections 2.1 and 3.3): every rank serves 1/P of the data: 2
 steps, and every rank sends 2 (P-1)/P nbytes, the minimum; the price is that P - 1 ranks send to one at once (incast).
+
+Example: allreduce on ranks 0 to 3. By a server: 1, 2, 3 send all their data to 0, which sends the sum back to each.
+Co-located: rank i receives quarter i from all others, and sends its sum back to each.
 """
 
 from __future__ import annotations

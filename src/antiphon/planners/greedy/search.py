@@ -1,5 +1,4 @@
-"""Search the parameters of planner `greedy`: several runs of its simulation as long as the effort lasts; keep the
-fastest.
+"""Search the parameters of planner `greedy`: simulate several runs as long as the effort lasts, and keep the fastest.
 
     parts   chunks per block: more pipeline better (lower load), but need more steps (higher latency)
     pace    longer steps save latency in the middle of the run, when all ranks have much to forward

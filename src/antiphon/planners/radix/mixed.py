@@ -10,8 +10,8 @@ rounds are the cores, and every other rank gives its data to a neighbouring core
 `gather_rounds` builds the rows of all rounds as NumPy broadcasts; `allgather_rounds`, `allreduce_whole` and
 `allreduce_in_parts` make schedules of them.
 
-Example: 12 = 3 * 4, near first: rank 7 has digits 1 and 2 (7 = 1 + 3 * 2). Round 0: with 6 and 8; round 1: with 1, 4,
-10.
+Example: 12 = 3 * 4, near first: rank 7 has digits 1 and 2 (7 = 1 + 3 * 2). It exchanges with 6 and 8 in round 0, and
+with 1, 4 and 10 in round 1.
 """
 
 from __future__ import annotations
