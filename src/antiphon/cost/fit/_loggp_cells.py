@@ -68,7 +68,7 @@ class Cells:
     ports: float  # messages that one rank sends at once
     shared: Floats | None  # if another resource limits bytes: additional half round trips of `many` over one message
     scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
-    own: dict[str, Floats]  # the same for each size separately
+    scatter_of_sizes: dict[str, Floats]  # per kind, the relative error of the median of each size
 
     @cached_property
     def flat(self) -> Floats:
@@ -79,13 +79,13 @@ class Cells:
     def maps(self) -> dict[str, Floats]:
         """Per signal (see the module) the matrix that maps `flat` to one figure per size."""
         m = len(self.sizes)
-        # eye[k] picks the k-th of the four groups of medians in `flat`: one, many, excess, server.
-        eye = [np.eye(m, 4 * m, k * m) for k in range(4)]
+        # Each matrix picks one of the four groups of medians in `flat`.
+        one, many, excess, server = (np.eye(m, 4 * m, group * m) for group in range(4))
         return {
-            "half": eye[0] / 2,
-            "gap": (eye[1] - eye[0]) / self.turns.clip(1)[:, None],
-            "o_s": (eye[2] - eye[0]) / (self.n_delayed - 1)[:, None],
-            "o_r": eye[3],
+            "half": one / 2,
+            "gap": (many - one) / self.turns.clip(1)[:, None],
+            "o_s": (excess - one) / (self.n_delayed - 1)[:, None],
+            "o_r": server,
         }
 
     def signal(self, name: str) -> Floats:
@@ -105,7 +105,10 @@ class Cells:
                 relative[kind] = max(relative[kind], self._about_lines(name, shown, bare))
         entries = zip(relative.items(), self._by_kind, strict=True)
         return np.concatenate(
-            [np.where(self.own[kind] > FAR * error, self.own[kind], error) * shown for (kind, error), shown in entries]
+            [
+                np.where((own := self.scatter_of_sizes[kind]) > FAR * error, own, error) * shown
+                for (kind, error), shown in entries
+            ]
         )
 
     @cached_property
@@ -193,27 +196,30 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     if small is None or large is None or shared is None or _same_ports(small, large, n_many, shared):
         shared = None
     return Cells(
-        np.array(sizes, float),
-        medians("one", "seconds"),
-        medians("many", "seconds"),
-        medians("delayed", "excess"),
-        medians("server", "each"),
-        n_many,
-        medians("delayed", "n"),
-        medians("delayed", "delay"),
-        medians("server", "delay"),
-        n_many - 1 if small is None else small.extra_turns(n_many),
-        float(small.count or 1) if small else 1.0,
-        shared,
-        {kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
-        {kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS},
+        sizes=np.array(sizes, float),
+        one=medians("one", "seconds"),
+        many=medians("many", "seconds"),
+        excess=medians("delayed", "excess"),
+        server=medians("server", "each"),
+        n_many=n_many,
+        n_delayed=medians("delayed", "n"),
+        delay=medians("delayed", "delay"),
+        server_delay=medians("server", "delay"),
+        turns=n_many - 1 if small is None else small.extra_turns(n_many),
+        ports=float(small.count or 1) if small else 1.0,
+        shared=shared,
+        scatter={kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
+        scatter_of_sizes={
+            kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS
+        },
     )
 
 
 def _over_one(burst: AtOnce, n: Floats) -> Floats:
     """Return the number of half round trips by which n large messages exceed one; one message comes back in each."""
-    samples = np.array(sorted(burst.measured)), np.array([burst.measured[number] for number in sorted(burst.measured)])
-    excess: Floats = 2 * (np.interp(n, *samples) / samples[1][0] - 1)
+    numbers = sorted(burst.measured)
+    seconds = np.array([burst.measured[number] for number in numbers])
+    excess: Floats = 2 * (np.interp(n, np.array(numbers), seconds) / seconds[0] - 1)
     return excess
 
 

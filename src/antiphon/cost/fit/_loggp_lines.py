@@ -98,11 +98,14 @@ def first_least(costs: Floats) -> int:
     return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
 
 
-def _movable_range(price: Floats, low: int, at: int, high: int) -> tuple[int, int]:
-    """Return the range to which this break can move at little more cost, the others fixed."""
-    current = price[low, at] + price[at, high]
-    able = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= current + PLAUSIBLE]
-    return min(able), max(able)
+def _movable_range(price: Floats, low: int, cut: int, high: int) -> tuple[int, int]:
+    """Return the range in which the break `cut` between regimes from `low` and to `high` can move at little more cost.
+
+    `price[a, b]`: the cost of one regime of the sizes a to b - 1.
+    """
+    max_cost = price[low, cut] + price[cut, high] + PLAUSIBLE
+    cuts = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= max_cost]
+    return min(cuts), max(cuts)
 
 
 def line_map(x: Floats, weights: Floats, columns: Sequence[int]) -> Floats:

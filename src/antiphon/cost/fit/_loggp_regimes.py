@@ -68,8 +68,10 @@ class Regime:
 
 @dataclass(frozen=True)
 class Break:
-    """A change of protocol between two measured sizes; `earliest`, `latest`: the range of the first size of the later
-    regime (95 % confidence)."""
+    """A change of protocol between two measured sizes: after the size `after`, before the size `before`.
+
+    `earliest`, `latest`: the range of the first size of the later regime (95 % confidence).
+    """
 
     after: int
     before: int

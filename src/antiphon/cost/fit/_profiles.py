@@ -86,12 +86,14 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
         inside = fit.cells.sizes[(fit.cells.sizes >= regime.low) & (fit.cells.sizes <= regime.high)]
         bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
         # Level interpolates linearly between sizes, so both ends suffice where the regime is a line.
-        at = inside if bent else inside[[0, -1]]
-        regime_figures = regime.model(at)
-        sizes += at.tolist()
+        sizes_here = inside if bent else inside[[0, -1]]
+        regime_figures = regime.model(sizes_here)
+        sizes += sizes_here.tolist()
         for name in FIGURES:
             figures[name] += (
-                map(round_portably, regime_figures[name].tolist()) if name in regime_figures else [gamma] * len(at)
+                map(round_portably, regime_figures[name].tolist())
+                if name in regime_figures
+                else [gamma] * len(sizes_here)
             )
     if all(len(set(values)) == 1 for values in figures.values()):
         sizes, figures = [1.0], {name: values[:1] for name, values in figures.items()}

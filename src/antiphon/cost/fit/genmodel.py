@@ -106,7 +106,7 @@ class GenmodelFit:
         estimates: list[Estimate] = []
         for name, weights in self._candidate_combinations():
             vector = models.vector(weights(models.best), models.best)
-            if not vector.any() or not models.solution.tells(vector):
+            if not vector.any() or not models.solution.determines(vector):
                 continue
             estimate = models.estimate(name, weights, listed=True)
             if estimate.state != OPEN and are_independent([*vectors, vector], models.solution.scale):
@@ -148,7 +148,7 @@ class GenmodelFit:
         hiding = [key for key in models.tied if key is not None]
         place = models.names.index(INCAST)
         for vector in echelon_basis(models.solution):
-            if all(models.solutions[key].tells(vector) for key in hiding):
+            if all(models.solutions[key].determines(vector) for key in hiding):
                 continue
             plain = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, place] for key in hiding}

@@ -13,6 +13,7 @@ Example: columns (1, 0) and (1, 1). One rotation makes them orthogonal; the norm
 from __future__ import annotations
 
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,19 @@ MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or sev
 GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
 
 
-def decompose_matrix(matrix: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return left vectors, singular values in descending order and right vectors (rows), without those that are zero.
+class Decomposition(NamedTuple):
+    """A singular value decomposition without the singular values that are zero, the greatest first.
+
+    The matrix is `left` (columns are vectors) times the diagonal of `singular_values` times `right` (rows are vectors).
+    """
+
+    left: Floats
+    singular_values: Floats
+    right: Floats
+
+
+def decompose_matrix(matrix: Floats) -> Decomposition:
+    """Return the singular value decomposition of a matrix.
 
     One-sided Jacobi rotations (Hestenes 1958): pairs of columns are rotated until all are orthogonal.
     O(rows * columns^2) per sweep.
@@ -55,7 +67,7 @@ def decompose_matrix(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     sizes = np.sqrt(dot(left_vectors, left_vectors))
     order = np.argsort(-sizes, kind="stable")
     order = order[sizes[order] > RANK * sizes.max(initial=0.0)]
-    return (left_vectors[order] / sizes[order, None]).T, sizes[order], right[order]
+    return Decomposition((left_vectors[order] / sizes[order, None]).T, sizes[order], right[order])
 
 
 def pseudo_inverse(matrix: Floats) -> Floats:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit.least_squares import Floats, decompose_matrix, solve_nonnegative
+from antiphon.cost.fit.least_squares import Decomposition, Floats, decompose_matrix, solve_nonnegative
 
 Weights = Callable[[int | None], Mapping[str, float]]  # threshold -> weight of each unknown in a combination
 
@@ -120,30 +120,30 @@ class Solution:
         return float(dot(self.residuals, self.residuals))
 
     @cached_property
-    def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """The row space of the scaled matrix (left vectors, singular values, right vectors)."""
+    def _row_space(self) -> Decomposition:
+        """The row space of the matrix with columns scaled to norm 1."""
         return decompose_matrix(self.matrix / self.scale)
 
     @property
     def rank(self) -> int:
-        return len(self._parts[1])
+        return len(self._row_space.singular_values)
 
     @property
     def condition(self) -> float:
         """The greatest over the smallest singular value, among determined combinations."""
-        sizes = self._parts[1]
-        return float(sizes[0] / sizes[-1]) if len(sizes) else 1.0
+        values = self._row_space.singular_values
+        return float(values[0] / values[-1]) if len(values) else 1.0
 
     @property
     def basis(self) -> Floats:
         """Rows that span the determined combinations."""
-        rows: Floats = self._parts[2] * self.scale
+        rows: Floats = self._row_space.right * self.scale
         return rows
 
-    def tells(self, weights: Floats) -> bool:
+    def determines(self, weights: Floats) -> bool:
         """Return whether the combination is determined: it has the same value in every solution that fits as well."""
         # Determined = in the row space: the projection onto its orthogonal complement must vanish.
-        scaled, right = weights / self.scale, self._parts[2]
+        scaled, right = weights / self.scale, self._row_space.right
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
 
@@ -153,13 +153,13 @@ class Solution:
 
     def explained(self, weights: Floats, column: Floats) -> float:
         """Return the combination of the columns that gives this column: weights @ k where matrix @ k = column."""
-        left_vectors, sizes, right = self._parts
-        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / sizes))
+        left, singular_values, right = self._row_space
+        return float(dot(dot(right, weights / self.scale), dot(left.T, column) / singular_values))
 
     def deviation(self, weights: Floats) -> float:
         """Return the combination's standard deviation, for errors of deviation 1 in every row."""
-        _, sizes, right = self._parts
-        by_vector = dot(right, weights / self.scale) / sizes
+        _, singular_values, right = self._row_space
+        by_vector = dot(right, weights / self.scale) / singular_values
         return float(np.sqrt(dot(by_vector, by_vector)))
 
     def share(self, weights: Floats) -> float:
@@ -225,7 +225,7 @@ class Models:
         # A combination is determined only if every model that fits equally well gives it the same value.
         values = []
         for key in self.tied:
-            if not self.solutions[key].tells(self.vector(weights(key), key)):
+            if not self.solutions[key].determines(self.vector(weights(key), key)):
                 return Estimate(name, OPEN, weights=shown_weights)
             values.append(self._value_at(key, weights(key)))
         value, vector = self._value_at(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
@@ -255,7 +255,7 @@ class Models:
         from scipy.special import stdtrit
 
         solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._determined_value(weights)
-        if not solution.tells(vector):
+        if not solution.determines(vector):
             return None
         # Student's t interval around the unconstrained estimate, widened to contain the non-negative one.
         sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
@@ -268,19 +268,19 @@ class Models:
 def echelon_basis(solution: Solution) -> list[Floats]:
     """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
-    top = 0
+    done = 0  # rows that begin with a 1 where the others have 0
     for column in range(rows.shape[1]):
-        if top == len(rows):
+        if done == len(rows):
             break
         # Gauss-Jordan elimination with partial pivoting; columns without a pivot are skipped.
-        pivot = top + int(np.abs(rows[top:, column]).argmax())
+        pivot = done + int(np.abs(rows[done:, column]).argmax())
         if abs(rows[pivot, column]) < 1e-7:
             continue
-        rows[[top, pivot]] = rows[[pivot, top]]
-        rows[top] /= rows[top, column]
-        other_rows = np.arange(len(rows)) != top
-        rows[other_rows] -= np.outer(rows[other_rows, column], rows[top])
-        top += 1
+        rows[[done, pivot]] = rows[[pivot, done]]
+        rows[done] /= rows[done, column]
+        other_rows = np.arange(len(rows)) != done
+        rows[other_rows] -= np.outer(rows[other_rows, column], rows[done])
+        done += 1
     rows[np.abs(rows) < 1e-7] = 0.0
     natural = rows * solution.scale
     return [row / row[np.flatnonzero(row)[0]] for row in natural]
@@ -292,5 +292,5 @@ def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
         return False
     scaled = np.array([vector / scale for vector in vectors])
     scaled /= np.sqrt(dot(scaled, scaled))[:, None]
-    sizes = decompose_matrix(scaled.T)[1]
-    return len(sizes) == len(vectors) and bool(sizes[-1] > 1e-6)
+    values = decompose_matrix(scaled.T).singular_values
+    return len(values) == len(vectors) and bool(values[-1] > 1e-6)

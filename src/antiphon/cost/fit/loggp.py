@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -190,10 +190,20 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     ends = [*starts[1:], len(sizes)]
     regimes = [_Fitter(cells, slice(low, high)).regime() for low, high in zip(starts, ends, strict=True)]
     breaks = [
-        Break(sizes[at - 1], sizes[at], sizes[first], sizes[last])
-        for at, (first, last) in zip(starts[1:], movable, strict=True)
+        Break(sizes[start - 1], sizes[start], sizes[first], sizes[last])
+        for start, (first, last) in zip(starts[1:], movable, strict=True)
     ]
     return LogGPFit(measured, cells, regimes, breaks, together)
+
+
+@dataclass
+class _Figures:
+    """The figures of a regime as they are fitted one after the other; fields as in `Regime`."""
+
+    figures: dict[str, Estimate] = field(default_factory=dict)
+    growth: dict[str, Estimate] = field(default_factory=dict)
+    start: dict[str, float] = field(default_factory=dict)
+    slope: dict[str, float] = field(default_factory=dict)
 
 
 class _Fitter:
@@ -222,21 +232,18 @@ class _Fitter:
 
     def regime(self) -> Regime:
         """Fit all parameters of the regime."""
-        figures: dict[str, Estimate] = {}
-        growth: dict[str, Estimate] = {}
-        start: dict[str, float] = {}
-        slope: dict[str, float] = {}
+        fit = _Figures()
         # half = o_s + (s-1) G + L + o_r: L is what remains after the other terms are subtracted, as rows of factors.
-        transfer = self._fit_gap(figures, start)
+        transfer = self._fit_gap(fit)
         rest = self.cells.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
             matrix = self.cells.maps[name][self.span]
-            rest = rest - self._fit_overhead(name, matrix, (figures, growth), (start, slope), minimum=0.0)
-        self._fit_overhead("L", rest, (figures, growth), (start, slope), minimum=-math.inf)
+            rest = rest - self._fit_overhead(name, matrix, fit, minimum=0.0)
+        self._fit_overhead("L", rest, fit, minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
-        return Regime(low, high, {name: figures[name] for name in NAMES}, growth, start, slope)
+        return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
 
-    def _fit_gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
+    def _fit_gap(self, fit: _Figures) -> Floats:
         """Fit g and G; if one is negative, drop it and fit the other alone. Return rows of (s-1) G."""
         x = self.sizes - 1
         fitted_rows: list[Row] = []
@@ -255,8 +262,8 @@ class _Fitter:
             columns.remove(worst)
         for column, name in enumerate(("g", "G")):
             row = fitted_rows[column] if column in columns else np.zeros_like(self.cells.flat)
-            start[name] = self._row_value(row)
-            figures[name] = self._row_estimate(name, negative.get(column, row))
+            fit.start[name] = self._row_value(row)
+            fit.figures[name] = self._row_estimate(name, negative.get(column, row))
         rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
         return rows
 
@@ -297,39 +304,30 @@ class _Fitter:
 
         return lines
 
-    def _fit_overhead(
-        self,
-        name: str,
-        matrix: Floats,
-        estimates: tuple[dict[str, Estimate], dict[str, Estimate]],
-        numbers: tuple[dict[str, float], dict[str, float]],
-        minimum: float,
-    ) -> Floats:
-        """Fit a constant, or a line if a slope is certain. Return rows: its value at each size."""
-        figures, growth = estimates
-        start, slope = numbers
+    def _fit_overhead(self, name: str, matrix: Floats, fit: _Figures, minimum: float) -> Floats:
+        """Fit a figure as a constant, or as a line if a slope is certain. Return rows: its value at each size."""
         x = self.sizes - self.sizes[0]
         weights = self.weights["half" if name == "L" else name]
         zero = np.zeros_like(matrix)
-        start[name] = slope[name] = 0.0
+        fit.start[name] = fit.slope[name] = 0.0
         if not weights.any():
-            figures[name] = Estimate(name, OPEN)
+            fit.figures[name] = Estimate(name, OPEN)
             return zero
         # Prefer a constant; take a slope only with enough sizes and 99 % certainty.
         sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
         certain = (weights > 0).sum() >= LEAST and abs(self._row_value(sloped[1])) > self._half_width(sloped[1], SURE)
         rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)
-        at = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]
-        if certain and min(at) < minimum:  # a line with impossible values: use its mean
+        values = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]  # at both ends
+        if certain and min(values) < minimum:  # a line with impossible values: use its mean
             rows, certain = _apply_lines(line_map(x, weights, (0,)), matrix), False
-            at = [self._row_value(rows[0])]
-        figures[name] = self._row_estimate(name, rows[0])
-        if at[0] < minimum:
+            values = [self._row_value(rows[0])]
+        fit.figures[name] = self._row_estimate(name, rows[0])
+        if values[0] < minimum:
             return zero
-        start[name] = at[0]
+        fit.start[name] = values[0]
         if certain:
-            slope[name] = self._row_value(rows[1])
-            growth[name] = self._signed_estimate(name, rows[1])
+            fit.slope[name] = self._row_value(rows[1])
+            fit.growth[name] = self._signed_estimate(name, rows[1])
         out: Floats = rows[0][None, :] + x[:, None] * rows[1][None, :]
         return out
 

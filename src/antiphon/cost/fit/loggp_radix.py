@@ -40,8 +40,9 @@ BUSY = 0.9  # for small messages: the processor's work for the messages of a tur
 class AtOnce:
     """The fit for one kind and size: `count` messages proceed at once, `low` to `high` with 95 % confidence.
 
-    `state`: determined; weak (several counts fit as well); unseen (no limit up to `most`); undetermined. `form`: in
-    turn or shared. `turn`: seconds per further turn. `measured`, `fitted`: seconds by number of messages.
+    `state`: determined; weak (several counts fit as well); unseen (no limit up to `most`, the greatest number
+    measured); undetermined. `form`: in turn or shared. `turn`: seconds per further turn. `measured`, `fitted`: seconds
+    by number of messages.
     """
 
     kind: str
