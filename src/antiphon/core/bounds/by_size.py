@@ -489,8 +489,8 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
     node with all ranks outside.
     """
     topology, ranks = view.topology, view.topology.ranks
-    neighbours = np.eye(topology.nodes, dtype=bool)
-    neighbours[topology.link_src, topology.link_dst] = neighbours[topology.link_dst, topology.link_src] = True
+    tail = np.concatenate([topology.link_src, topology.link_dst])  # links both ways
+    head = np.concatenate([topology.link_dst, topology.link_src])
     around, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
     ends = [*view.holders[: LIMITS.one_step_ends], *view.receivers[: LIMITS.one_step_ends]]
     host = np.array(hosts(topology) or [0] * ranks)
@@ -501,7 +501,9 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
             for pair in ((near, far), (far, near)):
                 if near.any() and far.any() and len(pairs) < LIMITS.one_step_sets:
                     pairs.setdefault(b"".join(side.tobytes() for side in pair), pair)
-        around = around @ neighbours
+        wider = around.copy()
+        np.logical_or.at(wider, head, around[tail])
+        around = wider
     for near, far in pairs.values():
         width, switches = nearest_side(topology, near, far)
         if width:
