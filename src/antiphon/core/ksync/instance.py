@@ -119,9 +119,9 @@ class Instance:
         return np.asarray(far // link_cost, np.int32)
 
     def from_holders(self, kind: Kind) -> NDArray[np.int32]:
-        """Return per node the first time (in steps) at which a chunk of this kind can be there."""
-        times: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
-        return times
+        """Return per node the number of steps after which a chunk of this kind can be there at the earliest."""
+        steps: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
+        return steps
 
     def to_dests(self, kind: Kind) -> NDArray[np.int32]:
         """Return per node the number of steps to the nearest destination."""
@@ -137,9 +137,9 @@ class Instance:
         early = self.from_holders(kind)[self.tail]
         # A move into a rank takes its whole step, so the chunk is there only in the next one.
         late = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
-        time = np.arange(steps)
+        step = np.arange(steps)
         # Sends back to a holder are never useful.
-        in_time = (early[:, None] <= time) & (time <= late[:, None])
+        in_time = (early[:, None] <= step) & (step <= late[:, None])
         return np.asarray(in_time & ~np.isin(self.head, kind.holders)[:, None])
 
     @cached_property

@@ -59,12 +59,12 @@ class Added:
 
 def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
     """Read the file of `fit genmodel`. Linear."""
-    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _measured_of_line)
+    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_measured)
 
 
 def read_added(path: str | os.PathLike[str]) -> list[Added]:
     """Read the file of `fit memory`. Linear."""
-    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _added_of_line)
+    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _parse_added)
 
 
 def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
@@ -89,13 +89,13 @@ def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | 
     write_bytes(path, text.getvalue().encode())
 
 
-def _measured_of_line(row: Mapping[str, str], line: int) -> Measured:
+def _parse_measured(row: Mapping[str, str], line: int) -> Measured:
     ranks = parse_whole(row["ranks"], "ranks", 2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
     return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
-def _added_of_line(row: Mapping[str, str], line: int) -> Added:
+def _parse_added(row: Mapping[str, str], line: int) -> Added:
     return Added(
         parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
     )
