@@ -22,8 +22,8 @@ from antiphon.errors import Invalid, quote
 
 DEEPEST = 32  # nesting levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
-LIBRARY = "library"  # the library that it was measured against, such as an MPI
-GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # according to the model of this library; implies nothing for MPI or gloo
+LIBRARY = "library"  # measured: the library that our schedule was timed against on this machine, such as an MPI
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted by our model of this library; says nothing about MPI or gloo
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Entry:
     claims: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for label, value in (("from", self.start), ("to", self.stop)):
+        for label, value in (("from", self.start), ("to", self.stop)):  # the names of these fields in plan files
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60):
                 raise Invalid(f"{label}: expected a whole number of bytes from 0, got {quote(value)}")
         if self.stop is not None and self.stop <= self.start:
@@ -120,7 +120,7 @@ class Plan:
 
     @cached_property
     def chooser(self) -> Pages[Entry]:
-        """Chooses the entry of a call by its size: Call(kind, nbytes)."""
+        """Chooses the entry of a call by its size: Call(kind, nbytes). A page of this chooser is an entry."""
         pages: Pages[Entry] = Pages()
         for entry in self.entries:
             pages.add(entry, entry.start, entry.stop, self.collective.kind)
@@ -154,7 +154,10 @@ def check_plain(value: object, label: str) -> None:
 
 
 def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
-    """Return (place within the value, problem) of the first fault, or None; place None: the value as a whole."""
+    """Return (place, problem) of the first fault, or None.
+
+    Place: the path within `item`, "" for `item` itself; None for too deep nesting, where the path is too long to print.
+    """
     if depth > DEEPEST:
         return None, f"nested deeper than {DEEPEST} levels"
     if isinstance(item, Mapping):

@@ -2,10 +2,16 @@
 
 Every model has assumptions of its own (a launch per call, protocols, barriers between steps), so a bound holds for one
 model and one profile. `BOUNDS` has a function for each model whose bound is known; for the others there is no gap.
-`model_bound` returns a function from nbytes to seconds.
+`model_bound` returns a function from nbytes to seconds. The models (docs/models.md):
 
-Example: under critical-path a ring of 4 ranks with 1 us latency and a bandwidth bound of 1.5 s per GB has the bound
-max(3 us, 1 us + 1.5e-9 * nbytes) if the farthest rank is 3 us away.
+    alpha-beta, sccl       barriers between steps: a step begins when the one before has ended everywhere
+    critical-path, flows   messages wait for their data and their links only
+    calls                  NCCL-like calls: a launch, then one of the two above (option `by`: alpha-beta or
+                           critical-path) with the latencies and bandwidths of the fastest protocol
+
+Example: under critical-path a one-way ring of 4 ranks, 1 us per link and a bandwidth bound of 1.5 s per GB. The
+farthest rank is 3 links away; and the busiest link is busy for 1.5e-9 * nbytes, after which its last message still
+takes the latency of 1 us. The bound is max(3 us, 1 us + 1.5e-9 * nbytes).
 """
 
 from __future__ import annotations
@@ -14,22 +20,22 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from antiphon.cost.profile import Profile, as_profile
-from antiphon.cost.proved_limits import ProvedLimits, Seconds
+from antiphon.cost.proved_limits import ProvedLimits, SecondsBySize
 from antiphon.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
     from antiphon.cost.nccl.model import ProtocolFigures
 
 
-def _alpha_beta(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> Seconds:
-    return proofs.barriers(profile)
+def _alpha_beta(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
+    return proofs.with_barriers(profile)
 
 
-def _critical_path(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> Seconds:
+def _critical_path(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
     return proofs.without_barriers(profile)
 
 
-def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> Seconds | None:
+def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize | None:
     """Return the launch plus the least over the protocols, each of which has its own latency per hop and fraction of
     bandwidth."""
     from antiphon.cost.nccl.model import protocol_figures
@@ -38,27 +44,33 @@ def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -
         figures = protocol_figures(proofs.topology, proofs.collective.members, **options)
     except (Invalid, Unsupported):  # no figures for this machine, so the model itself prices nothing either
         return None
+    # A process group has two sets of figures: for schedules that send through other nodes, and for those that do not.
     bounds = [_bound_by_protocols(proofs, each, options.get("by", "alpha-beta")) for each in figures]
     return lambda nbytes: min(bound(nbytes) for bound in bounds)
 
 
-def _bound_by_protocols(proofs: ProvedLimits, figures: ProtocolFigures, by: str) -> Seconds:
-    """Return the bound for one set of figures."""
-    bound_of = proofs.barriers if by == "alpha-beta" else proofs.without_barriers
-    # Without figures of NVLS, the model prices schedules that use switches by the protocols, too.
-    unaided = figures.switched is not None
-    protocols = [bound_of(by_protocol, unaided=unaided) for by_protocol in figures.protocols]
+def _bound_by_protocols(proofs: ProvedLimits, figures: ProtocolFigures, by: str) -> SecondsBySize:
+    """Return the bound for one set of figures. `by`: the model that prices the schedule after the launch."""
+    bound_of = proofs.with_barriers if by == "alpha-beta" else proofs.without_barriers
+    # With figures for switches that multicast and reduce (NVLS), the model prices schedules that use such switches by
+    # these figures, and only all others, whose switches just forward (unaided), by the protocols. Without, it prices
+    # all schedules by the protocols, so the bounds must hold for all.
+    has_nvls = figures.switched is not None
+    bounds = [bound_of(protocol_profile, unaided=has_nvls) for protocol_profile in figures.protocols]
+    # bound.unaided is None if the machine has no such switches, or this collective cannot use them.
     if figures.switched is not None and proofs.bound.unaided is not None:
-        protocols.append(proofs.without_barriers(figures.switched, any_latency=True))
+        # The model adds the latency of the steps to the time of the transfers.
+        bounds.append(proofs.without_barriers(figures.switched, add_latency=True))
 
     def seconds(nbytes: int) -> float:
-        rest = min(protocol(nbytes) for protocol in protocols)
-        return figures.launch(rest) + rest
+        # launch(t) + t never falls as t grows, so the least t gives a lower bound of the sum.
+        after_launch = min(bound(nbytes) for bound in bounds)
+        return figures.launch(after_launch) + after_launch
 
     return seconds
 
 
-BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], Seconds | None]] = {
+BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], SecondsBySize | None]] = {
     "alpha-beta": _alpha_beta,
     "sccl": _alpha_beta,  # rounding loads up only makes times longer
     "critical-path": _critical_path,
@@ -69,8 +81,8 @@ BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], Second
 
 def model_bound(
     model: str, options: Mapping[str, Any], proofs: ProvedLimits, profile: Profile | None = None
-) -> Seconds | None:
-    """Return the least seconds by nbytes under a model, or None if no bound is known for it."""
+) -> SecondsBySize | None:
+    """Return the least seconds by nbytes under a model; None if no bound is known for it, or if nothing must move."""
     if model not in BOUNDS or not len(proofs.needs):
         return None
     return BOUNDS[model](proofs, as_profile(profile), options)

@@ -21,7 +21,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.profile import Profile
 
-Seconds = Callable[[int], float]  # least seconds by nbytes
+SecondsBySize = Callable[[int], float]  # nbytes -> least seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class ProvedLimits:
             return self.evidence
         return find_evidence(forwarding(self.topology), self.collective)
 
-    def barriers(self, profile: Profile, *, unaided: bool = False) -> Seconds:
+    def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound for schedules with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine = profile.on(forwarding(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
@@ -56,17 +56,18 @@ class ProvedLimits:
         quickest = quickest_need(machine, self.needs, self.bound.latency_witness)
         return bound_by_size(machine, self.collective, quickest, rate, evidence).seconds
 
-    def without_barriers(self, profile: Profile, *, unaided: bool = False, any_latency: bool = False) -> Seconds:
+    def without_barriers(self, profile: Profile, *, unaided: bool = False, add_latency: bool = False) -> SecondsBySize:
         """Return the bound for messages that only wait for their data and their links.
 
         Some link is busy for the time of the bandwidth bound, and the last message on it also has its latency.
-        `any_latency`: latencies are counted separately from transfers, so both add up.
+        `unaided`: switches only forward.
+        `add_latency`: the model counts latencies apart from transfers, so both times add up and do not overlap.
         """
         machine = profile.on(forwarding(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
         rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
         latency, message = self._latency(machine), least_message_latency(machine) if rate else 0.0
-        if any_latency:
+        if add_latency:
             return lambda nbytes: latency + rate * nbytes
         return lambda nbytes: max(latency, message + rate * nbytes)
 

@@ -4,12 +4,13 @@ For an allgather every rank must receive all data, so for every set S that lacks
 
     time >= weight held only in S / capacity out of S      (the weight of a block is its relative size)
 
-Minimising a ratio over exponentially many sets is done by Newton's method (Dinkelbach 1967) with maximum flows. The
-rate p/q is always that of a cut already seen. At that rate a super source feeds every holder with p times its weight,
-links have q times their capacity, and one flow per sink asks: does the full supply arrive? If yes, no cut around this
-sink is tighter. If not, the minimum cut is tighter and gives the next, lower rate. A sink served at some rate stays
-served at every lower rate, so there is at most one flow per sink and one per improvement. Most sinks need none: their
-arcs from sinks already served suffice.
+The rate of a cut is capacity out of S / weight held only in S, so the tightest cut has the lowest rate. Minimising a
+ratio over exponentially many sets is done by Newton's method (Dinkelbach 1967) with maximum flows. Let p/q be the
+lowest rate seen so far. A super source feeds every holder with p times its weight, links have q times their capacity,
+and one flow per sink asks: does the full supply arrive? If yes, no cut that excludes this sink is tighter. If not, the
+minimum cut is tighter and gives the next, lower rate. A sink served at some rate stays served at every lower rate, so
+there are at most one flow per sink and two per improvement (a test that fails, then its cut), plus one per switch
+tested first (`_try_switches`). Most sinks need none: their arcs from sinks already served suffice.
 
 Example: allgather on 3 ranks, unit weights, links 0->1 of 1 and all others of 2. Cuts around single nodes: into rank 1
 come 1 + 2 = 3 for a weight of 2, rate 3/2. At rate 3/2 (p = 3, q = 2) each holder is fed 3 and links carry 2 and 4;
@@ -35,7 +36,7 @@ Side = NDArray[np.bool_]  # per node whether it is on the source's side of a cut
 def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tuple[Side, Fraction]:
     """Return the set that excludes some sink and has the least capacity out per weight held inside, and that ratio.
 
-    Every sink must receive all of the supply, and be reachable. Takes at most sinks + improvements maximum flows.
+    Every sink must receive all of the supply, and be reachable. At most 3/2 * sinks + 2 * improvements maximum flows.
     """
     return _CutSearch(network, supply, sinks).find_cut()
 
@@ -80,25 +81,29 @@ class _CutSearch:
         # Ratios: capacity out of a node over what it alone holds, and capacity into a sink over what it lacks.
         out, into = self.network.degrees()
         n = self.network.nodes
-        lone = len(self.sinks) == 1
-        own_weight = {v: w for v, w in enumerate(self.single) if w and not (lone and v == self.sinks[0])}
+        # A set must exclude some sink: if there is only one, its own node is no such set.
+        only_sink = self.sinks[0] if len(self.sinks) == 1 else None
+        own_weight = {v: w for v, w in enumerate(self.single) if w and v != only_sink}
         lacked = {v: self.total - self.single[v] for v in self.sinks}
         for weight, holders in self.groups:
             for v in holders:
-                lacked[v] = lacked.get(v, weight) - weight
+                if v in lacked:
+                    lacked[v] -= weight
         best: tuple[Fraction, int, bool] | None = None
-        for degree, weights, outside in ((out, own_weight, False), (into, lacked, True)):
+        for degree, weights, all_but_node in ((out, own_weight, False), (into, lacked, True)):
             # Compare in floats first; only near ties are compared as fractions.
             rough = {v: int(degree[v]) / w for v, w in weights.items() if w > 0}
             threshold = min(rough.values(), default=0.0) * (1 + 1e-9)
             for node in [v for v, ratio in rough.items() if ratio <= threshold]:
                 rate = Fraction(int(degree[node]), weights[node])
                 if best is None or rate < best[0]:
-                    best = (rate, node, outside)
+                    best = (rate, node, all_but_node)
         assert best is not None, "nothing must move"
-        side = np.full(n, best[2])
-        side[best[1]] = not best[2]
-        self.best = (best[0], side)
+        # The source's side is the node alone, or all nodes but the node (a sink).
+        rate, node, all_but_node = best
+        side = np.full(n, all_but_node)
+        side[node] = not all_but_node
+        self.best = (rate, side)
         self._rescale_capacities()
 
     def _rescale_capacities(self) -> None:
@@ -112,7 +117,7 @@ class _CutSearch:
         group = [p * w for w, _ in self.groups]
         spread = [self.need] * sum(len(holders) for _, holders in self.groups)
         self._scaled = links + feed + group + spread
-        # Sums along paths must not overflow int64; otherwise use Python integers.
+        # The two-hop sums of _next_sink must fit into int64; otherwise use Python integers.
         big = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
         kind: Any = object if big else np.int64
         self._links = np.array(links, kind)
@@ -134,7 +139,7 @@ class _CutSearch:
         Without any flow, a node is served if enough supply reaches it directly or over one intermediate node from
         served nodes: these paths share no arc and no supply, so they can carry flow at the same time. Such sinks are
         marked as served. Of the others, the one with the least such supply is returned: it is the likeliest not to be
-        served, and if it is, it serves others that are far from the served ones.
+        served, and if it turns out to be served, it then feeds others that are far from those served so far.
         """
         sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:
@@ -154,7 +159,11 @@ class _CutSearch:
                 self._mark_served(node)
 
     def _mark_served(self, node: int) -> None:
-        """Let a served node feed others: its supply becomes everything."""
+        """Let a served node feed others: its supply becomes everything.
+
+        This changes no cut below `need`, the only ones searched for: such a cut has every served node on the source's
+        side, so the node's arc from the source does not cross it.
+        """
         self.served[node] = True
         self._feed[node] = self.need
         self._scaled[len(self._links) + node] = self.need

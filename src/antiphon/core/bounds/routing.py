@@ -1,8 +1,9 @@
-"""Spread unicast data evenly over shortest paths; where the greatest load meets a bound, both are optimal.
+"""Spread unicast data evenly over shortest paths: if its time equals a lower bound, routing and bound are optimal.
 
 For every source, data flow along all shortest paths. At a node the flow from each incoming arc is proportional to the
 number of paths that arrive over it (each path as wide as the product of its arcs' capacities): one forward pass counts
-paths in order of distance, one backward pass distributes the demand, as in Brandes' betweenness algorithm (2001).
+paths in order of distance, one backward pass distributes the demand, as in Brandes' betweenness algorithm (2001). An
+arc (`Arcs`) is all parallel links with the same ends and shared limits; `exact` is their summed capacity as an integer.
 
 On symmetric machines (rings, tori, hypercubes, full meshes) this is optimal for alltoall. The links and limits that
 are busy all the time suggest a witness: equal prices on them.
@@ -25,14 +26,17 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual
 from antiphon.core.topology import Topology
 
-MOST_STEPS = 2_000_000  # sources times links
+MOST_WORK = 2_000_000  # sets of holders times links: above this, `even_spreads` does not try
 _CLOSE = 1e-9  # relative difference at which sums of doubles count as equal
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The time of a routing (weight / capacity in units of resources.scale), and the links and limits that are always
-    busy."""
+    """The time of a routing, and the links and limits that are always busy.
+
+    Time is weight / capacity, with capacities as whole multiples of topology.resources.scale bytes/s: time / scale is
+    the seconds per byte of a block of weight 1.
+    """
 
     time: float
     busiest: tuple[int, ...]  # resources
@@ -40,41 +44,46 @@ class Spread:
     @property
     def dual(self) -> LpDual:
         """The witness that this routing suggests: its busiest links and limits, all at price 1."""
-        return LpDual(tuple((resource, 1) for resource in self.busiest), (Family("all", ()),))
+        everything = Family("all", ())  # all needs pay for the links that they cross, whatever their ranks
+        return LpDual(tuple((resource, 1) for resource in self.busiest), (everything,))
 
 
 def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
-    """Return routings along shortest paths by links, and by time per byte; none if holders are replicated or work is
-    too much.
+    """Return the results of up to two routings: over paths of fewest links and, if bandwidths differ, over paths of
+    least time per byte.
 
-    O(sources * links log links) each.
+    [] if some data have several holders, or if there are too many sources and links. O(sources * links log links) each.
     """
-    sources = np.unique(needs.holders).tolist()
-    if any(len(needs.sets[s]) > 1 for s in sources) or len(sources) * topology.links > MOST_STEPS:
+    holder_sets = np.unique(needs.holders).tolist()
+    if any(len(needs.sets[s]) > 1 for s in holder_sets) or len(holder_sets) * topology.links > MOST_WORK:
         return []
     arcs = arcs_of(topology)
     lengths = [[1] * len(arcs)]
+    # Lengths by time are whole numbers, and distances stay exact in doubles: hence the limits on their common multiple.
     speeds = set(arcs.exact)
     common = math.lcm(*speeds) if len(speeds) < 20 else 0
     if 0 < common < 10**9 and len(speeds) > 1:
         lengths.append([common // c for c in arcs.exact])
-    spreads = (_spread_evenly(topology, arcs, needs, sources, length) for length in lengths)
+    spreads = (_spread_evenly(topology, arcs, needs, holder_sets, length) for length in lengths)
     return [spread for spread in spreads if math.isfinite(spread.time)]
 
 
 def _spread_evenly(
-    topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]
+    topology: Topology, arcs: Arcs, needs: Needs, holder_sets: Sequence[int], length: Sequence[int]
 ) -> Spread:
-    """Route all demands over shortest paths of these arc lengths, and return the greatest load over capacity."""
+    """Route all demands over shortest paths of these arc lengths, and return the greatest load over capacity.
+
+    `holder_sets`: numbers of the sets of holders, each of a single rank.
+    """
     demand = np.zeros((topology.nodes, topology.nodes))
-    start = np.array([needs.sets[s][0] for s in sources])
-    row = np.searchsorted(sources, needs.holders)
-    np.add.at(demand, (start[row], needs.dst), needs.weights[needs.block])
+    sources = np.array([needs.sets[s][0] for s in holder_sets])
+    row = np.searchsorted(holder_sets, needs.holders)
+    np.add.at(demand, (sources[row], needs.dst), needs.weights[needs.block])
     load = np.zeros(len(arcs))
-    far = _arc_distances(topology.nodes, arcs, start, length)
+    distances = _arc_distances(topology.nodes, arcs, sources, length)
     wide = (arcs.capacity / arcs.capacity.max()).tolist()
     tail, head = arcs.tail.tolist(), arcs.head.tolist()
-    for source, distance in zip(start.tolist(), far, strict=True):
+    for source, distance in zip(sources.tolist(), distances, strict=True):
         used = np.flatnonzero(distance[arcs.tail] + length == distance[arcs.head])
         ordered = used[np.argsort(distance[arcs.head[used]], kind="stable")].tolist()
         path_width = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs

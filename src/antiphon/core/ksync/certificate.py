@@ -1,25 +1,33 @@
 """Check a plan's certificate of optimality from the certificate alone, without any solver.
 
-A k-synchronous plan is a point (C, S, R): C chunks per rank, S steps, R rounds (SCCL, section 3); k is the number of
-rounds allowed beyond the steps, R <= S + k. It takes S latencies and R / C of the time that one unit link needs for a
-rank's input. A planner that claims "no better plan exists" attaches a certificate, and this module checks it in three
-stages:
+A k-synchronous schedule has a point (C, S, R): C chunks per rank, S steps, R rounds (SCCL, section 3); k is the number
+of rounds allowed beyond the steps, R <= S + k. It takes S latencies and R / C of the time that one unit link needs for
+a rank's input. A planner that claims "no better point exists" attaches a certificate about its point, and this module
+checks it in three stages:
 
-1. A dual (prices of links per step) bounds R / C from below for every algorithm of S steps (dual.py). If the plan meets
-   that bound it is optimal for S.
-2. Otherwise every better candidate (C', S, R') with S <= R' <= S + k must be refuted. The candidates are finite: for
-   each R' the number of chunks lies between the plan's own ratio and the bound of stage 1.
-3. A refutation is either a set of duals that together forbid every split of R' rounds over the S steps, or a proof by
-   resolution that the candidate's clauses contradict each other (cnf.py, proof.py).
+1. Prices of links per step (`StepDual`) bound R / C from below for every schedule of S steps (dual.py). If the point
+   meets that bound it is optimal for S.
+2. Otherwise every better point (C', S, R') with S <= R' <= S + k must be refuted. They are finitely many: for each R',
+   R' / C' is below the R / C of the certificate's point and not below the bound of stage 1.
+3. A refutation is one or more sets of prices that together forbid every split of R' rounds over the S steps ("duals"),
+   a proof that the point's clauses contradict each other ("resolution", see cnf.py and proof.py), or a solver's word
+   ("search"; messages call solvers engines), which is not checked but reported as trusted.
 
 Refuting (C', S, R') also refutes all (C'', S, R'') with C'' >= C' and R'' <= R': more chunks in fewer rounds is harder.
 
 Example: an allgather on a ring of 4 with 2 chunks, 2 steps and 3 rounds has R / C = 3/2. Each rank has two links in and
-must receive 3 ranks' data, so R / C >= 3/2: the dual with price 1 on every link proves it, and no candidate is left.
+must receive 3 ranks' data, so R / C >= 3/2: price 1 on every link proves it, and no better point is left.
 
-The field `about` states which problem the certificate is about: "plan" (the plan's own), "dual" (the dual collective on
-the machine with all links reversed, for reduce and reducescatter) or "halves" (the two halves of an allreduce). In
-code, `parts` is the number of chunks per unit of a block's weight, so C = parts * input weight.
+The field `about` states which problem the certificate is about:
+
+    plan     the collective itself
+    dual     for reduce and reducescatter: the reversed collective on the machine with all links reversed
+    halves   for an allreduce made of a reducescatter and an allgather: the allgather, on the machine as it is. It holds
+             for the reducescatter, too, where reversing all links gives the same machine; otherwise nothing is checked
+             of that half
+
+A block of weight w is cut into w * `parts_per_unit` chunks. The blocks that a rank starts with weigh `input_weight`
+together, so C = parts_per_unit * input_weight.
 """
 
 from __future__ import annotations
@@ -43,8 +51,11 @@ from antiphon.errors import Invalid, quote, unknown
 
 # What a certificate proves
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
-AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"  # what it is about: the plan, its dual, one half of it
+# What it is about (`about`, see above): the collective itself, the reversed one, the allgather half of an allreduce
+AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
 FORMAT = 1
+# chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: the better
+# points that the search left undecided, [C', R'] each; for readers, not checked.
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
 MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated for one refutation
 
@@ -72,7 +83,7 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
 def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:
     """Recheck every claim without a solver; raise Invalid for the first that does not hold.
 
-    O(duals * kinds * destinations * bonds * steps) for the duals, plus the enumerated splits of rounds.
+    Costs one `evaluate_dual` per set of prices, plus the enumerated splits of rounds.
     """
     if type(certificate.get("format")) is not int or certificate["format"] != FORMAT:
         raise Invalid(f"certificate: its format is {quote(certificate.get('format'))}, expected {FORMAT}; plan anew")
@@ -82,23 +93,23 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         about, proof = str(certificate["about"]), str(certificate["proof"])
         chunks, steps, rounds = (_parse_int(certificate[key]) for key in ("chunks", "steps", "rounds"))
         k = certificate["k"]
-        dual = StepDual.of_json(certificate["least"])
+        prices = StepDual.of_json(certificate["least"])
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = certified_instance(topology, collective, about)
-    _require(dual.steps == steps, "its dual is for another number of steps")
+    _require(prices.steps == steps, "its dual is for another number of steps")
     parts_per_unit = instance.parts_of(chunks)
-    floor = evaluate_dual(instance, dual).rounds_per_part
+    bound = evaluate_dual(instance, prices).rounds_per_part  # of R / parts_per_unit, like `ratio`
     ratio = Fraction(rounds, parts_per_unit)
-    # Stage 1: the plan cannot claim a ratio below what its own dual proves.
-    _require(ratio >= floor, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
+    # Stage 1: the point cannot have a ratio below what its own prices prove.
+    _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = instance.collective.kind, instance.input_weight
-    proved = [f"{kind} in {steps} steps has R/C >= {floor / weight}, by prices of links"]
-    # The ratio equals the bound: no candidate with S steps can be better, so no refutations are needed.
+    proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, by prices of links"]
+    # The ratio equals the bound: no point with S steps can be better, so no refutations are needed.
     if proof == OPTIMAL:
         _require(
-            ratio == floor, f"it claims that R/C = {ratio / weight} is the least, but proves only {floor / weight}"
+            ratio == bound, f"it claims that R/C = {ratio / weight} is the least, but proves only {bound / weight}"
         )
         return Checked(
             (*proved, f"(C, S, R) = ({chunks}, {steps}, {rounds}) meets it: none in {steps} steps is better")
@@ -106,8 +117,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     if proof == BEST_FOUND:
         return Checked(tuple(proved))
     _require(proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is not a known label")
-    # Stages 2 and 3. A refutation by an engine's word alone is accepted but reported as trusted, not as proved.
-    trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
+    # Stages 2 and 3. A refutation by a solver's word alone is accepted but reported as trusted, not as proved.
+    trusted = _check_refuted(instance, steps, ratio, bound, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
 
@@ -120,12 +131,12 @@ def _parse_int(value: object) -> int:
 
 
 def _check_refuted(
-    instance: Instance, steps: int, ratio: Fraction, floor: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
+    instance: Instance, steps: int, ratio: Fraction, bound: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Check that every better candidate is refuted; return the refutations that rest on a solver's word."""
+    """Check that every better point is refuted; return the refutations that rest on a solver's word."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
-    # Check each refutation by its own kind, and collect the points (parts, rounds) that they rule out.
+    # Check each refutation by its own kind, and collect the points (parts_per_unit, rounds) that they rule out.
     for entry in refuted:
         try:
             chunks, rounds, how = int(entry["chunks"]), int(entry["rounds"]), str(entry["how"])
@@ -143,11 +154,11 @@ def _check_refuted(
         else:
             raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
         refuted_points.append((parts_per_unit, rounds))
-    # Every better candidate must be covered. Better means parts > rounds / ratio; above rounds / floor the dual
-    # forbids it.
+    # Every better point must be covered. Better means parts_per_unit > rounds / ratio; above rounds / bound the prices
+    # of stage 1 forbid it.
     for rounds in range(steps, steps + k + 1):
-        first = math.floor(rounds / ratio) + 1  # the least number of parts that would be better
-        last = math.floor(rounds / floor)
+        first = math.floor(rounds / ratio) + 1  # the least parts_per_unit that would be better
+        last = math.floor(rounds / bound)
         for parts_per_unit in range(first, last + 1):
             covered = any(p <= parts_per_unit and r >= rounds for p, r in refuted_points)
             better = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
@@ -161,6 +172,7 @@ def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entr
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
     assert isinstance(value, Mapping)
     refutation = Refutation.of_json(value)
+    # A proof may be of one split of the rounds over the steps only (`split`); here it must be of all of them.
     proves = (refutation.parts, refutation.steps, refutation.rounds)
     _require(proves == claimed and refutation.split is None, "a proof is of something else")
     if "naming" in value:
@@ -172,13 +184,13 @@ def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entr
 def _check_by_duals(
     instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]
 ) -> None:
-    """Check that these duals forbid every split of `rounds` rounds over the steps."""
+    """Check that these sets of prices forbid every split of `rounds` rounds over the steps."""
     values: list[Worth] = []
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(evaluate_dual(instance, dual))
     point = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
-    # One dual may forbid the candidate for every split: R / parts is below its bound.
+    # One set of prices may forbid the point for every split: R / parts_per_unit is below its bound.
     if any(rounds < parts_per_unit * value.rounds_per_part for value in values):
         return
     _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")

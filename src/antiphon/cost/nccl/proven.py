@@ -30,7 +30,7 @@ from antiphon.cost.nccl.link_figures import (
 )
 from antiphon.cost.nccl.place import Place
 from antiphon.cost.profile import Profile
-from antiphon.cost.proved_limits import ProvedLimits, Seconds
+from antiphon.cost.proved_limits import ProvedLimits, SecondsBySize
 from antiphon.errors import Infeasible, Invalid, Unsupported
 
 # The bound of machines with more ranks takes too long: an alltoall's linear program 4 CPU seconds for 128 ranks, a
@@ -47,7 +47,7 @@ class ProvedFigures:
     proofs: ProvedLimits
     place: Place
     costs: Costs
-    _bounds: dict[object, Seconds] = field(default_factory=dict)
+    _bounds: dict[object, SecondsBySize] = field(default_factory=dict)
 
     @cached_property
     def because(self) -> str:

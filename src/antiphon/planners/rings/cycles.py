@@ -4,9 +4,10 @@ Input: a machine and its members. Output of `widest_cycle`: the members in the o
 is as wide as can be found, or [] if there is none. `search_cycle` is the search for one cycle in a given network.
 
 Finding a Hamiltonian cycle is NP-hard in general, but machines are regular. Bandwidths are tried from the widest down,
-each time with the links that have at least that much: first the cycle in the order of numbers; then a depth-first
-search that goes on to the neighbour with the fewest free neighbours (Warnsdorff's rule), at most TRIES times; then, if
-the search gives up, the method of factors.py, which suits grids.
+each time with the links that have at least that much: first the members in the given order; then a depth-first search
+that extends a path to the neighbour with the fewest free neighbours (Warnsdorff's rule), with at most MOST_EXTENSIONS
+extensions; then, if the search gives up, the method of factors.py, which suits grids: it covers the members by disjoint
+cycles (a 2-factor), then joins two cycles that hold opposite sides of a square: its other two sides replace these.
 
 A bipartite machine with sides of different size has no cycle at all, which is checked first: a grid of 3 x 3 has five
 black and four white ranks, and a cycle alternates.
@@ -25,21 +26,26 @@ import numpy as np
 from antiphon.core.topology import Topology
 from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 
-TRIES = 20_000  # extensions of a partial cycle before the search gives up
+MOST_EXTENSIONS = 20_000  # extensions of a partial cycle before the search gives up
 
 Pair = tuple[int, int]  # from rank, to rank
 Rate = Callable[[int, int, int], tuple[float, ...]]  # (rank, neighbour, its free neighbours) -> greater is tried first
 
 
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
-    """Return the widest direct link between any two of these ranks (the first of equals). O(links log links)."""
+    """Return the widest direct link between any two of these ranks. O(links log links).
+
+    Of several, it is of the last type with this bandwidth, and of this type the first link.
+    """
     inside = np.zeros(topology.nodes, bool)
     inside[list(members)] = True
     link = np.flatnonzero(inside[topology.link_src] & inside[topology.link_dst])
-    order = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
-    width = np.empty(len(order), np.int64)
-    width[order] = np.arange(len(order))
-    link = link[np.lexsort((-link, width[topology.link_type[link]]))]  # the last of a pair overwrites the others
+    types_by_width = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
+    place_of_type = np.empty(len(types_by_width), np.int64)  # in types_by_width
+    place_of_type[types_by_width] = np.arange(len(types_by_width))
+    link = link[
+        np.lexsort((-link, place_of_type[topology.link_type[link]]))
+    ]  # the last of a pair overwrites the others
     pairs = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
     return dict(zip(pairs, link.tolist(), strict=True))
 
@@ -47,16 +53,19 @@ def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
 def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int], bool]:
     """Return a cycle through all members over direct links whose narrowest link is as wide as possible, or [].
 
-    Also return whether the search was complete, so that [] proves that there is none. Links need no link back.
+    Also return whether the search was complete, so that [] proves that there is none. Links may be one-way.
     """
     table = link_table(topology, members)
     of_type = [kind.bandwidth for kind in topology.types]
     width = dict(zip(table, (of_type[kind] for kind in topology.link_type[list(table.values())].tolist()), strict=True))
     around = list(zip(members, [*members[1:], members[0]], strict=True))
     number = {rank: i for i, rank in enumerate(members)}
-    found_sides = bipartite_sides([(number[a], number[b]) for a, b in table], len(members))
-    if found_sides is not None and 2 * sum(found_sides[0]) != len(members) and found_sides[1]:
-        return [], True  # a cycle alternates between the sides, so they must have equal size
+    bipartition = bipartite_sides([(number[a], number[b]) for a, b in table], len(members))
+    if bipartition is not None:
+        side, is_connected = bipartition
+        # A cycle alternates between the sides, so they must have equal size. Only a connected network has unique sides.
+        if is_connected and 2 * sum(side) != len(members):
+            return [], True
     complete = True
     # Try thresholds from the widest: the first with a cycle is the best bottleneck.
     for min_width in sorted(set(width.values()), reverse=True):
@@ -66,15 +75,15 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
         # next to the neighbour with the fewest free neighbours of its own; of equals, the lowest number
         cycle, finished = search_cycle(neighbours(good, members), members, lambda _, other, free: (-free, -other))
         if not finished:
-            cycle = _of_squares(good, members)
+            cycle = _cycle_by_factors(good, members)
         complete &= finished
         if cycle:
             return cycle, complete
     return [], complete
 
 
-def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
-    """Return a cycle by the method of factors.py, over links that have a link back; or []."""
+def _cycle_by_factors(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
+    """Return a cycle by joining the cycles of a 2-factor (factors.py), over links that have a link back; or []."""
     have, number = set(pairs), {rank: i for i, rank in enumerate(members)}
     edges = [(number[a], number[b]) for a, b in sorted(have) if a < b and (b, a) in have]
     return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
@@ -91,8 +100,8 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
 def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
     """Return a cycle through all members, or [], and whether the search was complete.
 
-    Depth-first with at most TRIES extensions, to the free neighbour with the highest `rate` first. Free are the ranks
-    that the partial cycle has not visited.
+    Depth-first with at most MOST_EXTENSIONS extensions, to the free neighbour with the highest `rate` first. Free are
+    the ranks that the partial cycle has not visited.
     """
     start = members[0]
     if any(not ranks for ranks in near.values()):
@@ -109,14 +118,14 @@ def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rat
 
     # stack[i]: ranks still to be tried after the first i + 1 of the path
     stack = [ahead(start)]
-    tries = 0
+    extensions = 0
     while stack:
         if len(path) == len(members) and start in near[path[-1]]:
             return path, True
         # Extend the path, or else backtrack and free its last rank.
         if len(path) < len(members) and stack[-1]:
-            tries += 1
-            if tries > TRIES:
+            extensions += 1
+            if extensions > MOST_EXTENSIONS:
                 return [], False
             path.append(stack[-1].pop())
             free &= ~(1 << path[-1])

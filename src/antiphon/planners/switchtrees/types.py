@@ -1,13 +1,14 @@
-"""Plan types among the children of a switch (GenTree, Table 2): which child sends to which in which step.
+"""Exchange patterns among the children of a switch (GenTree's plan types, Table 2): who sends to whom in which step.
 
-Input: a plan type by name, the number of children, and the child d in which a block's owner is. Output of `moves_of`:
-the moves of the block, each from a child to another in some step. Every child but d sends exactly once, so the moves
-form a tree towards d; if each child holds a partial sum of the block, the sum of all ends in d.
+Children are the subtrees below a switch, each with one or more ranks (the paper's servers). Input: a plan type by name,
+the number of children, and the child d with the rank that ends with the block (its owner). Output of `moves_of`: the
+moves of the block, each from a child to another in some step. Every child but d sends exactly once, so the moves form a
+tree towards d; if each child holds a partial sum of the block, the sum of all ends in d.
 
     CPS      co-located parameter servers: all send to d in one step
-    ACPS     the same, for children with different numbers of servers
+    ACPS     the same moves; the paper's name where children have different numbers of ranks
     8x4      hierarchical CPS: children are numbered by digits, here one of base 8 and one of base 4; a step per digit,
-             in which those children send that differ from d there, to the child with d's digit
+             in which those children send whose first digit different from d's it is, to the child with d's digit
     RHD      recursive halving: all digits of base 2; if children are no power of two, a step before and one after
     ring     from child to child once around, ending at d
 
@@ -28,8 +29,8 @@ CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"  # names of plan types, see 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Moves between children: in `step`, child `src` sends to child `dst`. A row per destination child, a column per
-    other child.
+    """Moves between children: in `step`, child `src` sends to child `dst`. A row per child d of `towards`, where the
+    block ends; a column per other child.
     """
 
     step: Ints
@@ -45,7 +46,10 @@ def name_of(fans: Sequence[int]) -> str:
 
 
 def fans_of(kind: str, count: int) -> list[int]:
-    """Return the fan-ins of a type by levels (any but ring) among this many children."""
+    """Return the fan-ins of a type by levels (any but ring) among this many children; for RHD, a power of two.
+
+    RHD among any other number is no type by levels: see `_halving_moves`.
+    """
     if kind in (CPS, ACPS):
         return [count]
     return [2] * (count.bit_length() - 1) if kind == RHD else [int(f) for f in kind.split("x")]
@@ -76,7 +80,7 @@ def moves_of(kind: str, count: int, towards: Ints) -> Moves:
 
 
 def _other_children(count: int, towards: Ints) -> tuple[Ints, Ints]:
-    """Return the children of `towards` as a column, and a table with all other children in each row."""
+    """Return the children of `towards` as a column (d), and a table with all other children in each row."""
     d = towards.astype(np.int32)[:, None]
     return d, (d + np.arange(1, count, dtype=np.int32)[None, :]) % np.int32(count)
 
@@ -92,12 +96,12 @@ def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
     step, dst = np.zeros_like(src), np.zeros_like(src)
     stride, same = 1, np.ones(src.shape, np.bool_)
     for level, fan in enumerate(fans):
-        own_digit, other_digit = src // stride % fan, d // stride % fan
+        src_digit, d_digit = src // stride % fan, d // stride % fan
         # the first digit (least significant level first) that differs from d's decides step and destination
-        now = same & (own_digit != other_digit)
+        now = same & (src_digit != d_digit)
         step[now] = level
-        dst[now] = (src + (other_digit - own_digit) * stride)[now]
-        same &= own_digit == other_digit
+        dst[now] = (src + (d_digit - src_digit) * stride)[now]
+        same &= src_digit == d_digit
         stride *= fan
     return Moves(step, src, dst)
 

@@ -7,7 +7,7 @@ With integral prices a cheapest tree is exact, and so is the bound on packings t
     `HopPrices`, `PricedHops`   price of the cheapest hop between any two ranks: one link, or links through switches
     `cheapest_tree`             minimum-cost arborescence over all ranks (Chu and Liu 1965; Edmonds 1967)
     `shallow_tree`              the same with a depth limit: NP-hard, so a heuristic
-    `tree_of`                   trees that need not reach all ranks (Steiner trees, also NP-hard): best of three tries
+    `tree_of`                   trees that need not reach all ranks (Steiner trees, also NP-hard): best of three methods
 
 Example: from rank 0, hops to 1 and 2 cost 9 and 10, and a hop between 1 and 2 costs 1 either way. The cheapest tree is
 0 > 1 > 2, for 10; with a depth limit of 1 it is 0 > 1, 0 > 2, for 19.
@@ -34,7 +34,8 @@ Matrix = NDArray[np.int64]
 class HopPrices:
     """A machine's hops between ranks, prepared to be priced repeatedly.
 
-    Parallel links are grouped by their ends. `most`: upper bound on the cost of any tree if all prices are 1.
+    Parallel links are grouped by their ends. `most`: upper bound on the cost of any tree if all prices are 1. At
+    prices up to FAR // `most` every tree costs less than FAR.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -48,9 +49,10 @@ class HopPrices:
         self.size = np.diff([*self.first, len(self.order)])
         # equal prices are resolved by the number of links: each adds 1, and prices are multiplied by more than any tree
         # has links
-        self.step = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
+        self.scale = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
         widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
-        self.most = 4 * self.step * widest * topology.ranks * (topology.switches + 1)
+        # 4: room for the 1 that each link adds, and for costs perturbed by up to a half (`shallow_tree`)
+        self.most = 4 * self.scale * widest * topology.ranks * (topology.switches + 1)
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
@@ -58,9 +60,9 @@ class HopPrices:
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
         # a link costs its own price and that of its shared limits; the 1 prefers fewer links among equal prices
-        each = price[:links] * self.step + 1
+        each = price[:links] * self.scale + 1
         if len(self.owner):
-            np.add.at(each, self.owner, price[self.limit_of] * self.step)
+            np.add.at(each, self.owner, price[self.limit_of] * self.scale)
         offered = each[self.order]
         cheapest_of_pair = np.minimum.reduceat(offered, self.first)
         place = self.first
@@ -69,6 +71,7 @@ class HopPrices:
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
             place = cheap[np.unique(pair, return_index=True)[1]]
         chosen = self.order[place]
+        # above any tree's cost; 4 as for `most`
         far: Any = FAR if price.dtype != object else (int(each.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
         cost[self.pairs] = cheapest_of_pair
@@ -95,6 +98,7 @@ class HopPrices:
         distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
         while level:
             depth += 1
+            # switches belong to the hop that enters them: they are expanded in this same level, ranks in the next
             todo, level = level, []
             for node in todo:
                 for head in out[node]:
@@ -131,13 +135,14 @@ class PricedHops:
     def tree_price(self, cost: Costs, parents: Parents) -> int:
         """Return the cost of a tree at the original prices, without the tie-break.
 
-        `cost`: that of these hops, or transposed for a tree of the reversed machine.
+        `cost`: that of these hops, or its transpose for a tree of the reversed machine.
         """
-        return sum(int(cost[p, v]) // self.hop_prices.step for v, p in enumerate(parents) if p >= 0)
+        return sum(int(cost[p, v]) // self.hop_prices.scale for v, p in enumerate(parents) if p >= 0)
 
-    def tree_hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
-        """Return every rank of the tree with the hop that leads to it. `turned`: `parents` is a tree of the reversed
-        machine.
+    def tree_hops(self, parents: Parents, root: int, of_reversed: bool = False) -> tuple[tuple[int, Hop], ...]:
+        """Return every rank of the tree with the hop that leads to it.
+
+        `of_reversed`: `parents` is a tree of the reversed machine, so its hops are taken from end to start.
         """
         depth, tree_hops = {root: 0}, []
         for rank, parent in enumerate(parents):
@@ -149,7 +154,7 @@ class PricedHops:
                 trail.append(parents[trail[-1]])
             for node in reversed(trail[:-1]):
                 depth[node] = depth[parents[node]] + 1
-            path = self.path_of(rank, parent)[::-1] if turned else self.path_of(parent, rank)
+            path = self.path_of(rank, parent)[::-1] if of_reversed else self.path_of(parent, rank)
             tree_hops.append((rank, Hop(parent, path, depth[rank])))
         return tuple(tree_hops)
 
@@ -180,8 +185,8 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     while True:
         # every node but the root takes its cheapest hop
         best = cost.argmin(axis=0)
-        columns = np.arange(len(ids))
-        cheapest_hop = cost[best, columns]
+        every = np.arange(len(ids))  # of rows and of columns
+        cheapest_hop = cost[best, every]
         start = ids.index(root)
         if any(value >= far for at, value in enumerate(cheapest_hop.tolist()) if at != start):
             return None
@@ -204,12 +209,12 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
             entering = cost[:, rows] - cheapest_hop[rows][None, :]
             entering[cost[:, rows] >= far] = far
             lead = rows[0]
-            pick, all_rows = entering.argmin(axis=1), columns
-            cost[:, lead] = entering[all_rows, pick]
-            tail[:, lead], head[:, lead] = tail[all_rows, rows[pick]], head[all_rows, rows[pick]]
+            pick = entering.argmin(axis=1)
+            cost[:, lead] = entering[every, pick]
+            tail[:, lead], head[:, lead] = tail[every, rows[pick]], head[every, rows[pick]]
             # hops out of it: from the cheapest of its nodes
             pick = rows[cost[rows].argmin(axis=0)]
-            row, row_tail, row_head = cost[pick, columns], tail[pick, columns], head[pick, columns]
+            row, row_tail, row_head = cost[pick, every], tail[pick, every], head[pick, every]
             cost[lead], tail[lead], head[lead] = row, row_tail, row_head
             cost[lead, lead] = far
             keep[rows[1:]] = False
@@ -273,18 +278,18 @@ def _open_cycles(
     return [-1 if rank == root else hop[rank][0] for rank in range(count)]
 
 
-def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
+def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int = 0) -> Parents | None:
     """Return a cheap tree at most `max_depth` hops deep; None if none is found.
 
     Finding the cheapest is NP-hard from two hops on. Three trees are grown (`_start_trees`) and improved hop by hop
-    (`_improve_tree`), and three more at randomly perturbed costs for each of `tries`. O(ranks^2) per tree and per
+    (`_improve_tree`), and three more at randomly perturbed costs for each of `restarts`. O(ranks^2) per tree and per
     improvement.
     """
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
     # perturb by at most half of the highest cost
     max_shift = int(cost[cost < far].max(initial=0)) // 2
-    for number in range(1 + tries):
+    for number in range(1 + restarts):
         shaken_cost = cost
         if number:
             shaken_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
@@ -298,10 +303,10 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, tries: int = 
 
 def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
     """Return trees to improve: grown by layer, grown by price, and grown by price from the top of the cheapest tree."""
-    free = cheapest_tree(cost, root, far)
-    if free is None:
+    unlimited = cheapest_tree(cost, root, far)  # in depth
+    if unlimited is None:
         return []
-    grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), free)]
+    grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), unlimited)]
     return [tree for tree in (_grow_by_layer(cost, root, max_depth, far), *grown) if tree is not None]
 
 
@@ -419,39 +424,45 @@ def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64],
     count, every = len(above), np.arange(len(above))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    at, far = every.copy(), 0
+    # all ranks climb one hop at a time until all are at the root
+    at, climbed = every.copy(), 0
     while True:
         below[every, at] = True
-        np.maximum.at(height, at, np.where(depth >= far, far, 0))
+        # a rank that has climbed all the way so far makes the subtree of `at` that high; others wait at the root, and
+        # their depth, which counts their own hops, is smaller
+        np.maximum.at(height, at, np.where(depth >= climbed, climbed, 0))
         if np.all(at == root):
             return depth, height, below
-        # all ranks climb one hop at a time until all are at the root
         depth += at != root
         at = above[at]
-        far += 1
+        climbed += 1
 
 
 def tree_of(
-    cost: Costs, root: int, hops: int | None, sinks: Sequence[int], useful: Sequence[int], far: int, tries: int = 0
-) -> Parents | None:
-    """Return a cheap tree from the root to the sinks, relayed by `useful` ranks only, at most `hops` deep.
+    cost: Costs, root: int, max_depth: int | None, sinks: Sequence[int], useful: Sequence[int], far: int,
+    restarts: int = 0,
+) -> Parents | None:  # fmt: skip
+    """Return a cheap tree from the root to the sinks, at most `max_depth` hops deep.
 
-    It is the cheapest if every useful rank is root or sink and `hops` is None. Otherwise the cheapest of up to three:
-    over root and sinks alone; over all useful ranks, with branches that reach no sink removed; and, without a depth
-    limit, over the ranks on shortest paths between sinks (the metric-closure heuristic for Steiner trees). None if none
-    is found. `tries`: as for `shallow_tree`.
+    `useful`: the ranks that may be in the tree, root and sinks among them; the others relay. `restarts`: as for
+    `shallow_tree`. The tree is the cheapest if every useful rank is root or sink and `max_depth` is None. Otherwise it
+    is the cheapest of up to three: over root and sinks alone; over all useful ranks, with branches that reach no sink
+    removed; and, without a depth limit, over the ranks on shortest paths between sinks (the metric-closure heuristic
+    for Steiner trees). None if none is found.
     """
     need = sorted({root, *sinks})
     if len(need) == len(cost):
-        return cheapest_tree(cost, root, far) if hops is None else shallow_tree(cost, root, hops, far, tries)
-    trees = [_tree_within(cost, root, hops, need, far, tries)]
+        return (
+            cheapest_tree(cost, root, far) if max_depth is None else shallow_tree(cost, root, max_depth, far, restarts)
+        )
+    trees = [_tree_within(cost, root, max_depth, need, far, restarts)]
     if len(useful) > len(need):
-        near = useful if hops is None else _near_ranks(cost, root, hops, need, useful, far)
-        trees.append(_prune_tree(_tree_within(cost, root, hops, near, far, tries), need))
-    if len(useful) > len(need) and hops is None:
+        near = useful if max_depth is None else _near_ranks(cost, root, max_depth, need, useful, far)
+        trees.append(_prune_tree(_tree_within(cost, root, max_depth, near, far, restarts), need))
+    if len(useful) > len(need) and max_depth is None:
         passed = _ranks_on_shortest_paths(cost, root, need, far)
         if passed is not None:
-            trees.append(_prune_tree(_tree_within(cost, root, hops, passed, far), need))
+            trees.append(_prune_tree(_tree_within(cost, root, None, passed, far), need))
     candidates = [parents for parents in trees if parents is not None]
     return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
 
@@ -462,11 +473,11 @@ def tree_cost(cost: Costs, parents: Parents) -> int:
 
 
 def _tree_within(
-    cost: Costs, root: int, hops: int | None, ranks: Sequence[int], far: int, tries: int = 0
+    cost: Costs, root: int, max_depth: int | None, ranks: Sequence[int], far: int, restarts: int = 0
 ) -> Parents | None:  # fmt: skip
     """Return a cheap tree over these ranks alone, numbered like `cost`; None if none is found."""
     inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
-    tree = cheapest_tree(inner, top, far) if hops is None else shallow_tree(inner, top, hops, far, tries)
+    tree = cheapest_tree(inner, top, far) if max_depth is None else shallow_tree(inner, top, max_depth, far, restarts)
     if tree is None:
         return None
     parents = [-1] * len(cost)
@@ -475,11 +486,13 @@ def _tree_within(
     return parents
 
 
-def _near_ranks(cost: Costs, root: int, hops: int, need: Sequence[int], useful: Sequence[int], far: int) -> list[int]:
-    """Return the needed ranks and the useful ones less than `hops` hops away."""
+def _near_ranks(
+    cost: Costs, root: int, max_depth: int, need: Sequence[int], useful: Sequence[int], far: int
+) -> list[int]:
+    """Return the needed ranks and the useful ones less than `max_depth` hops away."""
     near_root = np.zeros(len(cost), bool)
     near_root[root] = True
-    for _ in range(hops - 1):
+    for _ in range(max_depth - 1):
         near_root = near_root | (cost[near_root] < far).any(axis=0)
     return sorted({*need, *(rank for rank in useful if near_root[rank])})
 
