@@ -364,7 +364,7 @@ def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
 
 
 def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
-    """Each row out of place, with the row in place that follows it."""
+    """Return each row out of place with the row in place that follows it."""
     pairs: list[tuple[Row, Row | None]] = []
     for row in rows:
         if row["in_place"]:

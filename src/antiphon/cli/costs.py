@@ -192,7 +192,7 @@ def predict_command(
 def _predict_library(
     library: str, kind: str, topo: str, nbytes: str, only: str, plan_options: Mapping[str, bool], json: bool
 ) -> None:  # fmt: skip
-    """The choices of a library; the options that are for plans are refused."""
+    """Print the choices of a library; refuse options that are for plans."""
     for option, is_used in plan_options.items():
         if is_used:
             raise Invalid(f"{option}: cannot be combined with --library, which has figures of its own; leave it out")
@@ -243,7 +243,7 @@ def _follow(
 
 
 def _is_message_schedule(file: Path) -> bool:
-    """Whether the file is a schedule of PICCL, by its name and its beginning."""
+    """Return whether the file is a schedule of PICCL, by its name and its beginning."""
     from antiphon.formats.foreign import written_for_others
 
     return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and written_for_others(file))

@@ -173,7 +173,7 @@ def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str
 
 
 def _known_seconds(stated: Mapping[str, str], memory: Path | None = None) -> dict[str, float]:
-    """The parameters that the user states, in seconds per byte."""
+    """Return the parameters that the user passes, in seconds per byte."""
     seconds = {}
     if memory is not None:
         profile = as_profile(memory)

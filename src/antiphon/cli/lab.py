@@ -83,7 +83,7 @@ def run_command(
 
 
 def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The labs that are up."""
+    """Return a table of the labs that are up."""
     listed = [
         [
             row["name"], str(row["ranks"]), str(row["links"]), _bits(row["slowest"]), _bits(row["fastest"]),

@@ -98,7 +98,7 @@ def check_outputs(
 
 
 def _check_suffix(path: Path, option: str, form: str) -> None:
-    """A name without a suffix promises no form; another suffix than that of the form would mislead."""
+    """Refuse a suffix other than that of the format, which would mislead; a name without a suffix is fine."""
     name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
     suffix = Path(name).suffix
     allowed = (form, ".htm") if form == ".html" else (form,)

@@ -62,7 +62,7 @@ class NowAndThen:
 
 @contextmanager
 def beats() -> Iterator[Tell]:
-    """In a log repeat the last line every few seconds, with the seconds since the beginning, so that long work is never
+    """Repeat in a log the last line every few seconds, with the seconds since the beginning, so that long work is never
     silent."""
     latest, over, begin = ["starting"], threading.Event(), time.monotonic()
 

@@ -57,7 +57,7 @@ def replay_command(
 
 
 def replay_text(result: Mapping[str, Any]) -> str:
-    """A step as recorded and with ours, the collectives (the longest in total first), buckets, notes."""
+    """Return a step as recorded and with ours, the collectives (the longest in total first), buckets, notes."""
     return "\n".join(
         [*_step(result), "", *_calls(result["calls"]), *_worth(result), *_buckets(result), *_notes(result)]
     )

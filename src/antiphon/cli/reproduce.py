@@ -87,7 +87,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _side(name: str, value: dict[str, Any] | None) -> str:
-    """A point, unless the name has it already, with its label and time."""
+    """Return a point as text, unless the name contains it already, with its label and time."""
     if value is None:
         return "-"
     words = [] if name.endswith(_point(value)) else [_point(value)]

@@ -95,7 +95,7 @@ class Signals:
         signal.pthread_kill(self._thread, number)  # a real signal: it interrupts a waiting system call
 
     def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """An exception that nobody could catch (raised in __del__, or in a callback of a C library)."""
+        """Handle an exception that nobody could catch (raised in __del__, or in a callback of a C library)."""
         if not self.first:
             self._hook(unraisable)
         elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._times == 1:

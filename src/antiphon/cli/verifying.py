@@ -130,7 +130,7 @@ def verify_command(
 
 
 def _figures(plan: Plan) -> dict[str, Any]:
-    """The figures of `antiphon plan`, for a plan of another program."""
+    """Return the figures of `antiphon plan` for a plan of another program."""
     entry = plan.entries[0]
     claims = {**entry.claims, **measure(entry.schedule, plan.topology)}
     return figures_of(Plan.of(plan.topology, entry.schedule, claims))

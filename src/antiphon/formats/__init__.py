@@ -104,6 +104,6 @@ def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.Pat
 
 
 def names_file(name: str, path: Path) -> bool:
-    """Whether a path is a file that this back end writes, not a folder for its files."""
+    """Return whether a path is a file that this back end writes, not a folder for its files."""
     suffix = find_format(name).can.suffix
     return bool(suffix) and path.name.endswith(suffix) and not path.is_dir()

@@ -367,7 +367,7 @@ def _osu_kind(title: str) -> str:
 
 
 def _has_columns(kind: str, op: str, root: str) -> bool:
-    """Whether rows of this collective have such an operator and root; old versions print neither for some."""
+    """Return whether rows of this collective have such an operator and root; old versions print neither for some."""
     if op and (op == "none") != (kind not in COMBINING):
         return False
     return not root or (root != "-1") == (kind in ROOTED)

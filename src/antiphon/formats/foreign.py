@@ -42,7 +42,7 @@ def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
 
 
 def written_for_others(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is MSCCL XML or an MSCCL++ plan."""
+    """Return whether a file is MSCCL XML or an MSCCL++ plan."""
     with reading(name_of(path)):
         return reader_of(read_bytes(path)) is not None
 
@@ -95,5 +95,5 @@ def _machine_of_sends(name: str, schedule: Schedule) -> Topology:
 
 
 def machine_is_told(plan: Plan) -> bool:
-    """Whether times on the plan's own machine are meaningful."""
+    """Return whether times on the plan's own machine are meaningful."""
     return not plan.topology.name.startswith(NOWHERE)

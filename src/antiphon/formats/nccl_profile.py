@@ -38,7 +38,7 @@ NOTE = "a profiler of NCCL tells nothing of computation: all collectives are tak
 
 
 def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether NCCL's example profiler wrote these events."""
+    """Return whether NCCL's example profiler wrote these events."""
     return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
 
 
@@ -138,7 +138,7 @@ def is_inspected(data: bytes) -> bool:
 
 
 def read_inspector(data: bytes) -> list[Recorded]:
-    """A line for each collective; without stamps of time they are taken one after another, as their numbers are."""
+    """Read a log with a line for each collective; without time stamps they follow each other by their numbers."""
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) > MAX_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
         raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MAX_LINES} are read")

@@ -8,7 +8,7 @@ from antiphon.units import format_size
 
 
 def refuse_served(plan: Plan, format_name: str) -> list[str]:
-    """A note for each range that is left to the library. NotFound where that are all of them."""
+    """Return a note for each range that is left to the library; NotFound if all of them are."""
     served = [entry for entry in plan.entries if entry.served_by in GPU_LIBRARIES]
     name = served[0].served_by.upper() if served else ""
     if len(served) == len(plan.entries):

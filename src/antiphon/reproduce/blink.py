@@ -267,7 +267,10 @@ def _fewest_trees(box: Topology, kind: str) -> Fewest:
 
 
 def of_allocations(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[MeasuredPlan]) -> Row:
-    """Every allocation: exactly at the optimum, and how near Blink's method comes. `full_plans`: both, of all GPUs."""
+    """Compare every allocation: exactly at the optimum, and how near Blink's method comes.
+
+    `full_plans`: both plans of all GPUs.
+    """
     shares, proof, reached, integral = [], [], 0, 0
     for each in allocations:
         best, limit = rate_bound(each.machine, kind)

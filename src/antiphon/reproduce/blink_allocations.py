@@ -50,7 +50,7 @@ def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[All
 
 
 def is_joined(machine: Topology) -> bool:
-    """Whether links lead from rank 0 to all ranks, without switches."""
+    """Return whether links lead from rank 0 to all ranks, without switches."""
     near: dict[int, list[int]] = {}
     for a, b in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
         near.setdefault(a, []).append(b)

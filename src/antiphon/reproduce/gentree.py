@@ -230,7 +230,7 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
 def slower(
     network: str, switch: str, size: str, published: Mapping[str, str], ours: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Whether the published plan type is slower there by GenModel than ours, both as verified schedules."""
+    """Return whether the published plan type is slower there by GenModel than ours, both as verified schedules."""
     kinds = published[size], ours[size]
     servers = BELOW.get((network, switch))
     if servers is not None:  # such a switch alone: all below it happens at once, on all data

@@ -132,7 +132,7 @@ def figure10() -> Iterator[Row]:
 
 
 def _is_falling(all_terms: list[Terms], term: str) -> bool:
-    """Whether a term never grows along the plans, and is less at the end."""
+    """Return whether a term never grows along the plans, and is less at the end."""
     values = [terms[term] for terms in all_terms]
     return all(a >= b - ATOL for a, b in pairwise(values)) and values[0] > values[-1]
 

@@ -184,7 +184,7 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
 
 def _turns_once(medium: Sequence[int]) -> bool:
-    """Whether the best k changes from 8 to 4 once before medium sizes end."""
+    """Return whether the best k changes from 8 to 4 once before medium sizes end."""
     at = medium.index(4) if 4 in medium else len(medium)
     return at < len(medium) and set(medium[:at]) <= {8} and set(medium[at:]) == {4}
 

@@ -167,5 +167,5 @@ def merge_equal(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, obj
 
 
 def round_values(values: Mapping[Any, float]) -> dict[str, float]:
-    """For a row: three digits behind the point."""
+    """Round values for a row: three digits behind the point."""
     return {str(key): round(value, 3) for key, value in values.items()}

@@ -90,7 +90,7 @@ def bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> 
 
 
 def _has_ports(plans: Plans, k: int) -> bool:
-    """Whether a rank has a port for everything it sends at once, as the formulas assume."""
+    """Return whether a rank has a port for everything it sends at once, as the formulas assume."""
     figures = as_profile(PROFILE).loggp
     ports = figures.device_radix if figures else None
     return plans.family is KRING or ports is None or max(radices_of(plans.by_k[k])) - 1 <= ports

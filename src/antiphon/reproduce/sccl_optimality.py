@@ -127,7 +127,7 @@ def fewest_steps(algorithm: Synthesized, limits: Bound) -> int:
 
 
 def _not_sooner(algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]) -> bool:
-    """Whether no algorithm of fewer steps has as low an R / C."""
+    """Return whether no algorithm of fewer steps has as low an R / C."""
     sooner = algorithm.steps - (2 if algorithm.composed else 1)
     return sooner < fewest_steps(algorithm, limits) or duals.get(sooner, Fraction(0)) > algorithm.ratio
 

@@ -71,7 +71,7 @@ NCCL_PIPELINED = ("broadcast", "reduce")  # (6 m, 6 + m, 6 + m)
 
 
 def of_kind(table: Mapping[str, Rows], kind: str, ranks: int) -> Rows:
-    """The rows of a collective, also of one that the paper prints together with another."""
+    """Return the rows of a collective, also of one that the paper prints together with another."""
     printed = next((first for first, second in DUALS.items() if second == kind), kind)
     times = ranks if kind in ("reducescatter", "scatter") else 1
     return tuple(Published(r.chunks * times, r.steps, r.rounds, r.seconds, r.optimal) for r in table[printed])

@@ -71,7 +71,7 @@ def _point_row(point: FrontierPoint) -> list[str]:
 
 
 def _of_halves(point: FrontierPoint) -> bool:
-    """Whether the point is an allreduce made of reducescatter and allgather, and the proof is about those."""
+    """Return whether the point is an allreduce made of reducescatter and allgather, and the proof is about those."""
     return point.about == COMPOSED and point.least is None
 
 

@@ -108,12 +108,12 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
 
 
 def sold_with_cards(name: str) -> bool:
-    """Whether the cards of a box of this name are those that it is sold with, rather than assumed."""
+    """Return whether the cards of a box of this name are those that it is sold with, rather than assumed."""
     return name in _CARDS or name.partition(":")[0] in _CARDS
 
 
 def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, sold_as: str = "") -> Cards:
-    """The network cards of a box: as `nics` and `nic` say, else as the box of this name is sold with."""
+    """Return the network cards of a box: as `nics` and `nic` say, else as the box of this name is sold with."""
     name = sold_as or box.name
     count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:
@@ -126,7 +126,7 @@ def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, s
 
 
 def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
-    """The network cards that a box's file lists, if they are equal and each serves as many nodes."""
+    """Return the network cards that a box's file lists, if they are equal and each serves as many nodes."""
     speeds = {card.bandwidth for card in box.cards} if nic is None else {parse_bandwidth(nic, "nic")}
     speed = max((speed for speed in speeds if speed), default=None)
     if speed is None or len(speeds) > 1:

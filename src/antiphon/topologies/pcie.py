@@ -42,7 +42,7 @@ def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
 
 
 def bridge_limits(links: Sequence[Link], bridges: Sequence[int], each: Fraction) -> list[SharedLimit]:
-    """The same of any tree whose host bridges are these nodes, and whose widest links carry `each`."""
+    """Return the same for any tree whose host bridges are these nodes, and whose widest links carry `each`."""
     into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
     return [SharedLimit(f"bridge{number} in", entering, 2 * each) for number, entering in enumerate(into)]
 

@@ -29,7 +29,7 @@ def machine_of(spec: str, separator: str = ",") -> Topology:
 
 
 def is_file(spec: str) -> bool:
-    """Whether a text names a file of ours rather than a machine of the catalogue."""
+    """Return whether a text names a file of ours rather than a machine of the catalogue."""
     return spec.endswith((".json", ".json.gz")) or "/" in spec.partition(":")[0]
 
 

@@ -82,7 +82,7 @@ def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Traces:
 
 
 def is_ours(traces: Traces) -> bool:
-    """Whether Antiphon wrote the traces, so that they contain a plan."""
+    """Return whether Antiphon wrote the traces, so that they contain a plan."""
     return any("antiphon" in head for head, _ in traces.values())
 
 

@@ -49,7 +49,7 @@ def bytes_of(name: object) -> int | None:
 
 
 def is_call(name: str) -> bool:
-    """Whether an event of this name belongs to a collective rather than to computation."""
+    """Return whether an event of this name belongs to a collective rather than to computation."""
     return name.startswith(CALL_PREFIXES)
 
 

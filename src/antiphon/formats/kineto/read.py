@@ -24,7 +24,7 @@ _US = 1e-6
 
 
 def is_kineto(read: Read) -> bool:
-    """Whether PyTorch's profiler wrote the trace."""
+    """Return whether PyTorch's profiler wrote the trace."""
     return read.job is not None or any(
         event.get("cat") in ("cpu_op", "kernel", "user_annotation") for event in read.events
     )

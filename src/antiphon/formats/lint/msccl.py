@@ -22,7 +22,7 @@ NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", 
 
 
 def _executor_call(head: Head, call: Call) -> Call:
-    """The call with the bytes that the executor sees: for gather and scatter those of one rank's part."""
+    """Return the call with the bytes that the executor sees: for gather and scatter those of one rank's part."""
     if head.kind in ("gather", "scatter"):
         return Call(
             call.nbytes // max(call.ranks, 1), call.itemsize, call.dtype, call.op, call.ranks, call.in_place, call.root
@@ -35,7 +35,7 @@ def _check_size(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
-    """A count that chunks do not divide is left to the library without a word."""
+    """Report a count that chunks do not divide: the runtime leaves it to the library without a message."""
     counted = _executor_call(head, call)
     count = counted.nbytes // counted.itemsize
     # Each chunk must be a whole number of elements.
@@ -62,7 +62,7 @@ def _check_type(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_root(head: Head, call: Call) -> Iterator[Finding]:
-    """The executor takes a file for any root."""
+    """Report another root than the file's: the executor takes a file for any root."""
     if head.kind not in ROOTED:
         return
     if call.root is not None and head.root is not None and call.root != head.root:
@@ -97,7 +97,7 @@ def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_blocks(head: Head, call: Call) -> Iterator[Finding]:
-    """What is in the folder is loaded when a communicator is made, and that fails with it."""
+    """Report too many blocks: files are loaded when a communicator is made, and that fails with them."""
     blocks = head.extra.get("blocks", 0)
     if blocks > MAX_BLOCKS:
         yield Finding(
@@ -129,7 +129,7 @@ def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
-    """The executor allocates the scratch that the file declares, even if its steps use less."""
+    """Report scratch that is too large: the executor allocates what the file declares, even if its steps use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
     # Scratch has chunks of the same size as the buffer.
     nbytes = _executor_call(head, call).nbytes * declared // head.chunks

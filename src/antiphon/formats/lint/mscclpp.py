@@ -46,7 +46,7 @@ def _check_type(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
-    """The executor binds whole allocations to the switch, and has a kernel for these types only."""
+    """Report limits of switches: the executor binds whole allocations, and has a kernel for these types only."""
     if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in ADDED:
         yield Finding(
             "refused",
@@ -63,7 +63,7 @@ def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
-    """An error, not a way back to the library: the plan has been chosen by then."""
+    """Report an indivisible size: an error, not left to the library, as the plan has been chosen by then."""
     align = head.extra.get("alignment", 16)
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
         yield Finding(

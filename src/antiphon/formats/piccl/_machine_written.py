@@ -97,7 +97,7 @@ def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
 
 
 def _is_within(inner: Longs, outer: Longs) -> bool:
-    """Whether every inner group lies in one outer group."""
+    """Return whether every inner group lies in one outer group."""
     around = np.full(int(inner.max()) + 1, -1, np.int64)
     around[inner] = outer
     return bool((around[inner] == outer).all())

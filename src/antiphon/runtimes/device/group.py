@@ -58,7 +58,7 @@ class DevicePlan:
         self.every = handles_of(self.handles)
 
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
-        """Whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
+        """Return whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
         call, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
         return all(call.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values())
 

@@ -37,7 +37,7 @@ class Failed(AntiphonError):
 
 
 def is_launched() -> bool:
-    """Whether mpiexec or srun started this very process as one of several."""
+    """Return whether mpiexec or srun started this very process as one of several."""
     return any(name in os.environ for name in LAUNCHED)
 
 

@@ -33,7 +33,7 @@ class _Ring(Structure):
 
 
 def keeps_time() -> bool:
-    """Whether the kernel itself uses the time stamp counter, which then is the same on all processors."""
+    """Return whether the kernel itself uses the time stamp counter, which then is the same on all processors."""
     with suppress(OSError):
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text(encoding="ascii")
         return platform.machine() == "x86_64" and source.strip() == "tsc"

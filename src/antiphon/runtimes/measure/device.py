@@ -204,7 +204,7 @@ class _DeviceBuffers(AllBuffers):
         self._place_all(OUTPUT, self.initial_inputs if case.in_place else outputs)
 
     def _uses_switches(self, schedule: Schedule) -> bool:
-        """Whether to use memory known to switches: if the schedule uses switches, and there are some."""
+        """Return whether to use memory known to switches: if the schedule uses switches, and there are some."""
         if schedule.joint is None:
             return False
         try:

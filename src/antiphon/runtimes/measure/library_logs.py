@@ -273,7 +273,7 @@ def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[s
 
 
 def _beats(times: Sequence[float], default: Sequence[float]) -> bool:
-    """Whether a setting is faster than the default beyond the noise that the runs show."""
+    """Return whether a setting is faster than the default beyond the noise that the runs show."""
     ratio = median(times) / median(default)
     if min(len(times), len(default)) < 2:
         return ratio < MARGIN

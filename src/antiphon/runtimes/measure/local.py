@@ -136,7 +136,7 @@ class AllBuffers:
         return sum(data.count_wrong(out) for data, out in zip(self.ranks, self.outputs, strict=True))
 
     def agree(self) -> bool:
-        """Whether all blocks with the same expected value are the same in every bit."""
+        """Return whether all blocks with the same expected value are the same in every bit."""
         first_blocks: dict[Key, Array] = {}
         bits = np.dtype(f"u{self.dtype.itemsize}")
         for data, out in zip(self.ranks, self.outputs, strict=True):

@@ -384,7 +384,7 @@ _SETTING = "TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
 def compares_calls() -> bool:
-    """Whether calls are to be compared."""
+    """Return whether calls are to be compared."""
     return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
 
 

@@ -141,7 +141,7 @@ class _Meeting:
         self.max_strangers = _MAX_STRANGERS + party.ranks
 
     def missing(self) -> bool:
-        """Whether a connection is still missing."""
+        """Return whether a connection is still missing."""
         return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ class _Meeting:
                 raise TransportFailed(f"{self._cannot_reach(line.call)}: {stranger}; is this its address?") from None
 
     def _finish_connect(self, line: _Connecting) -> bool:
-        """Whether a connection of ours is made; else it is tried again."""
+        """Return whether a connection of ours is made; else it is tried again."""
         call = line.call
         assert call is not None
         code = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -156,7 +156,7 @@ class Turns:
     _busy: bool = True
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
-        """Whether all processes ask (add up) before this call."""
+        """Return whether all processes ask (add up) before this call."""
         return number >= self.next and (kind in SYNCHRONIZING or nbytes >= LARGE or number >= self.next + LATE)
 
     def turn(self, number: int, add: Sum) -> Book | None:

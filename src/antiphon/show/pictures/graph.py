@@ -91,7 +91,7 @@ class Graph:
         return [sorted(near) for near in neighbours]
 
     def is_tree(self, among: Sequence[int]) -> bool:
-        """Whether these nodes form a tree whose leaves are the ranks."""
+        """Return whether these nodes form a tree whose leaves are the ranks."""
         inside = set(among)
         degree = {node: sum(other in inside for other in self.near[node]) for node in among}
         ends = all(degree[n] == 1 for n in among if self.nodes[n].shape != SWITCH)
