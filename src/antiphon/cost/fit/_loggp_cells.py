@@ -79,12 +79,12 @@ class Cells:
     def maps(self) -> dict[str, Floats]:
         """Per signal (see the module) the matrix that maps `flat` to one figure per size."""
         m = len(self.sizes)
-        # Each matrix picks one of the four groups of medians in `flat`.
-        one, many, excess, server = (np.eye(m, 4 * m, group * m) for group in range(4))
+        # Each matrix picks a group of medians in `flat`: of one message, of many, of many with delay, of the server.
+        single, several, excess, server = (np.eye(m, 4 * m, group * m) for group in range(4))
         return {
-            "half": one / 2,
-            "gap": (many - one) / self.turns.clip(1)[:, None],
-            "o_s": (excess - one) / (self.n_delayed - 1)[:, None],
+            "half": single / 2,
+            "gap": (several - single) / self.turns.clip(1)[:, None],
+            "o_s": (excess - single) / (self.n_delayed - 1)[:, None],
             "o_r": server,
         }
 
