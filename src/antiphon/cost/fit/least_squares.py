@@ -32,12 +32,12 @@ GRADIENT = 1e-13  # of the norm of the target: a column that correlates less wit
 class Decomposition(NamedTuple):
     """A singular value decomposition without the singular values that are zero, the greatest first.
 
-    The matrix is `left` (columns are vectors) times the diagonal of `singular_values` times `right` (rows are vectors).
+    The matrix is `left_vectors` (columns) times the diagonal of `singular_values` times `right_vectors` (rows).
     """
 
-    left: Floats
+    left_vectors: Floats
     singular_values: Floats
-    right: Floats
+    right_vectors: Floats
 
 
 def decompose_matrix(matrix: Floats) -> Decomposition:

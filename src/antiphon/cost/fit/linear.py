@@ -137,13 +137,13 @@ class Solution:
     @property
     def basis(self) -> Floats:
         """Rows that span the determined combinations."""
-        rows: Floats = self._row_space.right * self.scale
+        rows: Floats = self._row_space.right_vectors * self.scale
         return rows
 
     def determines(self, weights: Floats) -> bool:
         """Return whether the combination is determined: it has the same value in every solution that fits as well."""
         # Determined = in the row space: the projection onto its orthogonal complement must vanish.
-        scaled, right = weights / self.scale, self._row_space.right
+        scaled, right = weights / self.scale, self._row_space.right_vectors
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
 
@@ -153,8 +153,8 @@ class Solution:
 
     def explained(self, weights: Floats, column: Floats) -> float:
         """Return the combination of the columns that gives this column: weights @ k where matrix @ k = column."""
-        left, singular_values, right = self._row_space
-        return float(dot(dot(right, weights / self.scale), dot(left.T, column) / singular_values))
+        left_vectors, singular_values, right = self._row_space
+        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / singular_values))
 
     def deviation(self, weights: Floats) -> float:
         """Return the combination's standard deviation, for errors of deviation 1 in every row."""
