@@ -20,7 +20,7 @@ MAX_VALUES = 2**22  # read of one argument
 
 
 class Arguments:
-    """Convert arguments for a machine with so many `ranks` and `links`. `wrong` adds the user's line to an error."""
+    """Convert arguments for a machine with this many `ranks` and `links`. `wrong` adds the user's line to an error."""
 
     def __init__(self, layout: Layout, ranks: int, links: int, wrong: Callable[[str], Invalid]) -> None:
         self._layout, self._ranks, self._links, self._wrong = layout, ranks, links, wrong

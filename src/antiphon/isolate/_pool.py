@@ -26,7 +26,7 @@ from antiphon.isolate._process import STOP_INTERVAL, Ended, Job, Lost, Process, 
 
 MOST_WORKERS = 4
 AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
-MAX_FAILED_STARTS = 3  # after so many workers that never got ready, no more are started
+MAX_FAILED_STARTS = 3  # after this many workers that never got ready, no more are started
 MIN_WAIT = 0.02  # seconds between two checks, at least
 
 Event = tuple[Process[Job], Job | None, Sent | Ended | None]  # process, its job, message (None: ready for a job)

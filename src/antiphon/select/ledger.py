@@ -61,7 +61,7 @@ class Ledger:
     """The results so far, by (number of the candidate, number of its schedule).
 
     `names`: the planners that may win; the others, which stand for NCCL, are only compared with, if `compare`.
-    `shortlist`: hold so many of the best at every size, and the best of every classic algorithm. `library`: the model
+    `shortlist`: hold this many of the best at every size, and the best of every classic algorithm. `library`: the model
     of NCCL's own choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach
     the lower bound; never those of planners in `required` or those that are only compared with.
     """

@@ -54,15 +54,15 @@ CLOSE = 1e-9  # a dual this near to the float optimum is that optimum
 _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"
 _SEARCHED_RANKS = 256  # for at most this many ranks the tightest cut for their own needs is searched
-_OFFERED_CUTS = 50  # of these cuts so many are evaluated exactly
+_OFFERED_CUTS = 50  # of these cuts this many are evaluated exactly
 # The notes that state why a bound is tight or not
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
 _IN_HALVES = "attained by reducescatter, then allgather"
 _RANKS_BY_PLACE = 256  # with more ranks, the partitions into ranks and into hosts are tried before the exact search
-_HALVED_RANKS = 2048  # up to so many ranks, cuts through the middle are tried
-_OFFERED_HALVES = 4  # of these cuts so many are evaluated exactly
-_STALLED_ROUNDS = 3  # after so many rounds without gain no more partitions are added
+_HALVED_RANKS = 2048  # up to this many ranks, cuts through the middle are tried
+_OFFERED_HALVES = 4  # of these cuts this many are evaluated exactly
+_STALLED_ROUNDS = 3  # after this many rounds without gain no more partitions are added
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class SizeBound:
             min_seconds = max(min_seconds, float(self._times(latency, transfer, nbytes).min()))
         if len(self.views) < 2:
             return min_seconds
-        # More steps than are combined: what the machine alone says of so many.
+        # More steps than are combined: what the machine alone says of this many.
         (alpha, _), (host_alpha, _) = self.views
         combined = LIMITS.combined_steps
         beyond = float(self._times(latencies[0], transfers[0], nbytes)[combined:].min(initial=np.inf))

@@ -55,7 +55,7 @@ PARAMETERS: dict[str, dict[str, float]] = {
 SURE = 0.99  # confidence of the F-test that incast improves the fit
 POOR = 0.1  # a root mean square error above this means that the model does not describe the measurements
 SIZES = 3  # least number of message sizes for checking that time is linear in size
-NEAR = 1  # w_t is determined if its interval reaches at most so many senders to either side
+NEAR = 1  # w_t is determined if its interval reaches at most this many senders to either side
 
 
 @dataclass(frozen=True, eq=False)

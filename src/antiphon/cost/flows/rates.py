@@ -24,7 +24,7 @@ from antiphon.cost.flows.tables import FlowTables, Watch
 
 EQUAL = 1 - 1e-12  # rates whose ratio exceeds this are equal
 WIDE = 4096  # links and limits up to which arrays over all of them are cheap
-FEW = 32  # up to so many flows, all are recomputed without searching for those affected
+FEW = 32  # up to this many flows, all are recomputed without searching for those affected
 REACH = 6  # rounds of the search for affected flows before all are recomputed
 
 

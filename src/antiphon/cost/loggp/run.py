@@ -34,7 +34,7 @@ from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
 MOST_SOURCES = 64  # sources per rank that `at_once` distinguishes
-MOST_LOGGED = 2**20  # up to so many messages a prediction lists its terms
+MOST_LOGGED = 2**20  # up to this many messages a prediction lists its terms
 # By number: what a message waited for (state.py)
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip

@@ -38,7 +38,7 @@ from antiphon.cost.loggp.compiled import fixed
 from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
 
-FEW_CLASSES = 64  # up to so many classes are numbered by a linear search
+FEW_CLASSES = 64  # up to this many classes are numbered by a linear search
 
 
 @dataclass(frozen=True, eq=False)

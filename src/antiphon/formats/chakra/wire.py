@@ -2,7 +2,7 @@
 messages.
 
 The format is documented at https://protobuf.dev/programming-guides/encoding. A message is a list of fields: a key (the
-field's number and type), then a number in groups of 7 bits (varint), 4 or 8 bytes, or a length and so many bytes. Field
+field's number and type), then a number in groups of 7 bits (varint), 4 or 8 bytes, or a length and its bytes. Field
 1 with the number 300 is 08 ac 02. Functions up to `delimited` encode, those after it decode, and raise Invalid with the
 byte of a fault. Written by hand: it is smaller than the dependency would be, and a file from elsewhere is checked
 against limits before memory is allocated for it.

@@ -321,10 +321,10 @@ class _Cut:
             )
         else:
             own = [move for move in step.moves if move.peer == self.ends.rank]
-            others = [move for move in step.moves if move.peer != self.ends.rank]
-            block, ids, target = self._name_moves(MEMORY, others)
+            sent = [move for move in step.moves if move.peer != self.ends.rank]
+            block, ids, target = self._name_moves(MEMORY, sent)
             target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
-            name = f"re{'c' if own else ''}{'s' if others else ''}{flagged}"
+            name = f"re{'c' if own else ''}{'s' if sent else ''}{flagged}"
             block.operations.append(
                 f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"{self.part}}}'

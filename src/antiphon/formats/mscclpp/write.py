@@ -147,11 +147,11 @@ class _Writer:
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
             price = _Price.of(plan, entry, schedule)
-            most = price.largest_by_packets(entry.start, entry.stop) if small is None else small
+            max_by_packets = price.largest_by_packets(entry.start, entry.stop) if small is None else small
             variants = [
                 (in_place, *variant)
                 for in_place in ((False,) if is_uneven else (False, True))
-                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), most, far)
+                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), max_by_packets, far)
             ]
             largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
             slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple", self.alone)
@@ -221,9 +221,9 @@ class _Price:
         at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
         if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
             with suppress(AntiphonError):
-                known = isinstance(speedup, float) and claims.get("reference")
+                is_compared = isinstance(speedup, float) and claims.get("reference")
                 prices = calls(schedule, plan.topology).seconds_by_protocol
-                return _Price(at, seconds, float(speedup or 0) if known else 0.0, prices)
+                return _Price(at, seconds, float(speedup or 0) if is_compared else 0.0, prices)
         return _Price(0, 1.0, 0.0, lambda nbytes: {})
 
     def best(self, nbytes: int) -> str:

@@ -87,7 +87,7 @@ class Run:
 
 
 def work_of(hops: int, words: int, per_hop: int = 1) -> int:
-    """Return the effort of letting so many hops of a batch bring `per_hop` chunks each; `words`: size of a set."""
+    """Return the effort of letting this many hops of a batch bring `per_hop` chunks each; `words`: size of a set."""
     return BATCH + hops * (words + per_hop * PICK) // WORDS
 
 

@@ -38,7 +38,7 @@ from antiphon.planners.shared.rows import (
 )
 
 CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, so pipelined by default
-CHAIN_PIECES = 32  # in so many slices
+CHAIN_PIECES = 32  # in this many slices
 MOST_RELAYED = 2**24  # transfers of an alltoall
 
 

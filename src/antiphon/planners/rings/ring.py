@@ -29,7 +29,7 @@ from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, given_order
 
-MOST_PARTS = 8  # a block is split into at most so many chunks
+MOST_PARTS = 8  # a block is split into at most this many chunks
 
 
 RingOrder = Annotated[

@@ -33,7 +33,7 @@ from antiphon.planners.shared.uneven import load_by_step
 MOST_CELLS = 50_000  # entries of the linear program
 DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # to which sizes are rounded, the first that loses at most
 MAX_ROUNDING_LOSS = 1e-3  # of the time
-LOAD_DECIMALS = 9  # loads that agree to so many decimals count as equal
+LOAD_DECIMALS = 9  # loads that agree to this many decimals count as equal
 ENDS = (0, 1, 2)  # parts at each end that are tried
 MIN_GAIN_ENDS = 1.003  # another part at each end repeats all transfers, so it must be this much faster
 MOST_END_ROWS = 2**23  # transfers of a schedule with parts at the ends

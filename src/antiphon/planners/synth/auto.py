@@ -50,9 +50,9 @@ class TurnLimits:
     flow_groups: int = 3  # subgroups under which whole flows are tried
     shuffles: int = 5  # orders of the variables that are tried
     middle_splits: int = 2  # splits from the middle of the admitted ones that turn 0 adds ...
-    few_variables: int = 3000  # ... if the linear program has at most so many variables
+    few_variables: int = 3000  # ... if the linear program has at most this many variables
     small_variables: int = 20000  # size up to which a try is quick
-    refuting_factor: int = 4  # the try without symmetry and split may take so many times the conflicts of others
+    refuting_factor: int = 4  # the try without symmetry and split may take this many times the conflicts of others
     proving_conflicts: int = 50000  # to turn a refutation by flows into a proof ...
     provable_variables: int = 100000  # ... which is tried up to this size
     refutable_variables: int = 5000  # times 4 for every turn: the size up to which refuting is tried

@@ -33,7 +33,7 @@ MIN_SHARE = UNIT  # effort that every candidate gets at least
 SHARED_FRACTION = (
     2  # candidates of one number of steps get 1 / SHARED_FRACTION of the remaining effort, except in the last turn
 )
-QUICK_TURNS = 1  # up to so many turns of `auto` take little time on a small instance
+QUICK_TURNS = 1  # up to this many turns of `auto` take little time on a small instance
 
 
 @dataclass(frozen=True)

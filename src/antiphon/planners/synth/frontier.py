@@ -45,7 +45,7 @@ QUICK_TURNS = 1
 LONG_SHARE, QUICK_SHARE = 0.4, 0.1  # fractions of the remaining effort for one candidate, later and at first
 LARGE = 3000  # chunks at one part per block, times arcs (paths between two ranks), times steps
 MOST_PARTS = 12  # without k: numbers of parts that are tried, each with the fewest rounds it may take ...
-MULTIPLES = 2  # ... and so many multiples of the smallest number of parts that could meet the bound
+MULTIPLES = 2  # ... and this many multiples of the smallest number of parts that could meet the bound
 MOST_CHUNKS = 64  # without k: maximum number of parts
 
 Tell = Callable[[str], None]

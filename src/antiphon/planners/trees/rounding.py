@@ -35,7 +35,7 @@ MOST_LOSS = Fraction(1, 200)  # doubled while more than this fraction of the rat
 HIGHEST = 2**20  # up to this one
 TRIED = 64  # denominators whose loads are computed
 EVENED = 8  # best ones of these for which units are moved between trees,
-MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100  # with at most so many trees, trees times links, and moves
+MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100  # with at most this many trees, trees times links, and moves
 BETTER = 1e-9  # relative time that a larger denominator must save
 
 

@@ -67,7 +67,7 @@ PRICED = 24  # up to this many ranks, each depth is also tried by columns.py
 TWICE = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
 LOSSES = 2  # no more after this many depths in a row without gain,
 PATIENT = BOUNDED.max_effort // 10  # once this much effort is spent
-# (ranks, fraction of the bound): if up to so many ranks no forest is as fast as that, the forest of planner `trees` is
+# (ranks, fraction of the bound): if up to this many ranks no forest is that fast, the forest of planner `trees` is
 # packed as well, which may take a minute on 64 ranks
 SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
 START_STEPS = 3  # `choose_trees` plans for this many times the depth of the deepest tree, in steps

@@ -28,7 +28,7 @@ from antiphon.runtimes.measure.library import Candidate
 
 PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
-MAX_SLOWDOWN, STARTUP = 10, 60.0  # a run is stopped after so many times the default's time, and so many seconds
+MAX_SLOWDOWN, STARTUP = 10, 60.0  # a run is stopped after this many times the default's time, and this many seconds
 FIRST_LIMIT = 3600.0  # seconds of the first run, and of all if the default's time is unknown
 
 

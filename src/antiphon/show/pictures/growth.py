@@ -25,7 +25,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
 OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
-ROOTS_APART = 12  # up to so many trees of several roots are drawn; of more, those of one root
+ROOTS_APART = 12  # up to this many trees of several roots are drawn; of more, those of one root
 
 Pair = tuple[int, int]  # parent, child
 Via = tuple[int, ...]  # switches between two ranks
