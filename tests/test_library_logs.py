@@ -298,7 +298,12 @@ def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(
     for name in ("ring-ll.log", "tree-ll-8ch.log"):
         Path("logs", name).unlink()
     limits, log_run = list[float](), nccl_sweep.log_run
-    monkeypatch.setattr(nccl_sweep, "log_run", lambda *a: (limits.append(a[3]), log_run(*a)))
+
+    def limited(*arguments: Any) -> Any:
+        limits.append(arguments[3])
+        return log_run(*arguments)
+
+    monkeypatch.setattr(nccl_sweep, "log_run", limited)
     assert settings(sweep()) == settings(result)
     assert Path("calls").read_text().splitlines()[20:] == ["ring ll ", "tree ll 8"]
     assert min(limits) >= 3600  # how long the default takes is not known any more
