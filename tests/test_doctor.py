@@ -62,6 +62,7 @@ def test_routes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(inventory, "package_version", lambda name: "1.0" if name in ("numpy", "mpi4py") else "")
+    monkeypatch.setattr(inventory.sysconfig, "get_paths", lambda: {"purelib": str(tmp_path)})  # no wheel of NCCL
     environment = machine(tmp_path, gpus, programs)
     files(tmp_path / "lib", dict.fromkeys(libraries, ""))
     found = look_here(str(tmp_path), environment)

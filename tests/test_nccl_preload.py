@@ -209,9 +209,11 @@ def test_a_table_for_the_tuner_serves_the_preload(job: Job) -> None:
 
 
 def test_with_nccls_own_header(tmp_path: Path) -> None:
-    folder = header()
+    folder = header("ncclAllReduceConfig")  # NCCL 2.31 and later
     if folder is None:
-        pytest.skip("needs nccl.h: the wheel nvidia-nccl-cu13, or the folder with it in $ANTIPHON_TEST_NCCL")
+        pytest.skip(
+            "needs nccl.h of NCCL 2.31 or later: the wheel nvidia-nccl-cu13, or its folder in $ANTIPHON_TEST_NCCL"
+        )
     system = ["-isystem", str(folder), "-isystem", str(cuda_names(tmp_path))]
     source = Path(antiphon.__file__).parent / "runtimes/engine/native/nccl_choose.c"
     made = tmp_path / "preload.so"
