@@ -395,7 +395,8 @@ def tune(  # noqa: PLR0913
         )
     if (on is None) == (logs is None):
         raise Invalid("tune: pass either on=, where to measure, or logs=, a folder of logs of nccl-tests")
-    if command and logs is None:
+    # checked here, since the command of a lab is a list of words
+    if text(command, "command") and logs is None:
         raise Invalid("command: writes logs; pass logs=, a folder for them, too")
     machine = _given.machine(topology)
     options = search.options()
