@@ -5,6 +5,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from antiphon.runtimes.engine.build import library
+
 
 @cache
 def header(content: str = "") -> Path | None:
@@ -20,6 +24,13 @@ def header(content: str = "") -> Path | None:
     )
     able = (folder for folder in folders if (folder / "nccl.h").exists())
     return next((folder for folder in able if content in (folder / "nccl.h").read_text()), None)
+
+
+def build_anew(name: str, cache: Path) -> Path:
+    """A native library, compiled into this cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANTIPHON_CACHE", str(cache))
+        return library(name)
 
 
 def cuda_names(folder: Path) -> Path:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from nccl_header import cuda_names, header
+from nccl_header import build_anew, cuda_names, header
 
 import antiphon
 from antiphon.cli import run
-from antiphon.runtimes.engine.build import library
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 STOCK = Path(__file__).parent / "stock"
@@ -32,12 +31,7 @@ Call = tuple[str, int, int]
 
 @pytest.fixture(scope="module")
 def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kept = os.environ["ANTIPHON_CACHE"]
-    os.environ["ANTIPHON_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    try:
-        return library("nccl_preload")
-    finally:
-        os.environ["ANTIPHON_CACHE"] = kept
+    return build_anew("nccl_preload", tmp_path_factory.mktemp("cache"))
 
 
 def build_program(folder: Path, *flags: str) -> Path:

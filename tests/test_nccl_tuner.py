@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nccl_header import cuda_names, header
+from nccl_header import build_anew, cuda_names, header
 from tables import listed
 
 import antiphon
@@ -24,7 +24,6 @@ from antiphon.cli import run
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.stock.nccl_tuner import ABLE, FAMILIES
-from antiphon.runtimes.engine.build import library
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 DRIVER = Path(__file__).parent / "stock" / "nccl_drive.c"
@@ -40,12 +39,7 @@ COSTS = [[50.0, 40.0, 30.0], [20.0, 15.0, 10.0], *([60.0 + i, 61.0 + i, 62.0 + i
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kept = os.environ["ANTIPHON_CACHE"]
-    os.environ["ANTIPHON_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    try:
-        return library("nccl_tuner")
-    finally:
-        os.environ["ANTIPHON_CACHE"] = kept
+    return build_anew("nccl_tuner", tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ class _Tops:
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """Loads on any machine with the same links and limits, whatever their speeds.
+    """Loads on any machine with the same links and limits, at any speed.
 
     In the window `begins[at[i]]` a route of kind `kind_in_use[i]` is used: an index into `kind_routes` (one
     representative for all routes over links of the same types in the same order), or -1 for data that stay within a

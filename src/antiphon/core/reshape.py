@@ -305,15 +305,16 @@ def _with_links(topology: Topology, kept_links: Bools) -> Topology:
     return replace(topology, **_keep_links(topology, kept_links))
 
 
+def _keep_limits(topology: Topology, kept_links: Bools) -> tuple[SharedLimit, ...]:
+    """Return the shared limits with only these links, renumbered in order, without the limits that lose all of them."""
+    number = np.cumsum(kept_links) - 1
+    links_of = [tuple(int(number[link]) for link in limit.links if kept_links[link]) for limit in topology.limits]
+    return tuple(replace(limit, links=links) for limit, links in zip(topology.limits, links_of, strict=True) if links)
+
+
 def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     """Return the columns of a topology with only these links, renumbered in order; empty limits and unused types are
     dropped."""
-    number = np.cumsum(kept_links) - 1
-    limits = []
-    for limit in topology.limits:
-        limited = tuple(int(number[link]) for link in limit.links if kept_links[link])
-        if limited:
-            limits.append(replace(limit, links=limited))
     # Types that became equal (say, both capped at one bandwidth) are merged.
     used, kinds = np.unique(topology.link_type[kept_links], return_inverse=True)
     merged: dict[LinkType, int] = {}
@@ -323,7 +324,7 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
         "link_dst": topology.link_dst[kept_links],
         "link_type": np.array(place, np.int32)[kinds.astype(np.intp)],
         "types": tuple(merged),
-        "limits": tuple(limits),
+        "limits": _keep_limits(topology, kept_links),
     }
 
 
@@ -422,15 +423,9 @@ def contract(topology: Topology, host: Longs) -> Topology:
     src, dst = number[topology.link_src], number[topology.link_dst]
     inner = _inner_switches(ranks, topology.switches, src, dst)
     keep = (src != dst) & ~inner[src] & ~inner[dst]
-    renumbered = np.cumsum(keep) - 1
-    limits = []
-    for limit in topology.limits:
-        links = tuple(int(renumbered[link]) for link in limit.links if keep[link])
-        if links:
-            limits.append(replace(limit, links=links))
     return Topology(
         topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
-        tuple(limits), unit=topology.unit, abilities=topology.abilities,
+        _keep_limits(topology, keep), unit=topology.unit, abilities=topology.abilities,
     )  # fmt: skip
 
 

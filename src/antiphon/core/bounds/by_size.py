@@ -78,7 +78,7 @@ class SizeLimits:
 
 
 LIMITS = SizeLimits()
-MAX_PATH_STEPS = 64  # steps of the quickest path that are told apart
+MAX_PATH_STEPS = 64  # steps of the quickest path that are distinguished
 
 
 @dataclass(frozen=True)

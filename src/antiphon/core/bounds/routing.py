@@ -44,7 +44,7 @@ class Spread:
     @property
     def dual(self) -> LpDual:
         """The witness that this routing suggests: its busiest links and limits, all at price 1."""
-        everything = Family("all", ())  # all needs pay for the links that they cross, whatever their ranks
+        everything = Family("all", ())  # all needs pay for the links that they cross, at any rank
         return LpDual(tuple((resource, 1) for resource in self.busiest), (everything,))
 
 

@@ -57,7 +57,7 @@ _TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by 
     builder = mscclpp.ext.AlgorithmCollectionBuilder()
     register.register(builder, rank, world_size, ranks_per_node, sum_only=True)
 
-Plans that combine data add, whatever operator a call names: min, max, prod and avg would give wrong sums, and MSCCL++
+Plans that combine data only add: for min, max, prod and avg the results would be wrong without notice, and MSCCL++
 does not tell a selector the operator. So `register` wants sum_only=True, the promise that the program only sums.
 
 `register` refuses, with a RuntimeError that says why, what the plans are not for. `select` chooses by collective, root,
@@ -158,18 +158,18 @@ def register(builder, rank, world_size, ranks_per_node, sum_only=False):
     check(world_size, ranks_per_node)
     if COMBINES and sum_only is not True:
         raise RuntimeError(
-            f"the plans for {{', '.join(COMBINES)}} add, whatever operator a call names; pass sum_only=True if the "
+            f"the plans for {{', '.join(COMBINES)}} only add, also for min, max and prod; pass sum_only=True if the "
             "program calls them for sums alone, else do not register them"
         )
     import mscclpp
 
-    made = []
+    algorithms_added = []
     for file, name, *_ in PLANS:
         plan = mscclpp.ExecutionPlan(os.path.join(_HERE, file), rank)
         # For 0 ranks: MSCCL++'s own fallback, which knows neither roots nor units of sizes, never takes such a plan.
         constraint = mscclpp.Algorithm.Constraint(world_size=0, n_ranks_per_node=0)
-        made.append(mscclpp.Algorithm(id=name, execution_plan=plan, tags={{}}, constraint=constraint))
-        builder.add_algorithm_builder(made[-1])
+        algorithms_added.append(mscclpp.Algorithm(id=name, execution_plan=plan, tags={{}}, constraint=constraint))
+        builder.add_algorithm_builder(algorithms_added[-1])
     earlier = getattr(builder, "antiphon_select", None)  # of another module like this
 
     def either(algorithms, request):
@@ -177,5 +177,5 @@ def register(builder, rank, world_size, ranks_per_node, sum_only=False):
 
     builder.antiphon_select = either if earlier else select
     builder.set_algorithm_selector(builder.antiphon_select)
-    return made
+    return algorithms_added
 '''
