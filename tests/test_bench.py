@@ -298,8 +298,23 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     found.save(tmp_path / "table.json")
     (read,) = plans_of(str(tmp_path / "table.json"))
     assert read.entries[1].claims == claims
-    assert len(fake_ground.launches) == 1
-    assert all(row["tied"] == (row["over_best"] == 1) for row in found.rows)
+    assert len(fake_ground.launches) == 1 + 3  # the winners raced the library again
+    assert all(row["tied"] == (row["over_best"] == 1) for row in found.rows[: fake_ground.launches[0]])
+
+
+@pytest.mark.parametrize("slow_launch", [1, 2, 3, 4])
+def test_a_plan_that_a_single_launch_favours_is_left_to_the_library(
+    slow_launch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 16 KB ours takes half the library's time, but twice as long where a launch places its processes badly."""
+
+    def speed(wanted: Wanted) -> tuple[float, float]:
+        bad = len(fake_ground.launches) == slow_launch and wanted.nbytes == 16_000
+        return (2.0 if bad else 0.5) * wanted.nbytes * 1e-9, wanted.nbytes * 1e-9
+
+    found = tuned(speed, monkeypatch, planners=("ring",), nbytes="16KB:64KB")
+    assert [entry.claims.get("served_by") for entry in found.plan.entries] == ["library", "library", None, "library"]
+    assert found.plan.entries[1].claims["over_library"] == pytest.approx(2.0)
 
 
 def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,20 @@ MPI.COMM_WORLD.Abort(4)
 """
 
 
+@needs_mpi
+@pytest.mark.parametrize(("wanted", "level"), [(None, "THREAD_SINGLE"), ("multiple", "THREAD_MULTIPLE")])
+def test_mpi_is_measured_without_threads_unless_the_user_wants_them(wanted: str | None, level: str) -> None:
+    """Locks of MPI_THREAD_MULTIPLE slow down the library's small calls, which a plan would then replace."""
+    script = (
+        "import os; before = dict(os.environ)\n"
+        "from antiphon.runtimes.engine.launch import import_mpi_to_measure\n"
+        f"MPI = import_mpi_to_measure(); assert MPI.Query_thread() == MPI.{level}; assert dict(os.environ) == before\n"
+    )
+    variables = {**os.environ, **({"MPI4PY_RC_THREAD_LEVEL": wanted} if wanted else {})}
+    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- without MPI ----
 
 

@@ -9,6 +9,9 @@ each with the fastest schedule or left to the library. Example, with sizes 1 KB,
     4 KB     ring 15 us, trees 10 us, library 12 us      trees from 4 KB to 8 KB (the geometric middle)
     16 KB    ring 20 us, trees 25 us, library 24 us      ring from 8 KB to 16 KB; nothing above was measured: library
 
+Where a launch puts its processes and buffers can double the time of one contestant for as long as it lasts. So winners
+that beat the library race it again in `CONFIRMATIONS` more launches, and count by the worst of all.
+
 Where a combining order must be the same at all sizes (`deterministic`), the order is chosen first, by the product of
 the best relative times over all sizes.
 """
@@ -38,6 +41,9 @@ from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
 FEW = 4  # contestants by the model at every size
+CONFIRMATIONS = 3  # launches in which winners race the library again
+CONFIRM_SHARE = 0.06  # of the time limit, for each of them
+CONSECUTIVE = 4  # calls that are timed together there, at least
 GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
@@ -175,23 +181,29 @@ def tune_measured(  # noqa: PLR0913
 class Races:
     """The measurements of one tuning: a race for each collective and size."""
 
+    confirms = True  # whether winners race the library again
+
     def __init__(
         self, tuning: Tuning, ladder: Sequence[int], few: int, on: str, how: How, limit: float,
         progress: Progress | None, usual: Case,
     ) -> None:  # fmt: skip
         self.tuning, self.ladder, self.few, self.on, self.how = tuning, ladder, few, on, how
-        self.progress, self.usual, self.limit = progress, usual, limit
-        self.ends = time.monotonic() + limit
+        self.progress, self.usual = progress, usual
+        self.began, self.limit = time.monotonic(), limit
         self.rows: list[Row] = []
         self.complete = tuning.complete
         self.interrupted = not tuning.complete
         self.unmeasured = 0
+        # an MPI process cannot launch others
+        self.confirmations = CONFIRMATIONS if self.confirms and not is_launched() else 0
 
     def go(self, deterministic: bool) -> MeasuredTuning:
         """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
         rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(rows)
+        if not deterministic:
+            self.confirm(rows)
         plans = {}
         for kind, kind_rows in rows.items():
             listed = tuning.shortlist[kind]
@@ -258,6 +270,55 @@ class Races:
     def measure(self, rows: Mapping[str, Measured]) -> None:
         """Measure everything in one launch; rows received are kept, however it ends."""
         programs, cases, owners = self.cases()
+        ends = self.began + self.limit * (1 - self.confirmations * CONFIRM_SHARE)
+        done = self._launch(programs, cases, owners, rows, ends)
+        self.complete = self.complete and done == len(cases)
+        self.unmeasured += len(cases) - done
+
+    def confirm(self, rows: Mapping[str, Measured]) -> None:
+        """Measure the winners that beat the library again; keep the row of the launch that was worst for each."""
+        for number in range(self.confirmations):
+            winners = [
+                (kind, size, best)
+                for size in self.ladder
+                for kind, by_size in rows.items()
+                if (best := self._winner(by_size[size])) is not None
+            ]
+            if self.interrupted or not winners:
+                return
+            programs = [
+                Runnable(self.tuning.shortlist[kind][n].schedule, self.tuning.topology) for kind, _, n in winners
+            ]
+            share = CONFIRM_SHARE * self.limit
+            # One contestant per race. The first race timed single calls on fresh data, these time consecutive ones.
+            cases = [
+                replace(case := self.case(kind, size), program=race, ranks=programs[race].ranks, race=race,
+                        seconds=share / len(winners), inner=max(case.inner, CONSECUTIVE))
+                for race, (kind, size, _) in enumerate(winners)
+            ]  # fmt: skip
+            again: dict[str, Measured] = {kind: {size: {} for size in self.ladder} for kind in rows}
+            ends = self.began + self.limit * (1 - (self.confirmations - 1 - number) * CONFIRM_SHARE)
+            self._launch(programs, cases, winners, again, ends)
+            for kind, size, n in winners:
+                row = again[kind][size].get(n)
+                if row is not None and row["over_library"] > rows[kind][size][n]["over_library"]:
+                    standing = ("over_best", "over_best_interval", "tied")  # in the race against the others
+                    rows[kind][size][n] = {**row, **{key: rows[kind][size][n][key] for key in standing}}
+
+    @staticmethod
+    def _winner(size_rows: Mapping[int, Row]) -> int | None:
+        """Return the best schedule of a size by its number, None if it does not beat the library."""
+        if not size_rows:
+            return None
+        best = min(size_rows, key=lambda n: (relative_time(size_rows[n]), n))
+        ratio, ends = size_rows[best]["over_library"], size_rows[best]["over_library_interval"]
+        return best if ratio is not None and beats_library(ratio, ends[1]) else None
+
+    def _launch(
+        self, programs: Sequence[Runnable], cases: Sequence[Case], owners: Sequence[Owner],
+        rows: Mapping[str, Measured], ends: float,
+    ) -> int:  # fmt: skip
+        """Measure cases in one launch until `ends` at most, and add their rows. Return how many came."""
         done = 0
 
         def on_row(number: int, row: Row) -> None:
@@ -266,16 +327,15 @@ class Races:
             self.add_row(owners[number], cases[number], row, rows, (done, len(cases)))
 
         try:
-            if time.monotonic() < self.ends:
-                how = replace(self.how, timeout=self.ends - time.monotonic() + GRACE)
-                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= self.ends)
+            if time.monotonic() < ends:
+                how = replace(self.how, timeout=ends - time.monotonic() + GRACE)
+                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= ends)
         except KeyboardInterrupt:
             self.interrupted = True
         # the rows received so far count
         except TimedOut:
             pass
-        self.complete = self.complete and done == len(cases)
-        self.unmeasured += len(cases) - done
+        return done
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
         """Add a measurement; `at`: its number, and the total."""

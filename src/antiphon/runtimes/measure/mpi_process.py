@@ -31,7 +31,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.runtimes.engine.launch import MARK
+from antiphon.runtimes.engine.launch import MARK, import_mpi_to_measure
 from antiphon.runtimes.engine.native import OPERATORS, Engine, NativePlan, OpenProgram, type_number
 from antiphon.runtimes.measure._mpi_reference import MPI_TYPES, make_library_call
 from antiphon.runtimes.measure.case import Case, Row, group_cases
@@ -359,8 +359,7 @@ def dismiss(why: str = "") -> None:
 
 
 def main(folder: str) -> None:
-    from mpi4py import MPI
-
+    MPI = import_mpi_to_measure()
     world = MPI.COMM_WORLD
     try:
         if world.rank:
